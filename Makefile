@@ -1,0 +1,40 @@
+# make demo, make test: each makes its own virtual environment first. Needs Python 3.11 or newer and make, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check bench mutants clean
+
+demo: $(VENV)/user.done  ## train on the embedded dictionary, pronounce words never seen, draw the attention
+	$(BIN)/regard demo
+
+test: $(VENV)/dev.done  ## every test, and coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+
+bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
+	$(BIN)/python benchmarks/demo.py
+
+mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
+	$(BIN)/python tests/mutants.py
+
+$(VENV)/user.done: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (PyTorch is large: about a minute) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable ".[plot]"
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/user.done
+	$(PIP) --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) regard-demo

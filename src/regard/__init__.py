@@ -1,0 +1,79 @@
+"""Regard: train, look inside, and ship sequence-to-sequence models with attention.
+
+The names below are loaded when they are first used, so that `import regard` and `regard --help` stay quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.contracts import Edit, Look, Score, SearchOptions, Tap
+    from regard.core import masks
+    from regard.core.attention import attend, attention_weights
+    from regard.errors import UserError
+    from regard.inspection.render import draw
+    from regard.layers import scores
+    from regard.pipeline import Translator
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "attend": "core.attention",
+    "attention_weights": "core.attention",
+    "draw": "inspection.render",
+    "Edit": "contracts",
+    "Look": "contracts",
+    "masks": "core",
+    "Score": "contracts",
+    "scores": "layers",
+    "SearchOptions": "contracts",
+    "Tap": "contracts",
+    "Translator": "pipeline",
+    "UserError": "errors",
+}
+
+__all__ = [
+    "Edit",
+    "Look",
+    "Score",
+    "SearchOptions",
+    "Tap",
+    "Translator",
+    "UserError",
+    "attend",
+    "attention_weights",
+    "draw",
+    "load",
+    "masks",
+    "scores",
+]
+
+# numpy is optional here (it comes with the plot extra); torch says so at every start, which is not news to our users.
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+
+
+def load(path: str | Path, *, device: str = "auto") -> Translator:
+    """Opens a model folder: `regard.load("model")("a text").text`. Runs no code from the folder and asks no network."""
+    from regard.checkpoint.folder import load as load_folder
+    from regard.core.devices import choose_device
+    from regard.pipeline import Translator
+
+    saved, chosen = load_folder(Path(path)), choose_device(device)
+    return Translator(saved.model.to(chosen), saved.source, saved.target, chosen)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    home = f"regard.{_HOMES[name]}"
+    if name in ("masks", "scores"):
+        return importlib.import_module(f"{home}.{name}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,167 @@
+"""A model folder: plain files that say everything about a model. Loading is strict and runs no code.
+
+config.json           format, model settings, vocabulary sizes, how it was trained, the sha256 of the other files
+model.safetensors     the weights
+source.tokenizer.json, target.tokenizer.json
+card.md               for people: data, error rates with their signature, licence
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, TensorSpec, serialize
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+from regard.data.tokenizers.codec import Codec
+from regard.errors import UserError
+from regard.models.build import SETTINGS, Model, ModelSettings, build
+
+FORMAT = 1
+WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """All that a folder holds. `training` is the signature: data, seed, versions, settings, metrics."""
+
+    model: Model
+    settings: ModelSettings
+    source: Codec
+    target: Codec
+    training: Mapping[str, Any]
+    card: str
+
+
+def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
+    """Writes the folder under another name first, so that it is there whole or not at all."""
+    if folder.exists() and not replace:
+        refuse_existing(folder)
+    files = {
+        WEIGHTS: _tensor_bytes(saved.model.state_dict()),
+        SOURCE: saved.source.to_json().encode(),
+        TARGET: saved.target.to_json().encode(),
+        "card.md": saved.card.encode(),
+    }
+    config = {
+        "format": FORMAT,
+        "model": asdict(saved.settings),
+        "vocabulary": {"source": len(saved.source), "target": len(saved.target)},
+        "training": dict(saved.training),
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "card.md"},
+    }
+    files["config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for name, content in files.items():
+            _write(fresh / name, content)
+        fresh.chmod(0o755)
+        _move_into_place(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def refuse_existing(folder: Path) -> None:
+    raise UserError(f"{folder} exists already and is left alone; choose another name with --out, or say --overwrite")
+
+
+def load(folder: Path) -> Saved:
+    """Reads a folder back. Anything missing, damaged or left over is an error."""
+    config = _read_config(folder)
+    content = {name: _read_checked(folder / name, digest) for name, digest in config["sha256"].items()}
+    settings = _read_settings(folder, config["model"])
+    source, target = Codec.from_json(content[SOURCE].decode()), Codec.from_json(content[TARGET].decode())
+    model = build(settings, len(source), len(target))
+    try:
+        model.load_state_dict(_finite(folder, load_tensors(content[WEIGHTS])), strict=True)
+    except (SafetensorError, RuntimeError) as error:
+        raise UserError(f"{folder / WEIGHTS} does not fit config.json: {error}") from None
+    card = folder / "card.md"
+    return Saved(model.eval(), settings, source, target, config["training"], card.read_text() if card.exists() else "")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a model folder: it has no config.json; expected the --out folder of `regard train`")
+    try:
+        config: dict[str, Any] = json.loads(path.read_bytes())
+        number = config["format"]
+        missing = {"model", "training", "sha256"} - config.keys() or {WEIGHTS, SOURCE, TARGET} - config["sha256"].keys()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged: {error!r}") from None
+    if number != FORMAT:
+        raise UserError(f"{path} has format {number!r}, expected {FORMAT}; this folder needs another version of regard")
+    if missing:
+        raise UserError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}")
+    return config
+
+
+def _read_settings(folder: Path, raw: Mapping[str, Any]) -> ModelSettings:
+    try:
+        settings: ModelSettings = TypeAdapter(SETTINGS[raw["kind"]]).validate_python(raw, strict=True)
+    except (KeyError, ValidationError) as error:
+        raise UserError(f"{folder / 'config.json'}: the model settings cannot be read: {error}") from None
+    return settings
+
+
+def _read_checked(path: Path, digest: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise UserError(f"{path} is damaged: its sha256 is not the one in config.json; copy the folder again from its origin")
+    return content
+
+
+def _finite(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{folder / WEIGHTS}: {name} holds numbers that are not finite; the training run went wrong")
+    return tensors
+
+
+def _tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The safetensors format, without the detour through numpy that safetensors.torch takes."""
+    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    specs = {
+        name: TensorSpec(
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tensor.shape,
+            data_ptr=tensor.data_ptr(),
+            data_len=tensor.nbytes,
+        )
+        for name, tensor in held.items()
+    }
+    content: bytes = serialize(specs, {"format": "pt"})
+    return content
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _move_into_place(fresh: Path, folder: Path) -> None:
+    if not folder.exists():
+        fresh.rename(folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+    folder.rename(old / folder.name)
+    fresh.rename(folder)
+    shutil.rmtree(old)

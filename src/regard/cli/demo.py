@@ -1,0 +1,61 @@
+"""regard demo: from nothing to a trained model that shows its attention."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import Device, Set, Threads, prepare
+
+if TYPE_CHECKING:
+    from regard.training.run import Answered
+
+NUM_SHOWN = 5
+
+
+def sample(answers: "list[Answered]") -> "list[Answered]":
+    """The same few words every time, chosen before anybody saw how well they are pronounced."""
+    from hashlib import sha1
+
+    longish = (answered for answered in answers if 8 <= len(answered.source) <= 11)
+    return sorted(longish, key=lambda answered: sha1(answered.source.encode()).digest())[:NUM_SHOWN]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to put the model and the picture.")] = Path("regard-demo"),
+    set_: Set = None,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Learn to pronounce English in two minutes, then pronounce words never seen and draw the attention."""
+    from rich.console import Console
+
+    from regard.checkpoint import folder
+    from regard.data.dictionary import pronunciations
+    from regard.inspection.render import can_draw, draw, in_terminal
+    from regard.training.run import run
+    from regard.training.settings import DEMO, override
+
+    console = Console(highlight=False, soft_wrap=True)
+    settings = override(DEMO, set_ or [])
+    chosen = prepare(device, threads)
+    console.print("Learning to pronounce English words from the CMU Pronouncing Dictionary (letters -> phonemes).")
+    trained = run("cmudict-test", pronunciations("train"), pronunciations("test"), settings, console, chosen)
+    folder.save(trained.saved, out / "model", replace=True)
+
+    console.print(
+        f"\nOn {trained.rates.num_sentences:,} words never seen: phoneme error rate {trained.rates.symbol:.1%}, "
+        f"word error rate {trained.rates.word:.1%}\n  {trained.signature}\n\nFive of them:"
+    )
+    shown = sample(trained.answers)
+    for answered in shown:
+        verdict = "right" if answered.right else f"the dictionary says {' or '.join(answered.references)}"
+        console.print(f"  {answered.source:<12} {answered.result.text}  ({verdict})", markup=False)
+    maps = [answered.result.attention() for answered in shown]
+    console.print("\nWhere the model looked (rows: phonemes written, columns: letters read):\n")
+    console.print(in_terminal(maps[0]))
+    if can_draw():
+        console.print(f"The same for all five as a picture: {draw(maps, out / 'attention.png')}")
+    else:
+        console.print('For pictures: pip install "regard[plot]"')
+    console.print(f"Next: echo serendipity | regard translate {out / 'model'}")

@@ -1,0 +1,41 @@
+"""regard doctor: what this installation can do, and whether it computes rightly."""
+
+import typer
+
+
+def doctor() -> None:
+    """Check this installation: versions, threads, devices, extras, and whether fused attention equals the plain formula."""
+    import importlib.util
+    import platform
+    from importlib.metadata import version
+
+    import torch
+
+    import regard
+
+    def line(name: str, value: object) -> None:
+        typer.echo(f"{name:<12} {value}")
+
+    def extra(name: str, module: str) -> str:
+        there = importlib.util.find_spec(module) is not None
+        return f"{name}: yes" if there else f'{name}: no (pip install "regard[{name}]")'
+
+    line("regard", regard.__version__)
+    line("python", f"{platform.python_version()} on {platform.platform()}")
+    line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic"):
+        line(name, version(name))
+    devices = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    line("devices", ", ".join(name for name, there in devices.items() if there))
+    line("extras", extra("plot", "matplotlib"))
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 31, 16, generator=generator) for _ in range(3))
+    allow = regard.masks.causal(31)
+    fused = regard.attend(query, key, value, allow=allow)
+    plain = regard.attention_weights(query, key, allow=allow) @ value
+    difference = (fused - plain).abs().max().item()
+    line("attention", f"fused and plain differ by {difference:.1e} at most")
+    if not difference < 1e-5:
+        typer.echo("regard: the fused kernel is wrong on this machine; please report this with the lines above", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,39 @@
+"""regard inspect model "a text" --out picture.png"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Device, Threads, prepare
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    text: Annotated[str, typer.Argument(help="What to translate.")],
+    out: Annotated[Path | None, typer.Option(help="Also draw a picture: .png, .svg or .pdf.", show_default=False)] = None,
+    kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
+    layer: Annotated[int, typer.Option(help="Which layer; -1 is the last.")] = -1,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Translate one text and show where the model looked for every token of the output."""
+    from typing import get_args
+
+    from rich.console import Console
+
+    import regard
+    from regard.contracts import Kind
+    from regard.errors import UserError
+    from regard.inspection.render import in_terminal
+
+    if kind not in get_args(Kind):
+        raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
+    prepare(device, threads)
+    result = regard.load(model, device=device)(text)
+    attention = result.attention(kind, layer)  # type: ignore[arg-type]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{text} -> {result.text}\n", markup=False)
+    console.print(in_terminal(attention))
+    if out is not None:
+        console.print(f"drawn in {regard.draw(attention, out)}")

@@ -1,0 +1,44 @@
+"""regard train pairs.tsv --out model"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Device, Set, Threads, prepare
+
+
+def train(
+    pairs: Annotated[Path, typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz.")],
+    out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
+    set_: Set = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model folder if it exists.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed."""
+    from rich.console import Console
+
+    from regard.checkpoint import folder
+    from regard.data.corpus import hold_out, read_pairs
+    from regard.training.run import run
+    from regard.training.settings import override, suggest
+
+    console = Console(highlight=False, soft_wrap=True)
+    if out.exists() and not overwrite:
+        folder.refuse_existing(out)
+    corpus = read_pairs(pairs)
+    settings = override(suggest(corpus.pairs), set_ or [])
+    chosen = prepare(device, threads)
+    if corpus.num_empty:
+        console.print(f"{pairs}: {corpus.num_empty:,} lines left out because a side is empty")
+    console.print(f"settings: {settings.model}\n          {settings.train}, seed={settings.seed}")
+    learning, held_out = hold_out(corpus.pairs, settings.data.held_out)
+    trained = run(corpus.name, learning, held_out, settings, console, chosen)
+    folder.save(trained.saved, out, replace=overwrite)
+
+    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
+    for answered in trained.answers[:5]:
+        mark = "=" if answered.right else f"(expected {' or '.join(answered.references)})"
+        console.print(f"  {answered.source} -> {answered.result.text} {mark}", markup=False)
+    console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt")

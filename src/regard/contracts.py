@@ -1,0 +1,314 @@
+"""The nouns that cross folders. Read this file first.
+
+The road: a `Source` is encoded into a `Memory`; `start` turns the Memory into a `State`; each `step` spends a State and gives a
+`Step` (logits, the next State, what was seen). Training takes the whole target at once: `decode` gives `Decoded`. An `Engine`
+searches over `step` and tells what it finds as `Event`s; the pipeline turns the last one of each sentence into a `Result`.
+
+Letters in the names of tensors are their axes:
+
+    B sentences   K hypotheses of one sentence   S source places   T target places   H heads
+    V vocabulary  E width of the memory          D width of the decoder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+Kind = Literal["encoder", "decoder", "cross"]
+"""Where attention happens: encoder self-attention, decoder self-attention, or decoder to source."""
+
+
+# --- what goes in ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """A batch of inputs, padded to one size, and which of their places are real.
+
+    values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
+    allow: True where a place is real, (B, S); for pictures (B, height, width). Padding stands at the end.
+    """
+
+    values: Tensor
+    allow: Tensor
+
+    @property
+    def num_sentences(self) -> int:
+        return self.values.shape[0]
+
+    def to(self, device: torch.device | str) -> Source:
+        return Source(self.values.to(device), self.allow.to(device))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the encoder hands over. Nothing behind it knows whether the source was text, a picture or sound.
+
+    values_BSE: one vector for every source place.   allow_BS: True where that place is real.
+    summary_BE: one vector for the whole source.     axes: (S,), or (rows, columns) where the places form a grid.
+    seen: the encoder attention that a Look asked for.
+    """
+
+    values_BSE: Tensor
+    allow_BS: Tensor
+    summary_BE: Tensor
+    axes: tuple[int, ...]
+    seen: tuple[Seen, ...] = ()
+
+
+# --- looking inside ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Asks for the attention weights of one place in a model. `None` means all of them."""
+
+    kind: Kind = "cross"
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Changes attention where it happens: switches heads off, or makes them look at one place only.
+
+    place=None: the weights become 0, so the head adds nothing. place=j: all weight goes to key j.
+    """
+
+    kind: Kind = "cross"
+    layer: int | None = None
+    head: int | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a caller wants to see, passed in the hand.
+
+    With taps only, the output still comes from the same fused kernel, bit for bit; the wanted weights are computed beside it,
+    before dropout and detached. With edits or `grad=True` the plain formula is used, so that the weights act on the output and
+    gradients flow through them.
+    """
+
+    taps: tuple[Tap, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    grad: bool = False
+
+    def at(self, kind: Kind, layer: int, num_layers: int) -> Look | None:
+        """The part of this look that concerns one layer, or None. Negative layers count from the last."""
+
+        def here(mark: Tap | Edit) -> bool:
+            return mark.kind == kind and mark.layer in (None, layer, layer - num_layers)
+
+        taps, edits = tuple(filter(here, self.taps)), tuple(filter(here, self.edits))
+        return replace(self, taps=taps, edits=edits) if taps or edits else None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The exact weights of one attention layer: how much each target row looks at each key.
+
+    heads: the numbers of the heads in weights_BHTS. In a step, T counts hypotheses.
+    """
+
+    kind: Kind
+    layer: int
+    heads: tuple[int, ...]
+    weights_BHTS: Tensor
+
+
+# --- attention ---------------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Score(Protocol):
+    """How well a query fits a key, before any mask or softmax. Subclass it and write `scores`; the rest has defaults.
+
+    `scores` must treat every query row alone, so that long inputs can be worked off in tiles.
+    """
+
+    name: str
+    """What a model folder calls it."""
+
+    numbers_per_pair: int = 1
+    """How many numbers `scores` holds per (query, key) pair at its widest; it sets the size of a tile."""
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """(..., Lq, dq) and what `prepare` made of the keys -> (..., Lq, Lk)."""
+        ...
+
+    def prepare(self, key: Tensor) -> Tensor:
+        """What depends on the keys alone, (..., Lk, dk) -> (..., Lk, any width): done once per source."""
+        return key
+
+    def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:
+        """(query', key', scale) with scores = scale · query'·key', which a fused kernel can compute; None if there is none."""
+        return None
+
+
+# --- one step at a time ------------------------------------------------------------------------------------------------------
+
+
+class State(Protocol):
+    """Everything a model carries from one target place to the next, for B sentences with K hypotheses each.
+
+    A step *spends* its State: caches may be written in place, so using a spent one raises. `copy()` forks.
+    """
+
+    lengths_B: Tensor
+    """How many tokens each sentence has consumed. Rows may differ: they can join a running batch."""
+
+    def spend(self) -> None:
+        """Marks this State as used; raises RuntimeError the second time."""
+
+    def select(self, parents_BK: Tensor) -> Self:
+        """The hypotheses that live on: new hypothesis k of sentence b continues old hypothesis parents[b, k]."""
+        ...
+
+    def keep(self, rows_N: Tensor) -> Self:
+        """Only these sentences, in this order."""
+        ...
+
+    def join(self, other: Self) -> Self:
+        """The sentences of both, ours first."""
+        ...
+
+    def copy(self) -> Self: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One target place further: a logit for every word of the vocabulary, the next State, and what a Look asked for."""
+
+    logits_BKV: Tensor
+    state: State
+    seen: tuple[Seen, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A whole target sequence at once, as training wants it.
+
+    choice_log_prob, choice_entropy (B, T): of the places that hard attention chose; None where attention is soft.
+    """
+
+    logits_BTV: Tensor
+    choice_log_prob_BT: Tensor | None = None
+    choice_entropy_BT: Tensor | None = None
+    seen: tuple[Seen, ...] = ()
+
+
+class Seq2Seq(Protocol):
+    """What every model can do. Search, training and inspection know nothing else about it."""
+
+    def encode(self, source: Source, look: Look | None = None) -> Memory: ...
+
+    def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> State:
+        """One hypothesis per sentence. What depends only on the source is computed here, once; a prefix is read in one pass."""
+        ...
+
+    def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
+        """Reads one token per hypothesis. The K hypotheses are K query rows: the source is never repeated for them."""
+        ...
+
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+        """Reads whole target sequences, starting with <sos>; place t sees the tokens up to t."""
+        ...
+
+
+# --- search ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How to look for the best output. Plain data, so that it can be printed, compared and sent to any engine."""
+
+    max_length: int = 256
+    """Tokens after which an output is stopped; it is then marked as not `finished`."""
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}; an output needs room for at least 1 token")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: its tokens without <eos>, their log-probability (raw sum, <eos> included), and what the search sorted by."""
+
+    ids: tuple[int, ...]
+    log_prob: float
+    rank_score: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """News of one sentence, numbered in the order of the input.
+
+    ids: tokens that are now certain, after those of earlier events.  tail: tokens that may still change.
+    hypotheses: empty while the search goes on; at the end the outputs, the best first.
+    """
+
+    sentence: int
+    ids: tuple[int, ...] = ()
+    tail: tuple[int, ...] = ()
+    hypotheses: tuple[Hypothesis, ...] = ()
+
+
+class Engine(Protocol):
+    """Runs a model. The torch engine is the reference; a faster one must equal it or decline by name."""
+
+    def generate(self, sources: Sequence[Source], options: SearchOptions, look: Look | None = None) -> Iterator[Event]:
+        """Batches of sentences in, events out; sentences are numbered through all batches."""
+        ...
+
+
+# --- what comes out ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source."""
+
+    weights_HTS: Tensor
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    kind: Kind
+    layer: int
+
+    @property
+    def mean_TS(self) -> Tensor:
+        """The average over the heads."""
+        return self.weights_HTS.mean(0)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One translated sentence.
+
+    log_prob is the raw sum over the tokens and <eos>; rank_score is what the search sorted by; finished is False where
+    max_length stopped it; n_best holds (text, log_prob), the best first; num_unknown counts the source symbols that the
+    model never met.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    source_tokens: tuple[str, ...]
+    log_prob: float
+    rank_score: float
+    finished: bool
+    n_best: tuple[tuple[str, float], ...]
+    num_unknown: int
+    map_attention: Callable[[Kind, int], AttentionMap] = field(repr=False, compare=False)
+
+    def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+        """Exact weights, computed now by one forced pass over this output."""
+        return self.map_attention(kind, layer)

@@ -1,0 +1,196 @@
+"""Attention as functions: scores -> weights -> context. No weights of their own, no randomness, no state.
+
+    weights = normalise(score(Q, K))        output_i = Σ_j weights_ij · v_j
+
+Shapes: query (..., Lq, dq), key (..., Lk, dk), value (..., Lk, dv), allow (..., Lq, Lk); the leading dimensions broadcast.
+`prepared` is what a Score made of the keys (`Score.prepare`), once per source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from regard.contracts import Edit, Kind, Look, Score, Seen
+
+TILE = 1 << 22
+"""How many numbers a tile of the plain path may hold at its widest (16 MB in float32)."""
+
+
+def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
+    """vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015, A.1.2), given W_b s as query and W_c h as key."""
+    hidden_TSA = (query_TA.unsqueeze(-2) + key_SA.unsqueeze(-3)).tanh_()
+    return hidden_TSA @ v_A
+
+
+@dataclass(frozen=True)
+class ScaledDot(Score):
+    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as one of the notes has it, or any number."""
+
+    divide_by: float | Literal["√d", "d"] = "√d"
+    name = "scaled_dot"
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        query, prepared, scale = self.as_dot(query, prepared)
+        return (query * scale) @ prepared.transpose(-1, -2)
+
+    def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
+        width = query.shape[-1]
+        if prepared.shape[-1] != width:
+            raise ValueError(
+                f"a dot product needs queries and keys of one width, but queries have {width} and keys {prepared.shape[-1]}; "
+                f"use Additive({width}, {prepared.shape[-1]}, …), which takes any two widths"
+            )
+        divisor = math.sqrt(width) if self.divide_by == "√d" else width if self.divide_by == "d" else self.divide_by
+        return query, prepared, 1.0 / divisor
+
+
+def normalise(scores: Tensor, allow: Tensor | None = None) -> Tensor:
+    """How much each query looks at each key: softmax over the allowed keys. A row with nothing allowed gives zeros, not NaN."""
+    if allow is None:
+        return scores.softmax(-1)
+    filled = scores.masked_fill(~allow, torch.finfo(scores.dtype).min)
+    return filled.softmax(-1).masked_fill(~allow, 0.0)
+
+
+# --- the public functions ----------------------------------------------------------------------------------------------------
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
+    """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given."""
+    score = score or ScaledDot()
+    _check(query, key, value, allow)
+    return mix(query, score.prepare(key), value, score=score, allow=allow)
+
+
+def attention_weights(query: Tensor, key: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
+    """The weights themselves: (..., Lq, Lk). Rows sum to 1, except those with no key allowed, which are 0."""
+    score = score or ScaledDot()
+    _check(query, key, None, allow)
+    return normalise(score.scores(query, score.prepare(key)), allow)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
+    if value is not None and value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"every key needs one value, but there are {key.shape[-2]} keys and {value.shape[-2]} values: "
+            f"key {tuple(key.shape)}, value {tuple(value.shape)}"
+        )
+    if allow is None:
+        return
+    if allow.dtype != torch.bool:
+        raise ValueError(
+            f"allow has dtype {allow.dtype}, expected torch.bool with True = may attend; "
+            "write `mask.bool()`, or `mask == 0` if it is an additive mask"
+        )
+    want = (query.shape[-2], key.shape[-2])
+    if any(got not in (1, size) for got, size in zip(allow.shape[-2:], want, strict=False)) or allow.dim() < 2:
+        raise ValueError(
+            f"allow has shape {tuple(allow.shape)}, which does not broadcast to (…, {want[0]} queries, {want[1]} keys); "
+            "a padding mask (B, S) wants allow[:, None, :]"
+        )
+
+
+# --- one place that chooses the path -----------------------------------------------------------------------------------------
+
+
+def mix(query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: Tensor | None) -> Tensor:
+    """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain, in tiles."""
+    dot = score.as_dot(query, prepared)
+    if dot is not None:
+        return _fused(*dot, value, allow)
+
+    def plain(query: Tensor, allow: Tensor | None) -> Tensor:
+        return normalise(score.scores(query, prepared), allow) @ value
+
+    return _in_tiles(
+        plain, query, allow, numbers_per_row=_lead(query, prepared).numel() * prepared.shape[-2] * score.numbers_per_pair
+    )
+
+
+def _lead(*tensors: Tensor) -> torch.Size:
+    """The common leading dimensions: all but the last two."""
+    shape: torch.Size = torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
+    return shape
+
+
+def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, allow: Tensor | None) -> Tensor:
+    """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros."""
+    lead = _lead(query, key, value)
+    heads = lead[-1] if lead else 1
+
+    def four(tensor: Tensor) -> Tensor:
+        return tensor.expand(*lead, *tensor.shape[-2:]).reshape(-1, heads, *tensor.shape[-2:])
+
+    if allow is not None:
+        shared = allow.dim() < 3 or allow.shape[-3] == 1  # one mask for all heads stays one
+        allow = allow.expand(*lead[:-1], 1 if shared else heads, *allow.shape[-2:])
+        allow = allow.reshape(-1, allow.shape[-3], *allow.shape[-2:])
+    context = F.scaled_dot_product_attention(four(query), four(key), four(value), attn_mask=allow, scale=scale)
+    return context.reshape(*lead, *context.shape[-2:])
+
+
+def _in_tiles(
+    plain: Callable[[Tensor, Tensor | None], Tensor], query: Tensor, allow: Tensor | None, *, numbers_per_row: int
+) -> Tensor:
+    """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again."""
+    rows = max(1, TILE // max(1, numbers_per_row))
+    num_queries = query.shape[-2]
+    if num_queries <= rows:
+        return plain(query, allow)
+    tiles = []
+    for start in range(0, num_queries, rows):
+        part = slice(start, start + rows)
+        tile_allow = allow if allow is None or allow.shape[-2] == 1 else allow[..., part, :]
+        if torch.is_grad_enabled():
+            tiles.append(checkpoint(plain, query[..., part, :], tile_allow, use_reentrant=False, preserve_rng_state=False))
+        else:
+            tiles.append(plain(query[..., part, :], tile_allow))
+    return torch.cat(tiles, dim=-2)
+
+
+# --- attention under a Look --------------------------------------------------------------------------------------------------
+
+
+def watched(
+    query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: Tensor | None, look: Look | None
+) -> tuple[Tensor, Tensor | None]:
+    """`mix`, and the weights a Look asks for (None if it asks for none).
+
+    `look` is already narrowed to this place (`Look.at`). Read-only taps leave the output to the very same kernel.
+    """
+    if look is None:
+        return mix(query, prepared, value, score=score, allow=allow), None
+    if not (look.edits or look.grad):
+        with torch.no_grad():
+            weights = normalise(score.scores(query, prepared), allow)
+        return mix(query, prepared, value, score=score, allow=allow), weights
+    weights = normalise(score.scores(query, prepared), allow)
+    for edit in look.edits:
+        weights = _edited(weights, edit)
+    return weights @ value, weights if look.grad else weights.detach()
+
+
+def _edited(weights_BHTS: Tensor, edit: Edit) -> Tensor:
+    weights_BHTS = weights_BHTS.clone()
+    heads = slice(None) if edit.head is None else edit.head
+    weights_BHTS[:, heads] = 0.0
+    if edit.place is not None:
+        weights_BHTS[:, heads, :, edit.place] = 1.0
+    return weights_BHTS
+
+
+def record(weights_BHTS: Tensor | None, look: Look | None, kind: Kind, layer: int) -> tuple[Seen, ...]:
+    """The weights as `Seen`, one per tap, with only the heads that the tap wants."""
+    if weights_BHTS is None or look is None:
+        return ()
+    everyone = tuple(range(weights_BHTS.shape[1]))
+    wanted = [everyone if tap.head is None else (everyone[tap.head],) for tap in look.taps]
+    return tuple(Seen(kind, layer, heads, weights_BHTS[:, list(heads)]) for heads in dict.fromkeys(wanted))

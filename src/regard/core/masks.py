@@ -1,0 +1,31 @@
+"""Masks: boolean, True = may attend, always. Every mask of the project is made here, so that there is one meaning of True.
+
+A mask is named `allow` and broadcasts against scores (..., Lq, Lk).
+"""
+
+import torch
+from torch import Tensor
+
+
+def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+    """(Lq, Lk): the look-ahead mask. The last query sees all keys, the one before it all but the last, and so on.
+
+    With a cache there are more keys than queries, and the corner that matters is the bottom right one.
+    """
+    num_keys = num_queries if num_keys is None else num_keys
+    return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
+
+
+def not_padding(ids: Tensor, pad: int) -> Tensor:
+    """True where a token is real; the shape of the ids."""
+    return ids != pad
+
+
+def first(lengths_B: Tensor, num_places: int) -> Tensor:
+    """(B, num_places): True for the first `lengths[b]` places of each row."""
+    return torch.arange(num_places, device=lengths_B.device) < lengths_B[:, None]
+
+
+def both(one: Tensor, other: Tensor) -> Tensor:
+    """Allowed by both masks."""
+    return one & other

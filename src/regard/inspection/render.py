@@ -1,0 +1,84 @@
+"""Attention as pictures: a PNG (or SVG, PDF: by the ending), or shades in the terminal. The only home of matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
+
+from regard.contracts import AttentionMap
+from regard.errors import UserError
+
+SHADES = " ░▒▓█"
+
+
+def can_draw() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path) -> Path:
+    """Draws the average over the heads of each map, side by side. Rows are target tokens, columns source tokens."""
+    if not can_draw():
+        raise UserError('drawing pictures needs matplotlib; type: pip install "regard[plot]"')
+    from matplotlib.figure import Figure
+
+    maps = [maps] if isinstance(maps, AttentionMap) else list(maps)
+    path = Path(path)
+    columns = min(3, len(maps))
+    rows = math.ceil(len(maps) / columns)
+    wide, high = max(len(one.source) for one in maps), max(len(one.target) for one in maps)
+    figure = Figure(figsize=(columns * (1.2 + 0.32 * wide), rows * (1.2 + 0.32 * high)), layout="constrained")
+    for place, one in enumerate(maps):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        axes.imshow(one.mean_TS.tolist(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal", interpolation="nearest")
+        axes.set_xticks(range(len(one.source)), one.source, family="DejaVu Sans Mono")
+        axes.set_yticks(range(len(one.target)), one.target, family="DejaVu Sans Mono")
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.set_xticks([x - 0.5 for x in range(1, len(one.source))], minor=True)
+        axes.set_yticks([y - 0.5 for y in range(1, len(one.target))], minor=True)
+        axes.grid(which="minor", color="#e6e6e6", linewidth=0.5)
+        axes.tick_params(which="minor", length=0)
+    _save(figure, path)
+    return path
+
+
+def _save(figure: object, path: Path) -> None:
+    """Under another name first, so that no half-written picture is left behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        figure.savefig(name, dpi=150)  # type: ignore[attr-defined]
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def in_terminal(one: AttentionMap) -> Text:
+    """The same as shades of grey; with colour where the terminal has it."""
+    cells = [max(2, cell_len(token) + 1) for token in one.source]
+    margin = max(map(cell_len, one.target)) + 1
+    text = Text(" " * margin + "".join(_pad(token, width) for token, width in zip(one.source, cells, strict=True)) + "\n")
+    for token, weights in zip(one.target, one.mean_TS.tolist(), strict=True):
+        text.append(_pad(token, margin))
+        for weight, width in zip(weights, cells, strict=True):
+            shade = SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))]
+            grey = round(60 + 195 * weight)
+            text.append(shade * (width - 1) + " ", Style(color=f"rgb({grey // 3},{grey // 2 + 40},{grey})"))
+        text.append("\n")
+    return text
+
+
+def _pad(token: str, width: int) -> str:
+    return token + " " * (width - cell_len(token))

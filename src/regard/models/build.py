@@ -1,0 +1,22 @@
+"""From settings to a model. A new family enters these two dictionaries with a line each."""
+
+from torch import nn
+
+from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
+from regard.models.transformer import Transformer, TransformerSettings
+
+Model = RnnSeq2Seq | Transformer
+ModelSettings = RnnSettings | TransformerSettings
+
+SETTINGS: dict[str, type[ModelSettings]] = {"rnn": RnnSettings, "transformer": TransformerSettings}
+"""What a user calls a family -> its settings."""
+
+MODELS: dict[type[ModelSettings], type[Model]] = {RnnSettings: RnnSeq2Seq, TransformerSettings: Transformer}
+
+
+def build(settings: ModelSettings, source_vocab: int, target_vocab: int) -> Model:
+    return MODELS[type(settings)](settings, source_vocab, target_vocab)  # type: ignore[arg-type]
+
+
+def num_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

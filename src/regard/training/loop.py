@@ -1,0 +1,59 @@
+"""The training loop. Read it top to bottom; there is nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import nn
+
+from regard.core.losses import sequence_loss
+from regard.data.batch import Batch
+from regard.data.tokenizers.codec import PAD
+from regard.models.build import Model
+from regard.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is known after one update: the loss per target token (smoothing included), the gradient's norm before clipping."""
+
+    number: int
+    loss: float
+    norm: float
+    learning_rate: float
+    num_targets: int
+
+
+def learning_rate(number: int, settings: TrainSettings) -> float:
+    """Up in a straight line for the warm-up, then down in a straight line; update 0 and the last one both move a little."""
+    warmup = max(1, round(settings.warmup * settings.steps))
+    rise = (number + 1) / warmup
+    fall = (settings.steps - number) / max(1, settings.steps - warmup)
+    return settings.learning_rate * min(1.0, rise, fall)
+
+
+def train(
+    model: Model, batches: Iterator[Batch], settings: TrainSettings, *, seed: int, record: Callable[[Update], None]
+) -> None:
+    """Randomness (dropout) is a function of (seed, update), never a stream that could be lost."""
+    device = next(model.parameters()).device
+    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True)
+    model.train()
+    for number, batch in enumerate(islice(batches, settings.steps)):
+        torch.manual_seed(seed * 2**32 + number)
+        batch = batch.to(device)
+        decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
+        total = sequence_loss(decoded.logits_BTV, batch.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
+        loss = total / batch.num_targets
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        rate = learning_rate(number, settings)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+        optimiser.zero_grad()
+        record(Update(number, loss.item(), norm.item(), rate, batch.num_targets))
+    model.eval()

@@ -1,0 +1,65 @@
+"""Showing progress: a bar on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.training.loop import Update
+
+LINES = 20
+"""How many lines a whole run writes into a log."""
+
+
+class Record(Protocol):
+    def __call__(self, update: Update) -> None: ...
+
+
+class Pace:
+    """Loss, smoothed so that it can be read, and speed over the last updates."""
+
+    def __init__(self) -> None:
+        self.loss: float | None = None
+        self.began = time.monotonic()
+        self.recent: deque[tuple[float, int]] = deque([(self.began, 0)], maxlen=50)
+
+    def add(self, update: Update) -> str:
+        self.loss = update.loss if self.loss is None else 0.95 * self.loss + 0.05 * update.loss
+        self.recent.append((time.monotonic(), update.num_targets))
+        (first, before), (last, _) = self.recent[0], self.recent[-1]
+        speed = (sum(targets for _, targets in self.recent) - before) / max(1e-9, last - first)
+        return f"loss {self.loss:.3f}  {speed:,.0f} tokens/s"
+
+
+@contextmanager
+def progress(console: Console, steps: int) -> Iterator[Record]:
+    """Gives the function that the training loop calls after every update."""
+    pace = Pace()
+    if not console.is_terminal:
+
+        def line(update: Update) -> None:
+            text = pace.add(update)
+            if (update.number + 1) % max(1, steps // LINES) == 0 or update.number + 1 == steps:
+                seconds = time.monotonic() - pace.began
+                left = seconds / (update.number + 1) * (steps - update.number - 1)
+                console.print(f"update {update.number + 1}/{steps}  {text}  {left:.0f} s left", highlight=False)
+
+        yield line
+        return
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("training", total=steps, text="")
+        yield lambda update: bar.update(task, advance=1, text=pace.add(update))

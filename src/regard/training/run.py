@@ -1,0 +1,106 @@
+"""A whole run: pairs in, a trained and measured model out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from rich.console import Console
+
+from regard.checkpoint.folder import Saved
+from regard.contracts import Result
+from regard.data.batch import encode_pairs, endless_batches
+from regard.data.corpus import Pair
+from regard.data.tokenizers.codec import Codec
+from regard.evaluation import ErrorRates, error_rates, signature
+from regard.models.build import build, num_parameters
+from regard.pipeline import Translator
+from regard.training.loop import train
+from regard.training.record import progress
+from regard.training.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One held-out source with all its references and what the model made of it."""
+
+    source: str
+    references: tuple[str, ...]
+    result: Result
+
+    @property
+    def right(self) -> bool:
+        return self.result.text in self.references
+
+
+@dataclass(frozen=True)
+class Trained:
+    saved: Saved
+    translator: Translator
+    answers: list[Answered]
+    rates: ErrorRates
+    signature: str
+
+
+def run(
+    name: str, training: Sequence[Pair], held_out: Sequence[Pair], settings: RunSettings, console: Console, device: torch.device
+) -> Trained:
+    """Learns from `training`, then reads `held_out` once. `name` is what the data is called in the signature."""
+    source = Codec.learn((pair.source for pair in training), settings.data.source)
+    target = Codec.learn((pair.target for pair in training), settings.data.target)
+    torch.manual_seed(settings.seed)
+    model = build(settings.model, len(source), len(target)).to(device)
+    console.print(
+        f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(training):,} pairs to learn from, "
+        f"{len(held_out):,} held out; {len(source)} source {settings.data.source}, {len(target)} target {settings.data.target}"
+    )
+    batches = endless_batches(
+        encode_pairs(training, source, target), batch_tokens=settings.train.batch_tokens, seed=settings.seed
+    )
+    with progress(console, settings.train.steps) as record:
+        train(model, batches, settings.train, seed=settings.seed, record=record)
+
+    translator = Translator(model, source, target, device)
+    answers = answer(translator, held_out)
+    rates = error_rates(
+        [answered.result.tokens for answered in answers],
+        [[target.tokens(target.encode(text)) for text in answered.references] for answered in answers],
+    )
+    facts = {
+        "data": f"{name}:{fingerprint(held_out)}",
+        "search": "greedy",
+        "steps": settings.train.steps,
+        "seed": settings.seed,
+    }
+    signed = signature(facts)
+    training_facts = {
+        "signature": signed,
+        "settings": asdict(settings),
+        "symbol_error_rate": rates.symbol,
+        "word_error_rate": rates.word,
+    }
+    saved = Saved(model, settings.model, source, target, training_facts, card(name, training, rates, signed))
+    return Trained(saved, translator, answers, rates, signed)
+
+
+def answer(translator: Translator, pairs: Sequence[Pair]) -> list[Answered]:
+    """Translates every distinct source once; all its targets count as references."""
+    references: dict[str, list[str]] = {}
+    for pair in pairs:
+        references.setdefault(pair.source, []).append(pair.target)
+    results = translator.batch(list(references))
+    return [Answered(text, tuple(known), result) for (text, known), result in zip(references.items(), results, strict=True)]
+
+
+def fingerprint(pairs: Sequence[Pair]) -> str:
+    """Six letters that change when the data does."""
+    return hashlib.sha256("\n".join("\t".join(pair) for pair in pairs).encode()).hexdigest()[:6]
+
+
+def card(name: str, training: Sequence[Pair], rates: ErrorRates, signed: str) -> str:
+    return (
+        f"# A model trained by regard\n\n- Data: {name}, {len(training):,} pairs\n- Held out: {rates}\n- Signature: {signed}\n"
+        "- Licence: that of the data, as far as it reaches; say it here before you pass the model on\n"
+    )

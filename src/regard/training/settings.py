@@ -1,0 +1,114 @@
+"""All settings of a training run: chosen from the data, changed by the user with `key=value`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from regard.data.corpus import Pair
+from regard.data.tokenizers.codec import Unit
+from regard.errors import UserError, did_you_mean
+from regard.models.build import SETTINGS
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    source: Unit = "characters"
+    target: Unit = "characters"
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The learning rate rises for `warmup` (a share of the updates) and then falls in a straight line to 0."""
+
+    steps: Annotated[int, Field(ge=1)] = 1000
+    batch_tokens: Annotated[int, Field(ge=1)] = 1024
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    clip: Annotated[float, Field(gt=0)] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    seed: Annotated[int, Field(ge=0)] = 1
+    data: DataSettings = DataSettings()
+    model: Annotated[RnnSettings | TransformerSettings, Field(discriminator="kind")] = RnnSettings()
+    train: TrainSettings = TrainSettings()
+
+
+DEMO = RunSettings(seed=1, data=DataSettings(source="characters", target="symbols"))
+"""For the embedded dictionary; chosen on its dev split (docs/LOG.md)."""
+
+
+def suggest(pairs: Sequence[Pair]) -> RunSettings:
+    """Settings for this data, without asking anybody."""
+    units = DataSettings(source=_unit([pair.source for pair in pairs]), target=_unit([pair.target for pair in pairs]))
+    tokens = sum(len(pair.target.split() if units.target == "symbols" else pair.target) + 1 for pair in pairs)
+    train = TrainSettings()
+    return RunSettings(data=units, train=replace(train, steps=min(3000, max(300, 20 * tokens // train.batch_tokens))))
+
+
+def _unit(texts: Sequence[str]) -> Unit:
+    """Symbols, if most lines have several and they are as short as phonemes are; else characters."""
+    words = [word for text in texts for word in text.split()]
+    several = sum(" " in text for text in texts) > len(texts) / 2
+    return "symbols" if several and sum(map(len, words)) <= 3 * len(words) else "characters"
+
+
+def override(settings: RunSettings, changes: Sequence[str]) -> RunSettings:
+    """Applies `--set` arguments such as "train.steps=300". All mistakes are reported at once."""
+    pairs, mistakes = _parse(changes)
+    tree = asdict(settings)
+    kind = pairs.get("model.kind")
+    if kind in SETTINGS and kind != settings.model.kind:  # another family has settings of its own
+        tree["model"] = asdict(SETTINGS[kind]())
+    known = dict(_leaves(tree))
+    for key, value in pairs.items():
+        if key not in known:
+            mistakes.append(f"--set {key}={value}: there is no setting {key!r}{did_you_mean(key, list(known))}")
+            continue
+        *path, last = key.split(".")
+        branch = tree
+        for name in path:
+            branch = branch[name]
+        branch[last] = value
+    if mistakes:
+        raise UserError("; ".join(mistakes) + f" (settings: {', '.join(known)})")
+    try:
+        return TypeAdapter(RunSettings).validate_python(tree)
+    except ValidationError as error:
+        raise UserError("; ".join(_explain(one) for one in error.errors())) from None
+
+
+def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    pairs, mistakes = {}, []
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if equals:
+            pairs[key.strip()] = value.strip()
+        else:
+            mistakes.append(f"--set {change}: expected key=value, such as train.steps=300")
+    return pairs, mistakes
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _explain(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"] if part not in SETTINGS)
+    text = error["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
+    return f"--set {where}: {text[0].lower()}{text[1:]}{got}"
