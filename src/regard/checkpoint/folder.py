@@ -109,11 +109,18 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_settings(folder: Path, raw: Mapping[str, Any]) -> ModelSettings:
+def _read_settings(folder: Path, raw: Any) -> ModelSettings:
+    path = folder / "config.json"
+    if not isinstance(raw, dict) or raw.get("kind") not in SETTINGS:
+        raise UserError(f"{path}: the model settings cannot be read: expected a kind out of {', '.join(SETTINGS)}, got {raw!r}")
+    wanted = SETTINGS[raw["kind"]]
+    strange = sorted(raw.keys() - wanted.__dataclass_fields__.keys())
+    if strange:
+        raise UserError(f"{path}: the model settings cannot be read: unknown {', '.join(strange)}")
     try:
-        settings: ModelSettings = TypeAdapter(SETTINGS[raw["kind"]]).validate_python(raw, strict=True)
-    except (KeyError, ValidationError) as error:
-        raise UserError(f"{folder / 'config.json'}: the model settings cannot be read: {error}") from None
+        settings: ModelSettings = TypeAdapter(wanted).validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{path}: the model settings cannot be read: {error}") from None
     return settings
 
 

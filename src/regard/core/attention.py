@@ -188,9 +188,15 @@ def _edited(weights_BHTS: Tensor, edit: Edit) -> Tensor:
 
 
 def record(weights_BHTS: Tensor | None, look: Look | None, kind: Kind, layer: int) -> tuple[Seen, ...]:
-    """The weights as `Seen`, one per tap, with only the heads that the tap wants."""
+    """The weights as `Seen`, one per tap, with only the heads that the tap wants.
+
+    Under `grad` all heads come as the one tensor that the output was computed from: only that one has a gradient.
+    """
     if weights_BHTS is None or look is None:
         return ()
     everyone = tuple(range(weights_BHTS.shape[1]))
-    wanted = [everyone if tap.head is None else (everyone[tap.head],) for tap in look.taps]
-    return tuple(Seen(kind, layer, heads, weights_BHTS[:, list(heads)]) for heads in dict.fromkeys(wanted))
+    wanted = dict.fromkeys(everyone if tap.head is None or look.grad else (everyone[tap.head],) for tap in look.taps)
+    return tuple(
+        Seen(kind, layer, heads, weights_BHTS if heads == everyone else weights_BHTS[:, heads[0] : heads[0] + 1])
+        for heads in wanted
+    )

@@ -6,8 +6,10 @@ import importlib.util
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -46,17 +48,23 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path) -> Path:
         axes.set_yticks([y - 0.5 for y in range(1, len(one.target))], minor=True)
         axes.grid(which="minor", color="#e6e6e6", linewidth=0.5)
         axes.tick_params(which="minor", length=0)
-    _save(figure, path)
+    with warnings.catch_warnings(record=True) as caught:
+        _save(figure, path)
+    if any("Glyph" in str(one.message) for one in caught):
+        warnings.warn(f"the font of {path} lacks some of the characters; in an .svg any browser shows them", stacklevel=2)
     return path
 
 
-def _save(figure: object, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     """Under another name first, so that no half-written picture is left behind."""
+    import matplotlib
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     try:
-        figure.savefig(name, dpi=150)  # type: ignore[attr-defined]
+        with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+            figure.savefig(name, dpi=150)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except ValueError as error:

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores
+from regard.errors import did_you_mean
 
-__all__ = ["SCORES", "Additive", "ScaledDot"]
+__all__ = ["SCORES", "Additive", "ScaledDot", "check_score"]
 
 
 class Additive(nn.Module, Score):
@@ -36,3 +37,8 @@ SCORES: dict[str, Callable[[int, int, int], Score]] = {
     "additive": Additive,
 }
 """name -> (query width, key width, inner width) -> Score."""
+
+
+def check_score(name: str) -> None:
+    if name not in SCORES:
+        raise ValueError(f"there is no score {name!r}; expected one of {', '.join(SCORES)}{did_you_mean(name, list(SCORES))}")

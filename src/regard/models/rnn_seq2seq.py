@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.contracts import Decoded, Look, Memory, Seen, Source, State, Step
 from regard.core.attention import record, watched
 from regard.layers.recurrent import BidirectionalGRU
-from regard.layers.scores import SCORES
+from regard.layers.scores import SCORES, check_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  S source places  T target places  R rows: T or K  E memory width = D decoder width  A score width
@@ -34,6 +34,7 @@ class RnnSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        check_score(self.score)
         if self.width % 2:
             raise ValueError(f"width {self.width} does not split into two directions; make it even")
 

@@ -18,7 +18,7 @@ from regard.core.attention import record
 from regard.core.positions import sinusoidal
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer, EncoderLayer
-from regard.layers.scores import SCORES
+from regard.layers.scores import SCORES, check_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C places in the cache  H heads
@@ -40,6 +40,7 @@ class TransformerSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        check_score(self.score)
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"width {self.width} does not split into {self.heads} heads of even width; "
@@ -74,9 +75,9 @@ class Transformer(nn.Module):
 
         self.width = width
         self.source_embedding = nn.Embedding(source_vocab, width)
-        self.target_embedding = nn.Embedding(target_vocab, width)  # also the output matrix
+        self.target_embedding = nn.Embedding(target_vocab, width)
         for embedding in (self.source_embedding, self.target_embedding):
-            nn.init.normal_(embedding.weight, std=width**-0.5)
+            nn.init.normal_(embedding.weight, std=width**-0.5)  # times √width: as large as the positions
         self.encoder = nn.ModuleList(
             EncoderLayer(width, heads, inner, settings.dropout, score=score()) for _ in range(settings.encoder_layers)
         )
@@ -86,7 +87,7 @@ class Transformer(nn.Module):
         )
         self.encoder_norm = nn.LayerNorm(width)
         self.decoder_norm = nn.LayerNorm(width)
-        self.output_bias = nn.Parameter(torch.zeros(target_vocab))
+        self.output = nn.Linear(width, target_vocab)
         self.dropout = nn.Dropout(settings.dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
@@ -163,7 +164,7 @@ class Transformer(nn.Module):
                 x_BRD, partial(look_back, number, own), source[number], allow_BS[:, None, None], cross
             )
             seen += record(own_weights, own, "decoder", number) + record(cross_weights, cross, "cross", number)
-        return F.linear(self.decoder_norm(x_BRD), self.target_embedding.weight, self.output_bias), seen
+        return self.output(self.decoder_norm(x_BRD)), seen
 
 
 class Causal:

@@ -1,0 +1,36 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regard.data.dictionary import pronunciations
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def regard_command() -> Run:
+    """Runs `regard` as a user does, in a process of its own."""
+
+    def run(*arguments: str | Path, input: str | bytes = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        raw = input.encode() if isinstance(input, str) else input
+        command = [sys.executable, "-m", "regard", *map(str, arguments)]
+        done = subprocess.run(command, input=raw, cwd=cwd, capture_output=True, env={**os.environ, "COLUMNS": "100"})
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory: pytest.TempPathFactory, regard_command: Run) -> Path:
+    """A folder with pairs.tsv and, in regard-demo/, what a very short demo leaves behind."""
+    folder = tmp_path_factory.mktemp("workplace")
+    lines = ["\t".join(pair) for pair in pronunciations("dev")]
+    (folder / "pairs.tsv").write_text("\n".join([*lines, "", "word without sound\t"]) + "\n")
+    done = regard_command("demo", "--set", "train.steps=40", "--threads", "1", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "demo.out").write_text(done.stdout)
+    return folder

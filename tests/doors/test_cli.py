@@ -1,0 +1,172 @@
+"""The commands, as a user types them."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+import regard
+
+pytestmark = pytest.mark.slow
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nsys.argv = ['regard', '--help']\nimport regard\nfrom regard.cli.main import app\n"
+        "try: app()\nexcept SystemExit: pass\n"
+    )
+    heavy = ("torch", "numpy", "tokenizers", "pydantic", "matplotlib")
+    code += f"print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Train, look inside, and ship" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
+    out = (workplace / "demo.out").read_text()
+    assert "update 40/40" in out
+    assert re.search(r"On 11,854 words never seen: phoneme error rate \d+\.\d%, word error rate \d+\.\d%", out)
+    assert re.search(r"data:cmudict-test:3ebbd2 \| search:greedy \| steps:40 \| seed:1 \| regard:.* \| torch:.*", out)
+    words = re.search(r"Five of them:\n((?:  [a-z]+ +[A-Z ]*\((?:right|the dictionary says [A-Z ]+(?:or)?.*)\)\n){5})", out)
+    assert words
+    assert "Where the model looked" in out
+    assert (workplace / "regard-demo" / "attention.png").read_bytes().startswith(PNG)
+    assert regard.load(workplace / "regard-demo" / "model")("cat").text
+
+
+def test_the_same_seed_gives_the_same_folder(workplace: Path, regard_command: Run) -> None:
+    """Byte for byte."""
+    for out in ("once", "again"):
+        done = regard_command("train", "pairs.tsv", "--out", out, "--threads", "1", "--set", "train.steps=9", cwd=workplace)
+        assert done.returncode == 0, done.stderr
+    once, again = ({path.name: path.read_bytes() for path in (workplace / out).iterdir()} for out in ("once", "again"))
+    assert once == again
+    refused = regard_command("train", "pairs.tsv", "--out", "once", cwd=workplace)
+    assert (
+        refused.stderr == "regard: once exists already and is left alone; choose another name with --out, or say --overwrite\n"
+    )
+    done = regard_command(
+        "train", "pairs.tsv", "--out", "once", "--overwrite", "--threads", "1", "--set", "train.steps=2", cwd=workplace
+    )
+    assert done.returncode == 0
+    assert json.loads((workplace / "once" / "config.json").read_text())["training"]["settings"]["train"]["steps"] == 2
+
+
+@pytest.fixture(scope="module")
+def model(workplace: Path, regard_command: Run) -> Path:
+    done = regard_command(
+        "train",
+        "pairs.tsv",
+        "--out",
+        "m",
+        "--set",
+        "train.steps=60",
+        "--set",
+        "seed=7",
+        "--set",
+        "model.kind=transformer",
+        cwd=workplace,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pairs.tsv: 2 lines left out because a side is empty" in done.stdout
+    assert "TransformerSettings(" in done.stdout
+    assert "target symbols" in done.stdout
+    assert re.search(r"held out: symbol error rate \d.*on 60 sources", done.stdout)
+    assert done.stdout.endswith("saved in mine; next: regard translate mine < texts.txt\n")
+    return workplace / "mine"
+
+
+def test_a_model_folder_says_where_it_comes_from(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    assert config["training"]["settings"]["seed"] == 7
+    assert config["training"]["settings"]["train"]["steps"] == 60
+    assert f"torch:{version('torch')}" in config["training"]["signature"]
+    assert "pairs.tsv" in (model / "card.md").read_text()
+    assert sorted(path.name for path in model.iterdir()) == [
+        "card.md",
+        "config.json",
+        "model.safetensors",
+        "source.tokenizer.json",
+        "target.tokenizer.json",
+    ]
+
+
+def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> None:
+    done = regard_command("translate", model, input="cat\n\ndog\r\nÅ!\n")
+    assert done.returncode == 0
+    translator = regard.load(model)
+    assert done.stdout.splitlines() == [translator(text).text for text in ("cat", "", "dog", "Å!")]
+    assert done.stderr == "regard: 2 source symbols were never seen in training\n"
+    short = regard_command("translate", model, "--max-length", "1", input="cat\n")
+    assert short.stderr == "regard: 1 outputs were stopped at 1 tokens; see --max-length\n"
+
+
+def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Path) -> None:
+    done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.png")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"wood -> {regard.load(model)('wood').text}\n")
+    assert "w o o d <eos>" in done.stdout
+    assert (tmp_path / "wood.png").read_bytes().startswith(PNG)
+
+
+def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
+    done = regard_command("doctor")
+    assert done.returncode == 0
+    assert re.search(r"torch +2\.13.*threads", done.stdout)
+    assert re.search(r"fused and plain differ by \d\.\de-0[67] at most", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "nowhere.tsv"], r"regard: nowhere.tsv: no such file"),
+        (["train", "line7.tsv"], r"regard: line7.tsv:7: expected source<TAB>target, found no tab in 'and no tab'"),
+        (["train", "latin1.tsv"], r"regard: latin1.tsv:2: byte 0xe9 at place 2 is not UTF-8"),
+        (
+            ["train", "pairs.tsv", "--set", "train.stepz=3"],
+            r'regard: .*no setting \'train.stepz\'; did you mean "train.steps"\?',
+        ),
+        (["train", "pairs.tsv", "--out", "."], r"regard: . exists already and is left alone"),
+        (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
+        (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
+        (
+            ["inspect", "nowhere", "x", "--kind", "self"],
+            r"regard: unknown kind 'self'; expected one of encoder, decoder, cross",
+        ),
+    ],
+)
+def test_bad_input_gets_one_clear_line(arguments: list[str], words: str, tmp_path: Path, regard_command: Run) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
+    (tmp_path / "line7.tsv").write_text("a\tb\n" * 6 + "and no tab\n")
+    (tmp_path / "latin1.tsv").write_bytes("a\tb\ndéjà\tvu\n".encode("latin-1"))
+    before = sorted(tmp_path.iterdir())
+    done = regard_command(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.match(words, done.stderr)
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_everything_but_pictures_works_without_numpy(tmp_path: Path) -> None:
+    """numpy would add half as much again to the size of the core installation."""
+    (tmp_path / "pairs.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
+    code = (
+        "import sys\n"
+        "sys.modules['numpy'] = sys.modules['matplotlib'] = None\n"
+        "from regard.cli.main import main\n"
+        "sys.argv = ['regard', 'train', 'pairs.tsv', '--out', 'm', '--set', 'train.steps=2']\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "sys.argv = ['regard', 'inspect', 'm', 'ab', '--out', 'a.png']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "saved in m" in done.stdout
+    assert done.stderr == 'regard: drawing pictures needs matplotlib; type: pip install "regard[plot]"\n'
+    assert done.returncode == 1

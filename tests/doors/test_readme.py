@@ -1,0 +1,66 @@
+"""The README's commands and code, executed in the order in which they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def in_shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path})
+
+
+def test_the_commands_run(workplace: Path) -> None:
+    commands = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
+    assert {"make demo", "make test"} <= set(commands)
+    for command in commands:
+        if command.startswith("make "):  # would install and train anew: see what they would run
+            dry = subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+            assert {"make demo": "regard demo", "make test": "-m pytest"}[command] in dry
+            continue
+        done = in_shell(command, workplace)
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout.strip(), command
+    assert (workplace / "abc.png").exists()
+
+
+def test_the_code_runs(workplace: Path) -> None:
+    codes = blocks("python")
+    assert len(codes) == 2
+    for code in codes:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=workplace, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (workplace / "serendipity.png").exists()
+
+
+def test_the_pictures_and_links_are_there() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"
+
+
+def test_public_names() -> None:
+    """What is listed is there, and nothing else is promised."""
+    assert sorted(regard.__all__) == sorted([*regard._HOMES, "load"])
+    for name in regard.__all__:
+        assert getattr(regard, name) is not None
+    assert dir(regard) == regard.__all__
+    assert not hasattr(regard, "atend")

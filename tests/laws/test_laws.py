@@ -1,0 +1,347 @@
+"""The laws that always hold, over every score function and every model of tests/table.py."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from table import EOS, MODELS, PAD, SCORES, SOS, make_model, make_source, make_targets
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import regard
+from regard.contracts import Edit, Look, SearchOptions, Source, Tap
+from regard.core import attention, masks
+from regard.core.attention import attend, attention_weights, normalise
+from regard.decoding.search import TorchEngine
+
+EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
+every_model = pytest.mark.parametrize("name", MODELS)
+every_score = pytest.mark.parametrize("score_name", SCORES)
+
+
+def random_inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """B2 H3 Lq5 Lk7 d11, and a mask in which query 1 may see nothing."""
+    query, key, value = torch.randn(2, 3, 5, 11), torch.randn(2, 3, 7, 11), torch.randn(2, 3, 7, 11)
+    allow = torch.rand(2, 1, 5, 7) < 0.6
+    allow[:, :, 1] = False
+    allow[:, :, 2] = True
+    return query.to(dtype), key.to(dtype), value.to(dtype), allow
+
+
+# --- law 1: True means "may attend" ------------------------------------------------------------------------------------------
+
+
+@every_score
+def test_law_1_only_allowed_keys_are_seen(score_name: str) -> None:  # SPEC A4.3 A0.4
+    query, key, value, allow = random_inputs()
+    score = SCORES[score_name](11)
+    score = score.double() if isinstance(score, torch.nn.Module) else score
+    weights = attention_weights(query, key, score=score, allow=allow)
+    assert (weights[(~allow).expand_as(weights)] == 0.0).all()
+    assert (weights[allow.expand_as(weights)] > 0.0).all()
+    left = allow[0, 0, 0]  # as if the keys that query 0 may not see were not there at all
+    without = attention_weights(query[:1, :, :1], key[:1, :, left], score=score)
+    torch.testing.assert_close(weights[:1, :, :1, left], without)
+    both = masks.both(allow, masks.causal(5, 7))
+    seen = attention_weights(query, key, score=score, allow=both) > 0
+    assert torch.equal(seen, both.expand_as(seen))
+    changed = value.masked_fill(~both[:, :, 3, :, None], 1e6)  # what query 3 may not see
+    before, after = (attend(query, key, one, score=score, allow=both)[:, :, 3] for one in (value, changed))
+    assert torch.equal(before, after)
+
+
+def test_law_1_masks_are_made_in_one_file() -> None:
+    def makes_a_mask(node: ast.AST) -> bool:
+        return (isinstance(node, ast.Attribute) and node.attr in ("tril", "triu", "logical_not")) or (
+            isinstance(node, ast.keyword) and node.arg == "dtype" and ast.unparse(node.value) == "torch.bool"
+        )
+
+    source = Path(regard.__file__).parent
+    makers = {path.name for path in source.rglob("*.py") if any(map(makes_a_mask, ast.walk(ast.parse(path.read_text()))))}
+    assert makers == {"masks.py"}
+
+
+# --- law 2: looking changes nothing ------------------------------------------------------------------------------------------
+
+
+@every_model
+@pytest.mark.parametrize("training", [False, True])
+def test_law_2_taps_leave_the_output_alone(name: str, training: bool) -> None:  # SPEC A1.2
+    model = make_model(name, torch.float32).train(training)  # with dropout on, a tap that drew random numbers would show
+    source, targets = make_source(7, 3, 5), make_targets(3, 6)
+
+    def run(look: Look | None) -> list[torch.Tensor]:
+        torch.manual_seed(11)
+        memory = model.encode(source, look)
+        decoded = model.decode(targets, memory, look)
+        step = model.step(targets[:, :1], model.start(memory), look)
+        loss = decoded.logits_BTV.square().sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        return [memory.values_BSE, decoded.logits_BTV, step.logits_BKV, *gradients]
+
+    for plain, looked in zip(run(None), run(EVERYTHING), strict=True):
+        assert torch.equal(plain, looked)
+
+
+@every_model
+def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
+    memory = model.encode(source, EVERYTHING)
+    seen = memory.seen + model.decode(targets, memory, EVERYTHING).seen
+    assert any(one.kind == "cross" for one in seen)
+    for one in seen:
+        torch.testing.assert_close(one.weights_BHTS.sum(-1), torch.ones_like(one.weights_BHTS[..., 0]))
+        assert not one.weights_BHTS.requires_grad
+        assert (one.weights_BHTS >= 0).all()
+        if one.kind == "cross":
+            assert (one.weights_BHTS[1, :, :, 3:] == 0).all()  # padding of the sentence of length 3
+
+
+@every_model
+def test_law_2_a_step_sees_what_the_whole_pass_sees(name: str) -> None:
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
+    memory = model.encode(source)
+    whole = {(one.kind, one.layer): one.weights_BHTS for one in model.decode(targets, memory, EVERYTHING).seen}
+    state = model.start(memory)
+    for place in range(6):
+        step = model.step(targets[:, place : place + 1], state, EVERYTHING)
+        state = step.state
+        for one in step.seen:
+            expected = whole[one.kind, one.layer][:, :, place : place + 1, : one.weights_BHTS.shape[-1]]
+            torch.testing.assert_close(one.weights_BHTS, expected)
+
+
+@every_model
+def test_edits_act_and_grad_flows(name: str) -> None:
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
+    memory = model.encode(source)
+    forced = model.decode(targets, memory, Look(taps=(Tap("cross"),), edits=(Edit("cross", place=2),), grad=True))
+    off = model.decode(targets, memory, Look(edits=(Edit("cross", layer=0, head=0),)))
+    usual = model.decode(targets, memory)
+    assert not torch.allclose(forced.logits_BTV, usual.logits_BTV)
+    assert not torch.allclose(off.logits_BTV, usual.logits_BTV)
+    for one in forced.seen:
+        assert (one.weights_BHTS[..., 2] == 1).all()
+        assert (one.weights_BHTS.sum(-1) == 1).all()
+    watched = model.decode(targets, memory, Look(taps=(Tap("cross", layer=-1),), grad=True))
+    (weights,) = (one.weights_BHTS for one in watched.seen)
+    (gradient,) = torch.autograd.grad(watched.logits_BTV.sum(), weights)
+    assert gradient.abs().max() > 0
+
+
+# --- law 3: neighbours, padding and batch size do not matter -----------------------------------------------------------------
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A4.1
+    model, targets = make_model(name, dtype), make_targets(4, 6)
+    together = make_source(7, 3, 5, 1, room=11)
+    logits = model.decode(targets, model.encode(together)).logits_BTV
+    for row, length in enumerate((7, 3, 5, 1)):
+        alone = Source(together.values[row : row + 1, :length], together.allow[row : row + 1, :length])
+        memory = model.encode(alone)
+        expected = model.decode(targets[row : row + 1], memory).logits_BTV[0]
+        tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+        assert ((logits[row] - expected).abs() <= tolerance * expected.abs().clamp(min=1)).all()
+        torch.testing.assert_close(model.encode(together).summary_BE[row], memory.summary_BE[0])
+
+
+@every_model
+def test_law_3_search_gives_the_same_words_in_any_batch(name: str) -> None:  # SPEC A7.5
+    model, options = make_model(name), SearchOptions(max_length=9)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    source = make_source(7, 3, 5, 1, 2, room=9)
+    alone = [Source(source.values[row : row + 1], source.allow[row : row + 1]) for row in range(5)]
+    batches = {"all": [source], "alone": alone}
+    found = {
+        how: {event.sentence: event.hypotheses[0] for event in engine.generate(sources, options) if event.hypotheses}
+        for how, sources in batches.items()
+    }
+    assert sorted(found["all"]) == [0, 1, 2, 3, 4]
+    for sentence, hypothesis in found["all"].items():
+        assert hypothesis.ids == found["alone"][sentence].ids
+        assert hypothesis.log_prob == pytest.approx(found["alone"][sentence].log_prob, abs=1e-9)
+
+
+# --- law 4: cached = uncached ------------------------------------------------------------------------------------------------
+
+
+@every_model
+def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 41)  # longer than the cache's first room
+    memory = model.encode(source)
+    expected = model.decode(targets, memory).logits_BTV
+    for prefix in (0, 1, 17):
+        state = model.start(memory, targets[:, :prefix] if prefix else None)
+        for place in range(prefix, 41):
+            step = model.step(targets[:, place : place + 1], state)
+            state = step.state
+            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, place])
+        assert state.lengths_B.tolist() == [41] * 3
+
+
+@every_model
+def test_law_4_gradients_step_by_step_equal_the_whole_sequence(name: str) -> None:
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 5)
+    weights = torch.randn(3, 5, 19, dtype=torch.float64)
+
+    def gradients(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad((logits * weights).sum(), list(model.parameters()))
+
+    state, logits = model.start(model.encode(source)), []
+    for place in range(5):
+        step = model.step(targets[:, place : place + 1], state)
+        logits.append(step.logits_BKV)
+        state = step.state
+    whole = model.decode(targets, model.encode(source)).logits_BTV
+    for one, other in zip(gradients(torch.cat(logits, 1)), gradients(whole), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@every_model
+def test_law_4_rows_move_between_batches_and_beams(name: str) -> None:
+    """Sentences join a running batch, hypotheses are reordered, sentences leave: every row still equals its own history."""
+    model = make_model(name)
+    first, second = make_source(7, 3), make_source(5, 11)
+    early = make_targets(2, 5)
+
+    state = model.start(model.encode(first))
+    for place in range(5):
+        state = model.step(early[:, place : place + 1], state).state
+    state = state.join(model.start(model.encode(second)))
+    assert state.lengths_B.tolist() == [5, 5, 0, 0]
+    nbytes = state.nbytes
+    state = state.select(torch.zeros(4, 3, dtype=torch.long))  # three hypotheses each
+    assert nbytes < state.nbytes < 3 * nbytes  # the source is not repeated
+    histories = [[early[row, :5].tolist() for _ in range(3)] for row in range(2)] + [[[] for _ in range(3)] for _ in range(2)]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        ids = torch.randint(4, 19, (len(histories), 3), generator=generator)
+        logits, state = (step := model.step(ids, state)).logits_BKV, step.state
+        histories = [
+            [[*past, token] for past, token in zip(row, new, strict=True)]
+            for row, new in zip(histories, ids.tolist(), strict=True)
+        ]
+        parents = torch.randint(0, 3, (len(histories), 3), generator=generator)
+        state = state.select(parents)
+        logits = logits[torch.arange(len(histories))[:, None], parents]
+        histories = [[row[parent] for parent in order] for row, order in zip(histories, parents.tolist(), strict=True)]
+    rows = torch.tensor([3, 0])
+    state, logits, histories = state.keep(rows), logits[rows], [histories[3], histories[0]]
+    sources = [Source(second.values[1:], second.allow[1:]), Source(first.values[:1], first.allow[:1])]
+    step = model.step(torch.full((2, 3), 5), state)
+    for row, source in enumerate(sources):
+        for beam in range(3):
+            ids = torch.tensor([[*histories[row][beam], 5]])
+            expected = model.decode(ids, model.encode(source)).logits_BTV[0]
+            torch.testing.assert_close(logits[row, beam], expected[-2])
+            torch.testing.assert_close(step.logits_BKV[row, beam], expected[-1])
+
+
+@every_model
+def test_a_state_is_spent_once_and_copies_are_free(name: str) -> None:
+    model, targets = make_model(name), make_targets(2, 3)
+    state = model.step(targets[:, :1], model.start(model.encode(make_source(7, 3)))).state
+    with torch.no_grad():
+        fork = state.copy()
+        one = model.step(targets[:, 1:2], state).logits_BKV
+        model.step(targets[:, 2:3], fork.copy())
+        assert torch.equal(one, model.step(targets[:, 1:2], fork).logits_BKV)
+    for misuse in (lambda: model.step(targets[:, :1], state), lambda: state.keep(torch.tensor([0])), state.copy):
+        with pytest.raises(RuntimeError, match=r"spent by an earlier step.*copy\(\)"):
+            misuse()
+
+
+@every_model
+def test_law_4_log_prob_is_what_a_forced_pass_gives(name: str) -> None:  # SPEC A7.5
+    model, source = make_model(name), make_source(7, 3, 5)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    for event in engine.generate([source], SearchOptions(max_length=13)):
+        if not event.hypotheses:
+            continue
+        (best,) = event.hypotheses
+        written = [*best.ids, EOS] if best.finished else list(best.ids)
+        one = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
+        logits = model.decode(torch.tensor([[SOS, *written[:-1]]]), model.encode(one)).logits_BTV[0]
+        forced = logits.log_softmax(-1)[range(len(written)), written]
+        assert best.log_prob == pytest.approx(forced.sum().item(), abs=1e-9)
+        allowed = logits.clone()
+        allowed[:, [PAD, SOS]] = -torch.inf
+        assert allowed.argmax(-1).tolist() == written
+
+
+# --- law 5: fused = plain ----------------------------------------------------------------------------------------------------
+
+
+@every_score
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_law_5_fused_tiled_and_plain_agree(score_name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    # SPEC A1.1 A4.4
+    query, key, value, allow = random_inputs(dtype)
+    score = SCORES[score_name](11)
+    parameters = []
+    if isinstance(score, torch.nn.Module):
+        score = score.to(dtype)
+        parameters = list(score.parameters())
+    inputs = [tensor.requires_grad_() for tensor in (query, key, value)] + parameters
+    weights = normalise(score.scores(query, score.prepare(key)), allow)
+    plain = weights @ value
+    torch.testing.assert_close(weights, attention_weights(query, key, score=score, allow=allow))
+    assert (plain[:, :, 1] == 0).all()
+    target = torch.randn_like(plain)
+    expected = torch.autograd.grad((plain * target).sum(), inputs)
+    assert all(gradient.isfinite().all() for gradient in expected)
+    for tile in (attention.TILE, 1, 2 * 3 * 7 * 13 * 2):  # all at once, row by row, two rows at a time
+        monkeypatch.setattr(attention, "TILE", tile)
+        context = attend(query, key, value, score=score, allow=allow)
+        torch.testing.assert_close(context, plain)
+        for one, other in zip(torch.autograd.grad((context * target).sum(), inputs), expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@every_model
+def test_law_5_whole_models_agree_on_both_paths(name: str) -> None:
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
+    plain = Look(taps=EVERYTHING.taps, grad=True)
+    results = []
+    for look in (None, plain):
+        logits = model.decode(targets, model.encode(source, look), look).logits_BTV
+        results.append((logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# --- law 10: device-clean ----------------------------------------------------------------------------------------------------
+
+
+def move_to_fake(model: torch.nn.Module, device: str) -> None:
+    for module in model.modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
+        if isinstance(module, torch.nn.GRU):
+            module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
+
+
+@every_model
+def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
+    """Fake tensors compute shapes and devices only, and refuse to mix devices. The foreign device is "meta": a CPU build of
+    torch aborts the whole process when autograd meets a fake "cuda" tensor (docs/LOG.md)."""
+    model, device = make_model(name, torch.float32), "meta"
+    with FakeTensorMode():
+        move_to_fake(model, device)
+        ids = torch.ones(3, 7, dtype=torch.long, device=device)
+        targets = torch.ones(3, 5, dtype=torch.long, device=device)
+        with pytest.raises(RuntimeError, match="device"):
+            model.encode(Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD)))
+        memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERYTHING)
+        decoded = model.decode(targets, memory, EVERYTHING)
+        decoded.logits_BTV.sum().backward()
+        assert all(parameter.grad is not None and parameter.grad.device.type == device for parameter in model.parameters())
+        step = model.step(targets[:, :1], model.start(memory, targets[:, :2]), EVERYTHING)
+        state = step.state.join(model.start(memory, targets)).select(torch.zeros(6, 2, dtype=torch.long, device=device))
+        last = model.step(torch.ones(6, 2, dtype=torch.long, device=device), state)
+        assert last.logits_BKV.device.type == device
+        assert last.logits_BKV.shape == (6, 2, 19)
+        assert all(one.weights_BHTS.device.type == device for one in memory.seen + decoded.seen + step.seen)

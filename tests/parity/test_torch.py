@@ -1,0 +1,173 @@
+"""The same numbers and gradients as torch's own layers and as NumPy by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.contracts import Source
+from regard.core import masks
+from regard.core.attention import ScaledDot, attend, attention_weights
+from regard.layers.attention import MultiHeadAttention
+from regard.layers.recurrent import BidirectionalGRU
+from regard.layers.scores import Additive
+from regard.models.transformer import Transformer, TransformerSettings
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def compare(ours: Tensor, theirs: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
+    """Values, and gradients with respect to each (our tensor, their tensor)."""
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn_like(ours)
+    mine = torch.autograd.grad((ours * weights).sum(), [pair[0] for pair in pairs], retain_graph=True)
+    other = torch.autograd.grad((theirs * weights).sum(), [pair[1] for pair in pairs], retain_graph=True)
+    for one, two in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_four_words_by_hand() -> None:  # SPEC A1.7 A0.1 A1.1
+    words = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=np.float64)
+    chance = np.random.default_rng(42)
+    w_q, w_k, w_v = (chance.integers(3, size=(3, 2)).astype(np.float64) for _ in range(3))
+    q, k, v = words @ w_q, words @ w_k, words @ w_v
+    weights, context = np.zeros((4, 4)), np.zeros((4, 2))
+    for i in range(4):
+        weights[i] = softmax(np.array([q[i] @ k[j] for j in range(4)]) / math.sqrt(2))
+        context[i] = sum(weights[i, j] * v[j] for j in range(4))
+    x, *matrices = (torch.from_numpy(array) for array in (words, w_q, w_k, w_v))
+    query, key, value = (x @ matrix for matrix in matrices)
+    assert not np.allclose(weights, weights.T)
+    torch.testing.assert_close(attention_weights(query, key), torch.from_numpy(weights))
+    torch.testing.assert_close(attend(query, key, value), torch.from_numpy(context))
+
+
+def test_additive_scores_by_hand() -> None:
+    """v·tanh(W [s; h]) with W = [W_b W_c] is the same function as v·tanh(W_b s + W_c h)."""
+    score = Additive(5, 11, 13).double()
+    query, key = torch.randn(2, 3, 5).double(), torch.randn(2, 7, 11).double()
+    w = np.concatenate([score.query.weight.detach().numpy(), score.key.weight.detach().numpy()], axis=1)
+    v = score.v.detach().numpy()
+    by_hand = np.zeros((2, 3, 7))
+    for b in range(2):
+        for t in range(3):
+            for s in range(7):
+                by_hand[b, t, s] = v @ np.tanh(w @ np.concatenate([query[b, t].numpy(), key[b, s].numpy()]))
+    torch.testing.assert_close(score.scores(query, score.prepare(key)), torch.from_numpy(by_hand))
+    torch.testing.assert_close(attention_weights(query, key, score=score), torch.from_numpy(softmax(by_hand)))
+
+
+def test_additive_gradient() -> None:
+    def context(query: Tensor, key: Tensor, value: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> Tensor:
+        score = Additive(5, 11, 13).double()
+        for module, weight in ((score.query, w_q), (score.key, w_k)):
+            del module.weight
+            module.weight = weight
+        del score.v
+        score.v = v
+        return attend(query, key, value, score=score, allow=masks.causal(3, 7))
+
+    sizes = [(2, 3, 5), (2, 7, 11), (2, 7, 17), (13, 5), (13, 11), (13,)]
+    assert torch.autograd.gradcheck(context, [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes])
+
+
+@pytest.mark.parametrize("divide_by", ["√d", "d", 1.0, 3.7])
+def test_scaled_dot_by_hand(divide_by: float | str) -> None:  # SPEC A2.2 A3.1
+    query, key, value = (torch.randn(2, length, width).double() for length, width in ((3, 11), (7, 11), (7, 5)))
+    divisor = {"√d": math.sqrt(11), "d": 11}.get(divide_by, divide_by)
+    weights = softmax(np.einsum("btd,bsd->bts", query.numpy(), key.numpy()) / divisor)
+    score = ScaledDot(divide_by)
+    torch.testing.assert_close(attention_weights(query, key, score=score), torch.from_numpy(weights))
+    torch.testing.assert_close(attend(query, key, value, score=score), torch.from_numpy(weights @ value.numpy()))
+
+
+def test_multi_head_attention_equals_torch() -> None:
+    ours, theirs = (
+        MultiHeadAttention(12, 3, score=ScaledDot()).double(),
+        nn.MultiheadAttention(12, 3, batch_first=True).double(),
+    )
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
+        theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
+        theirs.out_proj.load_state_dict(ours.output.state_dict())
+    query, memory = torch.randn(2, 5, 12).double().requires_grad_(), torch.randn(2, 7, 12).double().requires_grad_()
+    allow = masks.first(torch.tensor([7, 4]), 7)
+    mine, _ = ours.attend(ours.queries(query), *ours.keys_values(memory), allow[:, None, None], None)
+    other, _ = theirs(query, memory, memory, key_padding_mask=~allow)  # their True hides
+    compare(mine, other, (query, query), (memory, memory), (ours.output.weight, theirs.out_proj.weight))
+
+
+def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
+    theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
+    theirs.out_proj.load_state_dict(ours.output.state_dict())
+
+
+@torch.no_grad()
+def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
+    copy_attention(ours.attention, theirs.self_attn)
+    if hasattr(ours, "cross"):
+        copy_attention(ours.cross, theirs.multihead_attn)
+    theirs.linear1.load_state_dict(ours.feed_forward[0].state_dict())
+    theirs.linear2.load_state_dict(ours.feed_forward[3].state_dict())
+    for number, norm in enumerate(ours.norms, start=1):
+        getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
+    settings = TransformerSettings(width=12, heads=2, feed_forward=29, encoder_layers=2, decoder_layers=3, dropout=0.0)
+    ours = Transformer(settings, 17, 19).double()
+    theirs = nn.Transformer(
+        12, 2, num_encoder_layers=2, num_decoder_layers=3, dim_feedforward=29, dropout=0.0, batch_first=True, norm_first=True
+    ).double()
+    for mine, other in zip([*ours.encoder, *ours.decoder], [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):
+        copy_layer(mine, other)
+    source_ids, target_ids = torch.randint(1, 17, (2, 7)), torch.randint(1, 19, (2, 5))
+    source_ids[1, 4:] = 0
+    allow = masks.not_padding(source_ids, 0)
+
+    def embed(table: nn.Embedding, ids: Tensor) -> Tensor:
+        places = np.arange(ids.shape[1])[:, None] / 10000.0 ** (2 * np.arange(6) / 12)
+        waves = np.stack([np.sin(places), np.cos(places)], axis=-1).reshape(-1, 12)
+        return table(ids) * math.sqrt(12) + torch.from_numpy(waves)
+
+    other = theirs(
+        embed(ours.source_embedding, source_ids),
+        embed(ours.target_embedding, target_ids),
+        tgt_mask=~masks.causal(5),
+        src_key_padding_mask=~allow,
+        memory_key_padding_mask=~allow,
+    )
+    mine = ours.decode(target_ids, ours.encode(Source(source_ids, allow))).logits_BTV
+    compare(
+        mine,
+        ours.output(other),
+        (ours.source_embedding.weight, ours.source_embedding.weight),
+        (ours.target_embedding.weight, ours.target_embedding.weight),
+        (ours.encoder[0].feed_forward[0].weight, theirs.encoder.layers[0].linear1.weight),
+        (ours.decoder[2].cross.output.weight, theirs.decoder.layers[2].multihead_attn.out_proj.weight),
+    )
+
+
+def test_bidirectional_gru_equals_torch_packed() -> None:
+    ours = BidirectionalGRU(5, 11, 2, dropout=0.0).double()
+    theirs = nn.GRU(5, 11, num_layers=2, bidirectional=True, batch_first=True).double()
+    with torch.no_grad():
+        for layer in range(2):
+            for module, suffix in ((ours.forwards[layer], ""), (ours.backwards[layer], "_reverse")):
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                    getattr(theirs, f"{name}_l{layer}{suffix}").copy_(getattr(module, f"{name}_l0"))
+    x, lengths = torch.randn(3, 7, 5).double().requires_grad_(), torch.tensor([7, 2, 5])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    outputs, last = theirs(packed)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
+    allow = masks.first(lengths, 7)
+    states, ends = ours(x, allow)
+    compare(states * allow[..., None], expected, (x, x), (ours.backwards[1].weight_hh_l0, theirs.weight_hh_l1_reverse))
+    compare(ends, torch.cat((last[-2], last[-1]), dim=-1), (x, x), (ours.forwards[0].weight_ih_l0, theirs.weight_ih_l0))

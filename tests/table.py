@@ -1,0 +1,56 @@
+"""What the laws are tested on. A new score function or a new model joins with one line."""
+
+from collections.abc import Callable
+
+import torch
+
+from regard.contracts import Score, Source
+from regard.core import masks
+from regard.layers.scores import Additive, ScaledDot
+from regard.models.build import Model, ModelSettings, build
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+
+PAD, SOS, EOS = 0, 2, 3
+SOURCE_VOCAB, TARGET_VOCAB = 17, 19
+
+SCORES: dict[str, Callable[[int], Score]] = {  # name -> (width of queries and keys) -> score
+    "scaled_dot": lambda width: ScaledDot(),
+    "scaled_dot by d": lambda width: ScaledDot(divide_by="d"),
+    "additive": lambda width: Additive(width, width, 13),
+}
+
+MODELS: dict[str, ModelSettings] = {
+    "rnn additive": RnnSettings(width=22, embedding=7, score_width=13, dropout=0.3),
+    "rnn scaled_dot, 2+2 layers": RnnSettings(
+        width=22, embedding=7, encoder_layers=2, decoder_layers=2, score="scaled_dot", dropout=0.3
+    ),
+    "transformer scaled_dot": TransformerSettings(width=20, heads=2, feed_forward=29, dropout=0.3),
+    "transformer additive, 1+3 layers": TransformerSettings(
+        width=20, heads=2, feed_forward=29, encoder_layers=1, decoder_layers=3, score="additive", score_width=13, dropout=0.3
+    ),
+}
+
+
+def make_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
+    torch.manual_seed(5)
+    return build(MODELS[name], SOURCE_VOCAB, TARGET_VOCAB).to(dtype).eval()
+
+
+def make_source(*lengths: int, room: int | None = None) -> Source:
+    """Random sentences of these lengths, padded to `room`. The first k tokens do not depend on the neighbours."""
+    room = room or max(lengths)
+    rows = []
+    for number, length in enumerate(lengths):
+        generator = torch.Generator().manual_seed(number)
+        row = torch.randint(4, SOURCE_VOCAB, (max(lengths),), generator=generator)[:length]
+        rows.append(torch.cat((row, torch.full((room - length,), PAD))))
+    ids = torch.stack(rows)
+    return Source(ids, masks.not_padding(ids, PAD))
+
+
+def make_targets(batch: int, length: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(4, TARGET_VOCAB, (batch, length), generator=generator)
+    ids[:, 0] = SOS
+    return ids

@@ -1,0 +1,145 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from table import SCORES
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+from regard.core import attention, masks
+from regard.core.attention import attend, attention_weights, normalise
+from regard.layers.scores import Additive
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor had that was made under it."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("score_name", SCORES)
+def test_weights_of_a_row_sum_to_one_or_zero(score_name: str) -> None:  # SPEC A1.2 A4.4
+    score = SCORES[score_name](11)
+    allow = torch.rand(2, 5, 7) < 0.4
+    allow[0, 3], allow[1, 2] = False, True
+    weights = attention_weights(torch.randn(2, 5, 11), torch.randn(2, 7, 11), score=score, allow=allow)
+    assert ((weights >= 0) & (weights <= 1)).all()
+    torch.testing.assert_close(weights.sum(-1), allow.any(-1).float())
+
+
+def test_softmax_is_stable_and_per_row() -> None:  # SPEC A0.3
+    scores = torch.tensor([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]])
+    assert torch.equal(normalise(scores), torch.tensor([[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
+    query, key, value = torch.tensor([[1e4]]), torch.tensor([[1.0], [-1.0]]), torch.tensor([[3.0], [5.0]])
+    assert torch.equal(attend(query, key, value), torch.tensor([[3.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("score_name", SCORES)
+def test_an_empty_row_gives_zeros_and_no_nan(score_name: str, dtype: torch.dtype) -> None:  # SPEC A4.4
+    score = SCORES[score_name](11)
+    score = score.to(dtype) if isinstance(score, torch.nn.Module) else score
+    query, key = (torch.randn(2, size, 11, dtype=dtype, requires_grad=True) for size in (5, 7))
+    value = torch.randn(2, 7, 3, dtype=dtype, requires_grad=True)
+    allow = torch.ones(2, 5, 7, dtype=torch.bool)
+    allow[:, 2] = False
+    context = attend(query, key, value, score=score, allow=allow)
+    assert (context[:, 2] == 0).all()
+    context.float().square().sum().backward()
+    assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in (query, key, value))
+    assert (query.grad[:, 2] == 0).all()
+
+
+@given(
+    lead=st.sampled_from(
+        [((), (), ()), ((2,), (2,), (2,)), ((2, 3), (1, 3), (3,)), ((), (5,), (2, 1)), ((2, 1, 3), (5, 1), ())]
+    ),
+    score_name=st.sampled_from(sorted(SCORES)),
+    masked=st.booleans(),
+)
+def test_any_leading_dimensions(lead: tuple[tuple[int, ...], ...], score_name: str, masked: bool) -> None:  # SPEC A1.3
+    torch.manual_seed(0)
+    score = SCORES[score_name](11)
+    query, key, value = (torch.randn(*shape, *size) for shape, size in zip(lead, [(5, 11), (7, 11), (7, 13)], strict=True))
+    allow = masks.causal(5, 7) if masked else None
+    context = attend(query, key, value, score=score, allow=allow)
+    everyone = torch.broadcast_shapes(*lead)
+    assert context.shape == (*everyone, 5, 13)
+    flat = [tensor.expand(*everyone, *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
+    one_by_one = [attend(*parts, score=score, allow=allow) for parts in zip(*flat, strict=True)]
+    torch.testing.assert_close(context.reshape(-1, 5, 13), torch.stack(one_by_one))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 7), (2, 1, 5, 7), (2, 3, 5, 7), (3, 5, 7), (2, 1, 1, 7), (5, 1)])
+def test_masks_broadcast(shape: tuple[int, ...]) -> None:  # SPEC A1.3
+    query, key, value = torch.randn(2, 3, 5, 11), torch.randn(2, 3, 7, 11), torch.randn(2, 3, 7, 13)
+    allow = torch.rand(shape) < 0.7
+    weights = attention_weights(query, key, allow=allow)
+    torch.testing.assert_close(attend(query, key, value, allow=allow), weights @ value)
+    assert (weights[~allow.expand_as(weights)] == 0).all()
+
+
+@pytest.mark.parametrize("score_name", SCORES)
+def test_order_of_keys_does_not_matter(score_name: str) -> None:
+    score = SCORES[score_name](11)
+    query, key, value, allow = torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 3), torch.rand(5, 7) < 0.8
+    context = attend(query, key, value, score=score, allow=allow)
+    for order in (torch.randperm(7), torch.arange(7).flip(0), torch.arange(7).roll(2)):
+        shuffled = attend(query, key[order], value[order], score=score, allow=allow[:, order])
+        torch.testing.assert_close(shuffled, context, atol=1e-6, rtol=0)
+    order = torch.randperm(5)
+    shuffled = attend(query[order], key, value, score=score, allow=allow[order])
+    torch.testing.assert_close(shuffled, context[order], atol=1e-6, rtol=0)
+
+
+def test_attend_has_no_parameters_and_draws_no_random_numbers() -> None:  # SPEC A1.5
+    query, key, value = torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 3)
+    before = torch.get_rng_state()
+    once, again = (attend(query, key, value) for _ in range(2))
+    assert torch.equal(once, again)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not once.requires_grad
+
+
+def test_long_additive_attention_never_holds_the_whole_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 x 512 x 512 x 13 numbers would be 218 million; a tile holds 100 thousand."""
+    monkeypatch.setattr(attention, "TILE", 100_000)
+    score = Additive(11, 11, 13)
+    query, key, value = (torch.randn(1, 512, 11, requires_grad=True) for _ in range(3))
+    with Largest() as largest:
+        attend(query, key, value, score=score, allow=masks.causal(512)).square().sum().backward()
+    assert largest.numel == 512 * 512  # the mask itself; scores and their hidden layer stay within a tile
+    assert attention.TILE < 512 * 512 * 13 / 30
+
+
+def test_fused_attention_never_holds_the_matrix() -> None:
+    query, key, value = (torch.randn(1, 4, 1024, 16, requires_grad=True) for _ in range(3))
+    with Largest() as largest:
+        attend(query, key, value).square().sum().backward()
+    assert largest.numel < 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (lambda q, k, v: {"key": k[..., :5]}, r"queries have 11 and keys 5; use Additive\(11, 5"),
+        (lambda q, k, v: {"value": v[:, :3]}, r"7 keys and 3 values: key \(2, 7, 11\), value \(2, 3, 3\)"),
+        (lambda q, k, v: {"allow": torch.ones(5, 7)}, r"dtype torch.float32, expected torch.bool with True = may attend"),
+        (
+            lambda q, k, v: {"allow": torch.ones(2, 7, dtype=torch.bool)},
+            r"shape \(2, 7\).*5 queries, 7 keys.*allow\[:, None, :\]",
+        ),
+        (lambda q, k, v: {"allow": torch.ones(7, dtype=torch.bool)}, r"shape \(7,\), which does not broadcast"),
+    ],
+)
+def test_errors_say_what_came_and_what_to_do(arguments, words: str) -> None:  # type: ignore[no-untyped-def]
+    query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 11), torch.randn(2, 7, 3)
+    given = {"query": query, "key": key, "value": value, **arguments(query, key, value)}
+    with pytest.raises(ValueError, match=words):
+        regard.attend(**given)

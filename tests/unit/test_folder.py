@@ -1,0 +1,126 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import regard
+from regard.checkpoint import folder
+from regard.checkpoint.folder import Saved
+from regard.data.tokenizers.codec import Codec
+from regard.errors import UserError
+from regard.models.build import ModelSettings, build
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+
+
+def make_saved(settings: ModelSettings) -> Saved:
+    source, target = Codec.learn(["abc"], "characters"), Codec.learn(["X Y Z"], "symbols")
+    model = build(settings, len(source), len(target)).eval()
+    return Saved(model, settings, source, target, {"signature": "data:made up"}, "# A card\n")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Saved, Path]:
+    one = make_saved(RnnSettings(width=8, embedding=3))
+    folder.save(one, tmp_path / "deep" / "model")
+    return one, tmp_path / "deep" / "model"
+
+
+@pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
+def test_what_is_saved_is_loaded(tmp_path: Path, settings: ModelSettings) -> None:
+    before = make_saved(settings)
+    folder.save(before, tmp_path / "model")
+    after = folder.load(tmp_path / "model")
+    assert after.settings == settings
+    assert after.training == before.training
+    assert after.card == before.card
+    assert not after.model.training
+    expected = before.model.state_dict()
+    for name, tensor in after.model.state_dict().items():
+        assert torch.equal(tensor, expected[name])
+    theirs = load_file(tmp_path / "model" / "model.safetensors")  # others can read the weights
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in expected.items())
+    assert theirs.keys() == expected.keys()
+    one, two = (
+        regard.Translator(s.model, s.source, s.target, torch.device("cpu"))("cab", max_length=5) for s in (before, after)
+    )
+    assert (one.text, one.log_prob) == (two.text, two.log_prob)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]  # nothing temporary is left
+
+
+def test_an_existing_folder_is_left_alone(saved: tuple[Saved, Path]) -> None:
+    _, path = saved
+    mark = path / "config.json"
+    before = mark.read_text()
+    with pytest.raises(
+        UserError, match=r"model exists already and is left alone; choose another name with --out, or say --overwrite"
+    ):
+        folder.save(make_saved(TransformerSettings(width=8, heads=2)), path)
+    assert mark.read_text() == before
+    folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
+    assert folder.load(path).settings.kind == "transformer"
+    assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+
+
+def test_a_failed_save_leaves_the_old_folder(saved: tuple[Saved, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path = saved
+
+    def full_disk(file: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder, "_write", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
+    assert folder.load(path).settings.kind == "rnn"
+    assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+
+
+def edit_config(path: Path, **changes: object) -> None:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray((path / "model.safetensors").read_bytes())
+    content[-5] ^= 1
+    (path / "model.safetensors").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (flip_a_byte, r"model.safetensors is damaged: its sha256 is not the one in config.json"),
+        (lambda path: (path / "target.tokenizer.json").unlink(), r"target.tokenizer.json: cannot be read: No such file"),
+        (lambda path: (path / "config.json").unlink(), r"is not a model folder: it has no config.json"),
+        (lambda path: (path / "config.json").write_text("{"), r"config.json is damaged"),
+        (lambda path: (path / "config.json").write_text("{}"), r"config.json is damaged: KeyError\('format'\)"),
+        (lambda path: edit_config(path, format=9), r"format 9, expected 1; this folder needs another version of regard"),
+        (lambda path: edit_config(path, model={"kind": "lstm"}), r"the model settings cannot be read"),
+        (lambda path: edit_config(path, model={"kind": "rnn", "width": "8"}), r"the model settings cannot be read"),
+        (
+            lambda path: edit_config(path, model={"kind": "rnn", "depth": 3}),
+            r"the model settings cannot be read: unknown depth",
+        ),
+        (lambda path: edit_config(path, model=[]), r"expected a kind out of rnn, transformer, got \[\]"),
+        (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not fit config.json"),
+        (lambda path: edit_config(path, sha256={}), r"lacks model.safetensors, source.tokenizer.json, target.tokenizer.json"),
+        (shutil.rmtree, r"is not a model folder"),
+    ],
+)
+def test_a_damaged_folder_is_refused(saved: tuple[Saved, Path], damage, words: str) -> None:  # type: ignore[no-untyped-def]
+    _, path = saved
+    damage(path)
+    with pytest.raises(UserError, match=words):
+        regard.load(path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    broken = make_saved(RnnSettings(width=8, embedding=3))
+    with torch.no_grad():
+        broken.model.output.bias[2] = torch.nan
+    folder.save(broken, tmp_path / "model")
+    with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
+        regard.load(tmp_path / "model")
