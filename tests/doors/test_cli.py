@@ -32,7 +32,9 @@ def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
     out = (workplace / "demo.out").read_text()
     assert "update 40/40" in out
     assert re.search(r"On 11,854 words never seen: phoneme error rate \d+\.\d%, word error rate \d+\.\d%", out)
-    assert re.search(r"data:cmudict-test:3ebbd2 \| search:greedy \| steps:40 \| seed:1 \| regard:.* \| torch:.*", out)
+    assert re.search(
+        r"data:cmudict-test:3ebbd2 \| search:greedy \| steps:40 \| seed:1 \| threads:1 \| weights:[0-9a-f]{6} \| regard:", out
+    )
     words = re.search(r"Five of them:\n((?:  [a-z]+ +[A-Z ]*\((?:right|the dictionary says [A-Z ]+(?:or)?.*)\)\n){5})", out)
     assert words
     assert "Where the model looked" in out
@@ -60,19 +62,8 @@ def test_the_same_seed_gives_the_same_folder(workplace: Path, regard_command: Ru
 
 @pytest.fixture(scope="module")
 def model(workplace: Path, regard_command: Run) -> Path:
-    done = regard_command(
-        "train",
-        "pairs.tsv",
-        "--out",
-        "m",
-        "--set",
-        "train.steps=60",
-        "--set",
-        "seed=7",
-        "--set",
-        "model.kind=transformer",
-        cwd=workplace,
-    )
+    settings = [part for setting in ("train.steps=60", "seed=7", "model.kind=transformer") for part in ("--set", setting)]
+    done = regard_command("train", "pairs.tsv", "--out", "mine", "--threads", "1", *settings, cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert "pairs.tsv: 2 lines left out because a side is empty" in done.stdout
     assert "TransformerSettings(" in done.stdout
@@ -87,6 +78,7 @@ def test_a_model_folder_says_where_it_comes_from(model: Path) -> None:
     assert config["training"]["settings"]["seed"] == 7
     assert config["training"]["settings"]["train"]["steps"] == 60
     assert f"torch:{version('torch')}" in config["training"]["signature"]
+    assert f"weights:{config['sha256']['model.safetensors'][:6]} |" in config["training"]["signature"]
     assert "pairs.tsv" in (model / "card.md").read_text()
     assert sorted(path.name for path in model.iterdir()) == [
         "card.md",

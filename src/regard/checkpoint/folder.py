@@ -73,6 +73,11 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def weights_digest(model: Model) -> str:
+    """The sha256 of the weights, as it stands in the config.json of the model's folder."""
+    return hashlib.sha256(_tensor_bytes(model.state_dict())).hexdigest()
+
+
 def refuse_existing(folder: Path) -> None:
     raise UserError(f"{folder} exists already and is left alone; choose another name with --out, or say --overwrite")
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import torch
 from rich.console import Console
 
-from regard.checkpoint.folder import Saved
+from regard.checkpoint.folder import Saved, weights_digest
 from regard.contracts import Result
 from regard.data.batch import encode_pairs, endless_batches
 from regard.data.corpus import Pair
@@ -73,6 +73,8 @@ def run(
         "search": "greedy",
         "steps": settings.train.steps,
         "seed": settings.seed,
+        "threads": torch.get_num_threads(),
+        "weights": weights_digest(model)[:6],
     }
     signed = signature(facts)
     training_facts = {

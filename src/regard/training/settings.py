@@ -38,7 +38,7 @@ class TrainSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     data: DataSettings = DataSettings()
     model: Annotated[RnnSettings | TransformerSettings, Field(discriminator="kind")] = RnnSettings()
     train: TrainSettings = TrainSettings()

@@ -1,0 +1,89 @@
+"""What `regard demo` reaches on the dev split (the demo itself reads the test split): error rates, time, share of the machine.
+
+    python benchmarks/demo.py [seeds ...]      default: 1 2 3
+
+Training uses 2 threads. The GEMM rate is that of torch.mm on 1024 x 1024 matrices in the same process, before training.
+The result is written beside this script, with its date.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.data.batch import encode_pairs, endless_batches
+from regard.data.dictionary import pronunciations
+from regard.data.tokenizers.codec import Codec
+from regard.models.build import build
+from regard.training.loop import Update, train
+from regard.training.run import run
+from regard.training.settings import DEMO
+
+
+def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
+    """Floating-point operations per second, the median of some products."""
+    one, other = torch.randn(size, size), torch.randn(size, size)
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        torch.mm(one, other)
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / statistics.median(times)
+
+
+def training_pace(num_updates: int = 200) -> tuple[float, float]:
+    """(target tokens per second, matrix-product FLOPs per target token with padding), both of the demo's own training loop."""
+    pairs, units = pronunciations("train"), (DEMO.data.source, DEMO.data.target)
+    source, target = (Codec.learn([pair[side] for pair in pairs], unit) for side, unit in enumerate(units))
+    examples = encode_pairs(pairs, source, target)
+    model, settings = build(DEMO.model, len(source), len(target)), replace(DEMO.train, steps=num_updates)
+
+    def train_once() -> int:
+        updates: list[Update] = []
+        batches = endless_batches(examples, batch_tokens=settings.batch_tokens, seed=1)
+        train(model, batches, settings, seed=1, record=updates.append)
+        return sum(update.num_targets for update in updates)
+
+    train_once()  # warm
+    began = time.perf_counter()
+    num_targets = train_once()
+    seconds = time.perf_counter() - began
+    with FlopCounterMode(display=False) as counter:
+        train_once()
+    return num_targets / seconds, counter.get_total_flops() / num_targets
+
+
+def main(seeds: list[int]) -> None:
+    torch.set_num_threads(2)
+    rate, (pace, flops) = gemm_rate(), training_pace()
+    lines = [
+        f"{DEMO}",
+        f"training: {pace:,.0f} target tokens/s, {flops / 1e6:.2f} MFLOP of matrix products per token = "
+        f"{pace * flops / 1e9:.1f} GFLOP/s, {pace * flops / rate:.0%} of the GEMM rate of {rate / 1e9:.0f} GFLOP/s",
+    ]
+    print(*lines, sep="\n", flush=True)
+    training, dev = pronunciations("train"), pronunciations("dev")
+    for seed in seeds:
+        began = time.perf_counter()
+        trained = run("cmudict-dev", training, dev, replace(DEMO, seed=seed), Console(quiet=True), torch.device("cpu"))
+        seconds = time.perf_counter() - began
+        lines.append(
+            f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, word error rate {trained.rates.word:.2%}, "
+            f"{seconds:.0f} s for training and dev | {trained.signature}"
+        )
+        print(lines[-1], flush=True)
+    result = Path(__file__).with_suffix(f".{date.today()}.txt")
+    result.write_text("\n".join(lines) + "\n")
+    print(f"written to {result.name}")
+
+
+if __name__ == "__main__":
+    main([int(seed) for seed in sys.argv[1:]] or [1, 2, 3])
