@@ -66,11 +66,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Tap:
-    """Asks for the attention weights of one place in a model. `None` means all of them."""
+    """Asks for the attention weights of one place in a model. `None` means all of them.
+
+    rows: which queries: places of a sequence, or hypotheses of a step.
+    """
 
     kind: Kind = "cross"
     layer: int | None = None
     head: int | None = None
+    rows: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,15 @@ class Look:
 
 @dataclass(frozen=True)
 class Seen:
-    """The exact weights of one attention layer: how much each target row looks at each key.
+    """The exact weights of one attention layer: how much each query looks at each key.
 
-    heads: the numbers of the heads in weights_BHTS. In a step, T counts hypotheses.
+    heads, rows: what stands on axes H and T of weights_BHTS. In a step, T counts hypotheses.
     """
 
     kind: Kind
     layer: int
     heads: tuple[int, ...]
+    rows: tuple[int, ...]
     weights_BHTS: Tensor
 
 

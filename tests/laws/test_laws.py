@@ -98,6 +98,18 @@ def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
 
 
 @every_model
+def test_a_tap_gets_the_heads_and_rows_it_asks_for(name: str) -> None:
+    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
+    memory = model.encode(source)
+    (whole,) = model.decode(targets, memory, Look((Tap("cross", layer=-1),))).seen
+    (part,) = model.decode(targets, memory, Look((Tap("cross", layer=-1, head=-1, rows=(4, -2, 0)),))).seen
+    last = len(whole.heads) - 1
+    assert (part.heads, part.rows, whole.rows) == ((last,), (4, 4, 0), tuple(range(6)))
+    assert torch.equal(part.weights_BHTS, whole.weights_BHTS[:, [last]][:, :, [4, 4, 0]])
+    assert model.decode(targets, memory, Look((Tap("cross", layer=9),))).seen == ()
+
+
+@every_model
 def test_law_2_a_step_sees_what_the_whole_pass_sees(name: str) -> None:
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source)

@@ -188,15 +188,24 @@ def _edited(weights_BHTS: Tensor, edit: Edit) -> Tensor:
 
 
 def record(weights_BHTS: Tensor | None, look: Look | None, kind: Kind, layer: int) -> tuple[Seen, ...]:
-    """The weights as `Seen`, one per tap, with only the heads that the tap wants.
+    """The weights as `Seen`, one per tap, with only the heads and rows that the tap wants.
 
-    Under `grad` all heads come as the one tensor that the output was computed from: only that one has a gradient.
+    Under `grad` everything comes as the one tensor that the output was computed from: only that one has a gradient.
     """
     if weights_BHTS is None or look is None:
         return ()
-    everyone = tuple(range(weights_BHTS.shape[1]))
-    wanted = dict.fromkeys(everyone if tap.head is None or look.grad else (everyone[tap.head],) for tap in look.taps)
-    return tuple(
-        Seen(kind, layer, heads, weights_BHTS if heads == everyone else weights_BHTS[:, heads[0] : heads[0] + 1])
-        for heads in wanted
+    heads, rows = (tuple(range(size)) for size in weights_BHTS.shape[1:3])
+    wanted = dict.fromkeys(
+        (
+            heads if tap.head is None or look.grad else (heads[tap.head],),
+            rows if tap.rows is None or look.grad else tuple(rows[row] for row in tap.rows),
+        )
+        for tap in look.taps
     )
+    return tuple(Seen(kind, layer, *part, _pick(_pick(weights_BHTS, 1, part[0]), 2, part[1])) for part in wanted)
+
+
+def _pick(tensor: Tensor, axis: int, numbers: tuple[int, ...]) -> Tensor:
+    if numbers == tuple(range(tensor.shape[axis])):
+        return tensor
+    return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
