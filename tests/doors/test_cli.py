@@ -124,6 +124,11 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
             ["train", "pairs.tsv", "--set", "train.stepz=3"],
             r'regard: .*no setting \'train.stepz\'; did you mean "train.steps"\?',
         ),
+        (
+            ["train", "pairs.tsv", "--out", "pairs.tsv/m"],
+            r"regard: pairs.tsv/m cannot be written: (Not a directory|File exists)",
+        ),
+        (["train", "pairs.tsv", "--out", ".", "--overwrite"], r"regard: . is not a model folder and is not overwritten"),
         (["train", "pairs.tsv", "--out", "."], r"regard: . exists already and is left alone"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),

@@ -46,8 +46,7 @@ class Saved:
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     """Writes the folder under another name first, so that it is there whole or not at all."""
-    if folder.exists() and not replace:
-        refuse_existing(folder)
+    check_place(folder, replace=replace)
     files = {
         WEIGHTS: _tensor_bytes(saved.model.state_dict()),
         SOURCE: saved.source.to_json().encode(),
@@ -62,7 +61,6 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "card.md"},
     }
     files["config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for name, content in files.items():
@@ -78,8 +76,17 @@ def weights_digest(model: Model) -> str:
     return hashlib.sha256(_tensor_bytes(model.state_dict())).hexdigest()
 
 
-def refuse_existing(folder: Path) -> None:
-    raise UserError(f"{folder} exists already and is left alone; choose another name with --out, or say --overwrite")
+def check_place(folder: Path, *, replace: bool) -> None:
+    """Raises if the folder cannot be written; better before hours of training than after."""
+    if folder.exists() and not replace:
+        raise UserError(f"{folder} exists already and is left alone; choose another name with --out, or say --overwrite")
+    if folder.exists() and any(folder.iterdir()) and not (folder / "config.json").exists():
+        raise UserError(f"{folder} is not a model folder and is not overwritten; choose another name with --out")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder.parent).close()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}; choose another place with --out") from None
 
 
 def load(folder: Path) -> Saved:

@@ -37,6 +37,7 @@ def demo(
     from regard.training.settings import DEMO, override
 
     console = Console(highlight=False, soft_wrap=True)
+    folder.check_place(out / "model", replace=True)
     settings = override(DEMO, set_ or [])
     chosen = prepare(device, threads)
     console.print("Learning to pronounce English words from the CMU Pronouncing Dictionary (letters -> phonemes).")

@@ -34,3 +34,5 @@ def main() -> None:
     except BrokenPipeError:  # `regard translate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a missing permission
+        sys.exit(f"regard: {error}")

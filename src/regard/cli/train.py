@@ -25,8 +25,7 @@ def train(
     from regard.training.settings import override, suggest
 
     console = Console(highlight=False, soft_wrap=True)
-    if out.exists() and not overwrite:
-        folder.refuse_existing(out)
+    folder.check_place(out, replace=overwrite)
     corpus = read_pairs(pairs)
     settings = override(suggest(corpus.pairs), set_ or [])
     chosen = prepare(device, threads)

@@ -64,6 +64,9 @@ def run(
 
     translator = Translator(model, source, target, device)
     answers = answer(translator, held_out)
+    num_unknown = sum(answered.result.num_unknown for answered in answers)
+    if num_unknown:
+        console.print(f"{num_unknown:,} source symbols of the held-out texts do not occur in those that were learnt from")
     rates = error_rates(
         [answered.result.tokens for answered in answers],
         [[target.tokens(target.encode(text)) for text in answered.references] for answered in answers],
