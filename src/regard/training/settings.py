@@ -46,8 +46,8 @@ class RunSettings:
 
 DEMO = RunSettings(
     data=DataSettings(source="characters", target="symbols"),
-    model=RnnSettings(width=192, embedding=32, score_width=64, dropout=0.0),
-    train=TrainSettings(steps=3600, batch_tokens=512, learning_rate=8e-3),
+    model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
+    train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
 )
 """For the embedded dictionary; chosen on its dev split (docs/LOG.md)."""
 
