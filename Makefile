@@ -10,14 +10,14 @@ demo: $(VENV)/user.done  ## train on the embedded dictionary, pronounce words ne
 	$(BIN)/regard demo
 
 test: $(VENV)/dev.done  ## every test, and coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
 
 check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --cov --cov-report=term
 
 bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
 	$(BIN)/python benchmarks/demo.py

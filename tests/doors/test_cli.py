@@ -53,11 +53,6 @@ def test_the_same_seed_gives_the_same_folder(workplace: Path, regard_command: Ru
     assert (
         refused.stderr == "regard: once exists already and is left alone; choose another name with --out, or say --overwrite\n"
     )
-    done = regard_command(
-        "train", "pairs.tsv", "--out", "once", "--overwrite", "--threads", "1", "--set", "train.steps=2", cwd=workplace
-    )
-    assert done.returncode == 0
-    assert json.loads((workplace / "once" / "config.json").read_text())["training"]["settings"]["train"]["steps"] == 2
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,18 @@ def train(
     threads: Threads = None,
 ) -> None:
     """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed."""
+    from regard.data.corpus import hold_out, read_pairs
+
+    corpus = read_pairs(pairs)  # before torch is imported: a mistyped name is answered at once
+
     from rich.console import Console
 
     from regard.checkpoint import folder
-    from regard.data.corpus import hold_out, read_pairs
     from regard.training.run import run
     from regard.training.settings import override, suggest
 
     console = Console(highlight=False, soft_wrap=True)
     folder.check_place(out, replace=overwrite)
-    corpus = read_pairs(pairs)
     settings = override(suggest(corpus.pairs), set_ or [])
     chosen = prepare(device, threads)
     if corpus.num_empty:

@@ -25,12 +25,12 @@ from regard.models.state import Rows, per_hypothesis, per_sentence
 @dataclass(frozen=True, kw_only=True)
 class RnnSettings:
     kind: Literal["rnn"] = "rnn"
-    width: int = 256
-    embedding: int = 128
+    width: int = 192
+    embedding: int = 64
     encoder_layers: int = 1
     decoder_layers: int = 1
     score: str = "additive"
-    score_width: int = 128
+    score_width: int = 64
     dropout: float = 0.1
 
     def __post_init__(self) -> None:

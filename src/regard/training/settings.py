@@ -28,8 +28,8 @@ class TrainSettings:
     """The learning rate rises for `warmup` (a share of the updates) and then falls in a straight line to 0."""
 
     steps: Annotated[int, Field(ge=1)] = 1000
-    batch_tokens: Annotated[int, Field(ge=1)] = 1024
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    batch_tokens: Annotated[int, Field(ge=1)] = 512
+    learning_rate: Annotated[float, Field(gt=0)] = 4e-3
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
