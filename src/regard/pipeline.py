@@ -34,48 +34,48 @@ class Translator:
         """One result per text, in the same order."""
         search = _search_options(options)
         encoded = [self.source.encode(text) for text in texts]
-        results = {index: self._nothing() for index, ids in enumerate(encoded) if not ids}
+        results = {index: self._nothing(texts[index]) for index, ids in enumerate(encoded) if not ids}
         order = sorted(set(range(len(texts))) - results.keys(), key=lambda index: len(encoded[index]))
         chunks = [order[start : start + BATCH_SENTENCES] for start in range(0, len(order), BATCH_SENTENCES)]
         sources = [source_batch([encoded[index] for index in chunk]).to(self.device) for chunk in chunks]
         for event in self._engine().generate(sources, search):
             if event.hypotheses:
                 index = order[event.sentence]
-                results[index] = self._result(encoded[index], event.hypotheses)
+                results[index] = self._result(texts[index], encoded[index], event.hypotheses)
         return [results[index] for index in range(len(texts))]
 
     def _engine(self) -> Engine:
         return TorchEngine(self.model, sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
 
-    def _nothing(self) -> Result:
-        """An empty text stays empty; no model is asked."""
-        return self._result([], (Hypothesis((), log_prob=0.0, rank_score=0.0, finished=True),))
+    def _nothing(self, text: str) -> Result:
+        """A text without a token stays empty; no model is asked."""
+        return self._result(text, [], (Hypothesis((), log_prob=0.0, rank_score=0.0, finished=True),))
 
-    def _result(self, source_ids: list[int], hypotheses: tuple[Hypothesis, ...]) -> Result:
+    def _result(self, text: str, source_ids: list[int], hypotheses: tuple[Hypothesis, ...]) -> Result:
         best = hypotheses[0]
         return Result(
             text=self.target.decode(best.ids),
             tokens=self.target.tokens(best.ids),
-            source_tokens=self.source.tokens(source_ids),
+            source_tokens=self.source.pieces(text),
             log_prob=best.log_prob,
             rank_score=best.rank_score,
             finished=best.finished,
             n_best=tuple((self.target.decode(one.ids), one.log_prob) for one in hypotheses),
             num_unknown=source_ids.count(UNK),
-            map_attention=partial(self._attention, source_ids, best),
+            map_attention=partial(self._attention, text, best),
         )
 
     @torch.inference_mode()
-    def _attention(self, source_ids: list[int], output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
+    def _attention(self, text: str, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
         """One forced pass over an output. Row t holds the weights of the step that wrote token t; the last one wrote <eos>."""
         look = Look(taps=(Tap(kind, layer),))
         written = (*output.ids, EOS) if output.finished else output.ids
-        memory = self.model.encode(source_batch([source_ids]).to(self.device), look)
+        memory = self.model.encode(source_batch([self.source.encode(text)]).to(self.device), look)
         read = torch.tensor([[SOS, *written[:-1]]], device=self.device)
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
             raise ValueError(f"this model has no attention of kind {kind!r} in layer {layer}")
-        source, target = self.source.tokens((*source_ids, EOS)), self.target.tokens(written)
+        source, target = (*self.source.pieces(text), SPECIALS[EOS]), self.target.tokens(written)
         rows = source if kind == "encoder" else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
         return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer)

@@ -21,7 +21,14 @@ def blocks(language: str) -> list[str]:
 
 def in_shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"})
+    return subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def test_the_commands_run(workplace: Path) -> None:

@@ -21,7 +21,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return x / x.sum(-1, keepdims=True)
 
 
-def compare(ours: Tensor, theirs: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
+def assert_same(ours: Tensor, theirs: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
     """Values, and gradients with respect to each (our tensor, their tensor)."""
     torch.testing.assert_close(ours, theirs)
     weights = torch.randn_like(ours)
@@ -86,26 +86,24 @@ def test_scaled_dot_by_hand(divide_by: float | str) -> None:  # SPEC A2.2 A3.1
     torch.testing.assert_close(attend(query, key, value, score=score), torch.from_numpy(weights @ value.numpy()))
 
 
+@torch.no_grad()
+def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
+    theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
+    theirs.out_proj.load_state_dict(ours.output.state_dict())
+
+
 def test_multi_head_attention_equals_torch() -> None:
     ours, theirs = (
         MultiHeadAttention(12, 3, score=ScaledDot()).double(),
         nn.MultiheadAttention(12, 3, batch_first=True).double(),
     )
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
-        theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
-        theirs.out_proj.load_state_dict(ours.output.state_dict())
+    copy_attention(ours, theirs)
     query, memory = torch.randn(2, 5, 12).double().requires_grad_(), torch.randn(2, 7, 12).double().requires_grad_()
     allow = masks.first(torch.tensor([7, 4]), 7)
     mine, _ = ours.attend(ours.queries(query), *ours.keys_values(memory), allow[:, None, None], None)
     other, _ = theirs(query, memory, memory, key_padding_mask=~allow)  # their True hides
-    compare(mine, other, (query, query), (memory, memory), (ours.output.weight, theirs.out_proj.weight))
-
-
-def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
-    theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
-    theirs.out_proj.load_state_dict(ours.output.state_dict())
+    assert_same(mine, other, (query, query), (memory, memory), (ours.output.weight, theirs.out_proj.weight))
 
 
 @torch.no_grad()
@@ -145,7 +143,7 @@ def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
         memory_key_padding_mask=~allow,
     )
     mine = ours.decode(target_ids, ours.encode(Source(source_ids, allow))).logits_BTV
-    compare(
+    assert_same(
         mine,
         ours.output(other),
         (ours.source_embedding.weight, ours.source_embedding.weight),
@@ -169,5 +167,5 @@ def test_bidirectional_gru_equals_torch_packed() -> None:
     expected, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
     allow = masks.first(lengths, 7)
     states, ends = ours(x, allow)
-    compare(states * allow[..., None], expected, (x, x), (ours.backwards[1].weight_hh_l0, theirs.weight_hh_l1_reverse))
-    compare(ends, torch.cat((last[-2], last[-1]), dim=-1), (x, x), (ours.forwards[0].weight_ih_l0, theirs.weight_ih_l0))
+    assert_same(states * allow[..., None], expected, (x, x), (ours.backwards[1].weight_hh_l0, theirs.weight_hh_l1_reverse))
+    assert_same(ends, torch.cat((last[-2], last[-1]), dim=-1), (x, x), (ours.forwards[0].weight_ih_l0, theirs.weight_ih_l0))

@@ -108,7 +108,9 @@ def test_symbols_survive_the_round_trip(lines: list[list[str]]) -> None:
 def test_what_was_never_seen_is_unknown() -> None:
     codec = Codec.learn(["AH B", "B C"], "symbols")
     assert codec.tokens(range(len(codec))) == (*SPECIALS, "AH", "B", "C")
-    assert codec.encode("AH X <eos> <pad> C") == [4, UNK, UNK, UNK, 6]
+    assert codec.encode("AH X  <eos> <pad> C") == [4, UNK, UNK, UNK, 6]
+    assert codec.pieces("AH X  <eos> <pad> C") == ("AH", "X", "<eos>", "<pad>", "C")
+    assert Codec.learn(["ab"], "characters").pieces("b語🙂 a") == ("b", "語", "🙂", " ", "a")
     with pytest.raises(UserError, match="symbol '<eos>', which has a meaning of its own"):
         Codec.learn(["a <eos>"], "symbols")
 

@@ -44,6 +44,7 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
     attention = result.attention()
     assert attention.source == ("a", "b", "c", "a", "b", "<eos>")
     assert attention.target == written
+    assert make_translator(settings)("a?").attention().source == ("a", "?", "<eos>")
     assert attention.weights_HTS.shape[1:] == (len(written), 6)
     torch.testing.assert_close(attention.mean_TS.sum(-1), torch.ones(len(written)))
     if settings.kind == "transformer":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Set, Threads, prepare
+from regard.cli.options import Device, Set, Threads, make_console, prepare
 
 if TYPE_CHECKING:
     from regard.training.run import Answered
@@ -28,15 +28,13 @@ def demo(
     threads: Threads = None,
 ) -> None:
     """Learn to pronounce English in two minutes, then pronounce words never seen and draw the attention."""
-    from rich.console import Console
-
     from regard.checkpoint import folder
     from regard.data.dictionary import pronunciations
     from regard.inspection.render import can_draw, draw, in_terminal
     from regard.training.run import run
     from regard.training.settings import DEMO, override
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     folder.check_place(out / "model", replace=True)
     settings = override(DEMO, set_ or [])
     chosen = prepare(device, threads)
@@ -51,7 +49,7 @@ def demo(
     shown = sample(trained.answers)
     for answered in shown:
         verdict = "right" if answered.right else f"the dictionary says {' or '.join(answered.references)}"
-        console.print(f"  {answered.source:<12} {answered.result.text}  ({verdict})", markup=False)
+        console.print(f"  {answered.source:<12} {answered.result.text}  ({verdict})")
     maps = [answered.result.attention() for answered in shown]
     console.print("\nWhere the model looked (rows: phonemes written, columns: letters read):\n")
     console.print(in_terminal(maps[0]))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Threads, prepare
+from regard.cli.options import Device, Threads, make_console, prepare
 
 
 def inspect(
@@ -20,8 +20,6 @@ def inspect(
     """Translate one text and show where the model looked for every token of the output."""
     from typing import get_args
 
-    from rich.console import Console
-
     import regard
     from regard.contracts import Kind
     from regard.errors import UserError
@@ -32,8 +30,8 @@ def inspect(
     prepare(device, threads)
     result = regard.load(model, device=device)(text)
     attention = result.attention(kind, layer)  # type: ignore[arg-type]
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{text} -> {result.text}\n", markup=False)
+    console = make_console()
+    console.print(f"{text} -> {result.text}\n")
     console.print(in_terminal(attention))
     if out is not None:
         console.print(f"drawn in {regard.draw(attention, out)}")

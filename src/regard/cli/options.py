@@ -6,10 +6,18 @@ import typer
 
 if TYPE_CHECKING:
     import torch
+    from rich.console import Console
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.", show_default=False)]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.steps=300.")]
+
+
+def make_console() -> "Console":
+    """Prints what it is given: no colours of its own, no [markup], no broken lines in a log."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True, markup=False)
 
 
 def prepare(device: str, threads: int | None) -> "torch.device":

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Set, Threads, prepare
+from regard.cli.options import Device, Set, Threads, make_console, prepare
 
 
 def train(
@@ -21,13 +21,11 @@ def train(
 
     corpus = read_pairs(pairs)  # before torch is imported: a mistyped name is answered at once
 
-    from rich.console import Console
-
     from regard.checkpoint import folder
     from regard.training.run import run
     from regard.training.settings import override, suggest
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     folder.check_place(out, replace=overwrite)
     settings = override(suggest(corpus.pairs), set_ or [])
     chosen = prepare(device, threads)
@@ -41,5 +39,5 @@ def train(
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
     for answered in trained.answers[:5]:
         mark = "=" if answered.right else f"(expected {' or '.join(answered.references)})"
-        console.print(f"  {answered.source} -> {answered.result.text} {mark}", markup=False)
+        console.print(f"  {answered.source} -> {answered.result.text} {mark}")
     console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt")

@@ -56,6 +56,10 @@ class Codec:
         """Ids of the tokens, without <sos> and <eos>. What the vocabulary lacks is <unk>; so is text that spells a special."""
         return [number if number >= len(SPECIALS) else UNK for number in self.tokenizer.encode(text).ids]
 
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """The tokens as they stand in the text, one for each id of `encode`, those that the vocabulary lacks too."""
+        return tuple(text[start:end] for start, end in self.tokenizer.encode(text).offsets)
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
