@@ -6,7 +6,7 @@ import torch
 
 from regard.contracts import Score, Source
 from regard.core import masks
-from regard.layers.scores import Additive, ScaledDot
+from regard.layers.scores import Additive, Cosine, Distance, Dot, General, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
@@ -17,7 +17,11 @@ SOURCE_VOCAB, TARGET_VOCAB = 17, 19
 SCORES: dict[str, Callable[[int], Score]] = {  # name -> (width of queries and keys) -> score
     "scaled_dot": lambda width: ScaledDot(),
     "scaled_dot by d": lambda width: ScaledDot(divide_by="d"),
+    "dot": lambda width: Dot(),
+    "general": lambda width: General(width, width),
     "additive": lambda width: Additive(width, width, 13),
+    "cosine": lambda width: Cosine(temperature=0.3),
+    "distance": lambda width: Distance(),
 }
 
 MODELS: dict[str, ModelSettings] = {
@@ -25,6 +29,9 @@ MODELS: dict[str, ModelSettings] = {
     "rnn scaled_dot, 2+2 layers": RnnSettings(
         width=22, embedding=7, encoder_layers=2, decoder_layers=2, score="scaled_dot", dropout=0.3
     ),
+    "rnn general": RnnSettings(width=22, embedding=7, score="general", dropout=0.3),
+    "transformer cosine": TransformerSettings(width=20, heads=2, feed_forward=29, score="cosine", dropout=0.3),
+    "transformer distance": TransformerSettings(width=20, heads=2, feed_forward=29, score="distance", dropout=0.3),
     "transformer scaled_dot": TransformerSettings(width=20, heads=2, feed_forward=29, dropout=0.3),
     "transformer additive, 1+3 layers": TransformerSettings(
         width=20, heads=2, feed_forward=29, encoder_layers=1, decoder_layers=3, score="additive", score_width=13, dropout=0.3

@@ -152,7 +152,10 @@ class Score(Protocol):
         return key
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:
-        """(query', key', scale) with scores = scale · query'·key', which a fused kernel can compute; None if there is none."""
+        """(query', key', scale) for the fused kernel; None if there is no such form.
+
+        scores = scale · query'·key', up to a constant per query, which softmax does not see.
+        """
         return None
 
 

@@ -128,7 +128,7 @@ def test_fused_attention_never_holds_the_matrix() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (lambda q, k, v: {"key": k[..., :5]}, r"queries have 11 and keys 5; use Additive\(11, 5"),
+        (lambda q, k, v: {"key": k[..., :5]}, r"queries have 11 and keys 5; use General\(11, 5\) or Additive\(11, 5"),
         (lambda q, k, v: {"value": v[:, :3]}, r"7 keys and 3 values: key \(2, 7, 11\), value \(2, 3, 3\)"),
         (lambda q, k, v: {"allow": torch.ones(5, 7)}, r"dtype torch.float32, expected torch.bool with True = may attend"),
         (

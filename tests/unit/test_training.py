@@ -96,7 +96,7 @@ def test_settings_are_changed_by_name() -> None:
         (["model.kind=lstm"], r"--set model.*'rnn', 'transformer'"),
         (
             ["model.score=adition"],
-            r"--set model.*score 'adition'.*expected one of scaled_dot, additive; did you mean \"additive\"",
+            r"--set model.*score 'adition'.*expected one of dot, scaled_dot, .*; did you mean \"additive\"",
         ),
         (
             ["model.kind=transformer", "model.heads=3"],

@@ -24,6 +24,16 @@ TILE = 1 << 22
 """How many numbers a tile of the plain path may hold at its widest (16 MB in float32)."""
 
 
+def same_width(query: Tensor, key: Tensor) -> int:
+    width, other = query.shape[-1], key.shape[-1]
+    if width != other:
+        raise ValueError(
+            f"a dot product needs queries and keys of one width, but queries have {width} and keys {other}; "
+            f"use General({width}, {other}) or Additive({width}, {other}, …), which take any two widths"
+        )
+    return width
+
+
 def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
     """vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015, A.1.2), given W_b s as query and W_c h as key."""
     hidden_TSA = (query_TA.unsqueeze(-2) + key_SA.unsqueeze(-3)).tanh_()
@@ -42,12 +52,7 @@ class ScaledDot(Score):
         return (query * scale) @ prepared.transpose(-1, -2)
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
-        width = query.shape[-1]
-        if prepared.shape[-1] != width:
-            raise ValueError(
-                f"a dot product needs queries and keys of one width, but queries have {width} and keys {prepared.shape[-1]}; "
-                f"use Additive({width}, {prepared.shape[-1]}, …), which takes any two widths"
-            )
+        width = same_width(query, prepared)
         divisor = math.sqrt(width) if self.divide_by == "√d" else width if self.divide_by == "d" else self.divide_by
         return query, prepared, 1.0 / divisor
 

@@ -16,6 +16,16 @@ def causal(num_queries: int, num_keys: int | None = None, *, device: torch.devic
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
 
+def window(num_queries: int, num_keys: int | None = None, *, width: int, device: torch.device | str | None = None) -> Tensor:
+    """(Lq, Lk): each query sees the keys up to `width` places before and behind its own; aligned bottom-right as well."""
+    if width < 0:
+        raise ValueError(f"a window of {width} places to either side sees nothing; expected width 0 or more")
+    num_keys = num_queries if num_keys is None else num_keys
+    near = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
+    own = num_keys - num_queries
+    return near.tril(own + width).triu(own - width)
+
+
 def not_padding(ids: Tensor, pad: int) -> Tensor:
     """True where a token is real; the shape of the ids."""
     return ids != pad
