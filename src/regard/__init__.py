@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from regard.contracts import Edit, Look, Score, SearchOptions, Tap
     from regard.core import masks
     from regard.core.attention import attend, attention_weights
+    from regard.core.summary import summarise
     from regard.errors import UserError
     from regard.inspection.render import draw
     from regard.layers import scores
@@ -31,6 +32,7 @@ _HOMES = {
     "Score": "contracts",
     "scores": "layers",
     "SearchOptions": "contracts",
+    "summarise": "core.summary",
     "Tap": "contracts",
     "Translator": "pipeline",
     "UserError": "errors",
@@ -50,6 +52,7 @@ __all__ = [
     "load",
     "masks",
     "scores",
+    "summarise",
 ]
 
 # numpy is optional here (it comes with the plot extra); torch says so at every start, which is not news to our users.

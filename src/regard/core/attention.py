@@ -71,18 +71,18 @@ def normalise(scores: Tensor, allow: Tensor | None = None) -> Tensor:
 def attend(query: Tensor, key: Tensor, value: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
     """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given."""
     score = score or ScaledDot()
-    _check(query, key, value, allow)
+    check_shapes(query, key, value, allow)
     return mix(query, score.prepare(key), value, score=score, allow=allow)
 
 
 def attention_weights(query: Tensor, key: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
     """The weights themselves: (..., Lq, Lk). Rows sum to 1, except those with no key allowed, which are 0."""
     score = score or ScaledDot()
-    _check(query, key, None, allow)
+    check_shapes(query, key, None, allow)
     return normalise(score.scores(query, score.prepare(key)), allow)
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
+def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"every key needs one value, but there are {key.shape[-2]} keys and {value.shape[-2]} values: "
@@ -116,11 +116,14 @@ def mix(query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: 
         return normalise(score.scores(query, prepared), allow) @ value
 
     return _in_tiles(
-        plain, query, allow, numbers_per_row=_lead(query, prepared).numel() * prepared.shape[-2] * score.numbers_per_pair
+        plain,
+        query,
+        allow,
+        numbers_per_row=leading_shape(query, prepared).numel() * prepared.shape[-2] * score.numbers_per_pair,
     )
 
 
-def _lead(*tensors: Tensor) -> torch.Size:
+def leading_shape(*tensors: Tensor) -> torch.Size:
     """The common leading dimensions: all but the last two."""
     shape: torch.Size = torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
     return shape
@@ -128,7 +131,7 @@ def _lead(*tensors: Tensor) -> torch.Size:
 
 def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, allow: Tensor | None) -> Tensor:
     """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros."""
-    lead = _lead(query, key, value)
+    lead = leading_shape(query, key, value)
     heads = lead[-1] if lead else 1
 
     def four(tensor: Tensor) -> Tensor:
