@@ -14,13 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from regard.errors import UserError
+
 Kind = Literal["encoder", "decoder", "cross"]
 """Where attention happens: encoder self-attention, decoder self-attention, or decoder to source."""
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in get_args(Kind):
+        raise ValueError(f"unknown kind of attention {kind!r}; expected one of {', '.join(get_args(Kind))}")
 
 
 # --- what goes in ------------------------------------------------------------------------------------------------------------
@@ -76,18 +83,27 @@ class Tap:
     head: int | None = None
     rows: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        _check_kind(self.kind)
+
 
 @dataclass(frozen=True)
 class Edit:
     """Changes attention where it happens: switches heads off, or makes them look at one place only.
 
-    place=None: the weights become 0, so the head adds nothing. place=j: all weight goes to key j.
+    place=None: the weights become 0, so the head adds nothing. place=j: all weight goes to key j; a query that may not see
+    key j (padding, the future) attends to nothing.
     """
 
     kind: Kind = "cross"
     layer: int | None = None
     head: int | None = None
     place: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_kind(self.kind)
+        if self.place is not None and self.place < 0:
+            raise ValueError(f"place is {self.place}; sentences differ in length, so places count from the first, 0")
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,10 @@ class Look:
         """The part of this look that concerns one layer, or None. Negative layers count from the last."""
 
         def here(mark: Tap | Edit) -> bool:
+            if mark.kind == kind and mark.layer is not None and not -num_layers <= mark.layer < num_layers:
+                raise UserError(
+                    f"there is no {kind} attention in layer {mark.layer}: this model has layers 0 to {num_layers - 1}"
+                )
             return mark.kind == kind and mark.layer in (None, layer, layer - num_layers)
 
         taps, edits = tuple(filter(here, self.taps)), tuple(filter(here, self.edits))
@@ -145,7 +165,7 @@ class Score(Protocol):
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         """(..., Lq, dq) and what `prepare` made of the keys -> (..., Lq, Lk)."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} needs a method scores(query, prepared)")
 
     def prepare(self, key: Tensor) -> Tensor:
         """What depends on the keys alone, (..., Lk, dk) -> (..., Lk, any width): done once per source."""
@@ -263,12 +283,14 @@ class Event:
 
     ids: tokens that are now certain, after those of earlier events.  tail: tokens that may still change.
     hypotheses: empty while the search goes on; at the end the outputs, the best first.
+    seen: what the taps of a Look saw while `ids` were written; axes B and T have size 1.
     """
 
     sentence: int
     ids: tuple[int, ...] = ()
     tail: tuple[int, ...] = ()
     hypotheses: tuple[Hypothesis, ...] = ()
+    seen: tuple[Seen, ...] = ()
 
 
 class Engine(Protocol):
@@ -303,8 +325,8 @@ class Result:
     """One translated sentence.
 
     log_prob is the raw sum over the tokens and <eos>; rank_score is what the search sorted by; finished is False where
-    max_length stopped it; n_best holds (text, log_prob), the best first; num_unknown counts the source symbols that the
-    model never met.
+    max_length stopped it; n_best holds (text, log_prob), the best first; unknown holds the source symbols that the model
+    never met.
     """
 
     text: str
@@ -314,7 +336,7 @@ class Result:
     rank_score: float
     finished: bool
     n_best: tuple[tuple[str, float], ...]
-    num_unknown: int
+    unknown: tuple[str, ...]
     map_attention: Callable[[Kind, int], AttentionMap] = field(repr=False, compare=False)
 
     def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:

@@ -11,3 +11,15 @@ def did_you_mean(word: str, choices: list[str]) -> str:
 
     close = get_close_matches(word, choices, n=1)
     return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raises a ValueError that names the first size below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}, expected 1 or more")
+
+
+def check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is {dropout}, expected a share from 0 up to, but not, 1")

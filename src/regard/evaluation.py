@@ -24,7 +24,7 @@ class ErrorRates:
     num_sentences: int
 
     def __str__(self) -> str:
-        return f"symbol error rate {self.symbol:.2%}, word error rate {self.word:.2%} on {self.num_sentences:,} sources"
+        return f"symbol error rate {self.symbol:.2%}; {self.word:.2%} of {self.num_sentences:,} outputs are not quite right"
 
 
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:

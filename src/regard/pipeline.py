@@ -13,7 +13,7 @@ from regard.contracts import AttentionMap, Engine, Hypothesis, Kind, Look, Resul
 from regard.data.batch import source_batch
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding.search import TorchEngine
-from regard.errors import did_you_mean
+from regard.errors import UserError, did_you_mean
 
 BATCH_SENTENCES = 128
 
@@ -32,6 +32,8 @@ class Translator:
 
     def batch(self, texts: Sequence[str], **options: Any) -> list[Result]:
         """One result per text, in the same order."""
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"batch takes a list of texts, got {texts!r:.60}; for one text call the model itself")
         search = _search_options(options)
         encoded = [self.source.encode(text) for text in texts]
         results = {index: self._nothing(texts[index]) for index, ids in enumerate(encoded) if not ids}
@@ -52,20 +54,20 @@ class Translator:
         return self._result(text, [], (Hypothesis((), log_prob=0.0, rank_score=0.0, finished=True),))
 
     def _result(self, text: str, source_ids: list[int], hypotheses: tuple[Hypothesis, ...]) -> Result:
-        best = hypotheses[0]
+        best, pieces = hypotheses[0], self.source.pieces(text)
         return Result(
             text=self.target.decode(best.ids),
             tokens=self.target.tokens(best.ids),
-            source_tokens=self.source.pieces(text),
+            source_tokens=pieces,
             log_prob=best.log_prob,
             rank_score=best.rank_score,
             finished=best.finished,
             n_best=tuple((self.target.decode(one.ids), one.log_prob) for one in hypotheses),
-            num_unknown=source_ids.count(UNK),
+            unknown=tuple(piece for piece, number in zip(pieces, source_ids, strict=True) if number == UNK),
             map_attention=partial(self._attention, text, best),
         )
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _attention(self, text: str, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
         """One forced pass over an output. Row t holds the weights of the step that wrote token t; the last one wrote <eos>."""
         look = Look(taps=(Tap(kind, layer),))
@@ -74,7 +76,9 @@ class Translator:
         read = torch.tensor([[SOS, *written[:-1]]], device=self.device)
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
-            raise ValueError(f"this model has no attention of kind {kind!r} in layer {layer}")
+            raise UserError(
+                f"this model has no {kind} attention; every model has kind cross, and Transformers encoder and decoder"
+            )
         source, target = (*self.source.pieces(text), SPECIALS[EOS]), self.target.tokens(written)
         rows = source if kind == "encoder" else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -28,13 +29,30 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_version(regard_command: Run) -> None:
+    assert regard_command("--version").stdout == f"regard {version('regard')}\n"
+
+
+def test_interrupted_training_says_so_and_leaves_nothing(workplace: Path) -> None:
+    command = [sys.executable, "-u", "-m", "regard", "train", "pairs.tsv", "--out", "stopped", "--threads", "1"]
+    process = subprocess.Popen(command, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    before = sorted(workplace.iterdir())
+    while "update" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert stderr == "regard: interrupted; nothing was saved\n"
+    assert process.returncode == 1
+    assert sorted(workplace.iterdir()) == before
+
+
 def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
     out = (workplace / "demo.out").read_text()
     assert "update 40/40" in out
     assert re.search(r"On 11,854 words never seen: phoneme error rate \d+\.\d%, word error rate \d+\.\d%", out)
-    assert re.search(
-        r"data:cmudict-test:3ebbd2 \| search:greedy \| steps:40 \| seed:1 \| threads:1 \| weights:[0-9a-f]{6} \| regard:", out
-    )
+    assert re.search(r"data:cmudict-test:3ebbd2 \| learnt-from:[0-9a-f]{6} \| search:greedy,max_length=\d+ \| steps:40 \|", out)
+    assert re.search(r"\| seed:1 \| threads:1 \| weights:[0-9a-f]{6} \| regard:[\d.]+ \| torch:", out)
     words = re.search(r"Five of them:\n((?:  [a-z]+ +[A-Z ]*\((?:right|the dictionary says [A-Z ]+(?:or)?.*)\)\n){5})", out)
     assert words
     assert "Where the model looked" in out
@@ -61,9 +79,10 @@ def model(workplace: Path, regard_command: Run) -> Path:
     done = regard_command("train", "pairs.tsv", "--out", "mine", "--threads", "1", *settings, cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert "pairs.tsv: 2 lines left out because a side is empty" in done.stdout
-    assert "TransformerSettings(" in done.stdout
+    assert "model.kind=transformer model.width=128" in done.stdout
+    assert "train.steps=60" in done.stdout
     assert "target symbols" in done.stdout
-    assert re.search(r"held out: symbol error rate \d.*on 60 sources", done.stdout)
+    assert re.search(r"held out: symbol error rate \d.* of 60 outputs are not quite right", done.stdout)
     assert done.stdout.endswith("saved in mine; next: regard translate mine < texts.txt\n")
     return workplace / "mine"
 
@@ -89,9 +108,12 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert done.returncode == 0
     translator = regard.load(model)
     assert done.stdout.splitlines() == [translator(text).text for text in ("cat", "", "dog", "Å!")]
-    assert done.stderr == "regard: 2 source symbols were never seen in training\n"
+    assert done.stderr == "regard: 2 source symbols were never seen in training: Å !\n"
     short = regard_command("translate", model, "--max-length", "1", input="cat\n")
-    assert short.stderr == "regard: 1 outputs were stopped at 1 tokens; see --max-length\n"
+    assert short.stderr == "regard: outputs that did not end and were stopped at 1 tokens (--max-length): 1\n"
+    broken = regard_command("translate", model, input=b"cat\n  dog \nd\xe9j\xe0\ncat\n")
+    assert broken.stdout.splitlines() == [translator("cat").text, translator("dog").text]
+    assert broken.stderr.startswith("regard: standard input:3: byte 0xe9 at place 2 is not UTF-8")
 
 
 def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Path) -> None:
@@ -123,7 +145,10 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
             ["train", "pairs.tsv", "--out", "pairs.tsv/m"],
             r"regard: pairs.tsv/m cannot be written: (Not a directory|File exists)",
         ),
-        (["train", "pairs.tsv", "--out", ".", "--overwrite"], r"regard: . is not a model folder and is not overwritten"),
+        (
+            ["train", "pairs.tsv", "--out", ".", "--overwrite"],
+            r"regard: . holds more than a model \(latin1.tsv, line7.tsv, pairs.tsv\) and is not overwritten",
+        ),
         (["train", "pairs.tsv", "--out", "."], r"regard: . exists already and is left alone"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),

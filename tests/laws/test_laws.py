@@ -88,8 +88,13 @@ def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source, EVERYTHING)
     seen = memory.seen + model.decode(targets, memory, EVERYTHING).seen
+    plain = Look(EVERYTHING.taps, grad=True)  # the weights that the plain formula really used
+    memory = model.encode(source, plain)
+    used = memory.seen + model.decode(targets, memory, plain).seen
     assert any(one.kind == "cross" for one in seen)
-    for one in seen:
+    for one, other in zip(seen, used, strict=True):
+        assert (one.kind, one.layer) == (other.kind, other.layer)
+        torch.testing.assert_close(one.weights_BHTS, other.weights_BHTS)
         torch.testing.assert_close(one.weights_BHTS.sum(-1), torch.ones_like(one.weights_BHTS[..., 0]))
         assert not one.weights_BHTS.requires_grad
         assert (one.weights_BHTS >= 0).all()
@@ -106,7 +111,8 @@ def test_a_tap_gets_the_heads_and_rows_it_asks_for(name: str) -> None:
     last = len(whole.heads) - 1
     assert (part.heads, part.rows, whole.rows) == ((last,), (4, 4, 0), tuple(range(6)))
     assert torch.equal(part.weights_BHTS, whole.weights_BHTS[:, [last]][:, :, [4, 4, 0]])
-    assert model.decode(targets, memory, Look((Tap("cross", layer=9),))).seen == ()
+    with pytest.raises(regard.UserError, match="there is no cross attention in layer 9: this model has layers 0 to"):
+        model.decode(targets, memory, Look((Tap("cross", layer=9),)))
 
 
 @every_model
@@ -135,10 +141,57 @@ def test_edits_act_and_grad_flows(name: str) -> None:
     for one in forced.seen:
         assert (one.weights_BHTS[..., 2] == 1).all()
         assert (one.weights_BHTS.sum(-1) == 1).all()
+    (before,) = model.decode(targets, memory, Look((Tap("cross", 0),))).seen
+    (after,) = model.decode(targets, memory, Look((Tap("cross", 0),), (Edit("cross", 0, head=0, place=1),))).seen
+    assert (after.weights_BHTS[:, 0, :, 1] == 1).all()
+    assert torch.equal(after.weights_BHTS[:, 1:], before.weights_BHTS[:, 1:])  # the other heads are left alone
     watched = model.decode(targets, memory, Look(taps=(Tap("cross", layer=-1),), grad=True))
     (weights,) = (one.weights_BHTS for one in watched.seen)
     (gradient,) = torch.autograd.grad(watched.logits_BTV.sum(), weights)
     assert gradient.abs().max() > 0
+
+
+@every_model
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_edits_obey_masks(name: str, kind: str) -> None:
+    """A place that is padding, or in the future, or not there yet, is not seen by force either."""
+    model, source, targets = make_model(name), make_source(7, 3), make_targets(2, 6)
+    look = Look(edits=(Edit(kind, place=4),))
+    logits = model.decode(targets, model.encode(source, look), look).logits_BTV
+    alone = Source(source.values[1:, :3], source.allow[1:, :3])
+    torch.testing.assert_close(model.decode(targets[1:], model.encode(alone, look), look).logits_BTV, logits[1:])
+    state = model.start(model.encode(source, look))
+    for place in range(6):
+        step = model.step(targets[:, place : place + 1], state, look)
+        state = step.state
+        torch.testing.assert_close(step.logits_BKV[:, 0], logits[:, place])
+
+
+def test_marks_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kind of attention 'self'; expected one of encoder, decoder, cross"):
+        Tap("self")
+    with pytest.raises(ValueError, match="unknown kind of attention 'Cross'"):
+        Edit("Cross")
+    with pytest.raises(ValueError, match="place is -1; sentences differ in length, so places count from the first, 0"):
+        Edit("cross", place=-1)
+
+
+@every_model
+def test_search_reports_what_it_saw(name: str) -> None:
+    """The weights of every written token equal those of a forced pass over the output."""
+    model, source = make_model(name), make_source(7, 3, 5)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    look = Look((Tap("cross"),))
+    events = list(engine.generate([source], SearchOptions(max_length=6), look))
+    for sentence in range(3):
+        mine = [event for event in events if event.sentence == sentence]
+        best = mine[-1].hypotheses[0]
+        one = Source(source.values[sentence][None], source.allow[sentence][None])
+        whole = model.decode(torch.tensor([[SOS, *best.ids[:-1]]]), model.encode(one), look).seen
+        for place, event in enumerate(mine[:-1]):
+            assert event.ids == (best.ids[place],)
+            for now, then in zip(event.seen, whole, strict=True):
+                torch.testing.assert_close(now.weights_BHTS, then.weights_BHTS[:, :, place : place + 1])
 
 
 # --- law 3: neighbours, padding and batch size do not matter -----------------------------------------------------------------
@@ -249,6 +302,50 @@ def test_law_4_rows_move_between_batches_and_beams(name: str) -> None:
             expected = model.decode(ids, model.encode(source)).logits_BTV[0]
             torch.testing.assert_close(logits[row, beam], expected[-2])
             torch.testing.assert_close(step.logits_BKV[row, beam], expected[-1])
+
+
+@every_model
+def test_short_and_long_rows_join_in_either_order(name: str) -> None:
+    model, targets = make_model(name), make_targets(1, 30)
+    expected = model.decode(targets, model.encode(make_source(5))).logits_BTV[0]
+
+    def advanced(places: int):  # type: ignore[no-untyped-def]
+        return model.start(model.encode(make_source(5)), targets[:, :places])
+
+    for first, second in ((2, 23), (23, 2)):
+        state = advanced(first).join(advanced(second))
+        for further in range(3):
+            ids = targets[0, [first + further, second + further]][:, None]
+            step = model.step(ids, state)
+            state = step.state
+            torch.testing.assert_close(step.logits_BKV[:, 0], expected[[first + further, second + further]])
+
+
+@every_model
+def test_rows_that_leave_give_their_room_back(name: str) -> None:
+    """A batch that runs for ever, with sentences coming and going, does not grow for ever."""
+    model, targets = make_model(name), make_targets(1, 400)
+    with torch.no_grad():
+        fresh = model.start(model.encode(make_source(5)))
+        long = model.start(model.encode(make_source(5)), targets[:, :200])
+        alone = model.step(targets[:, :1], fresh).state
+        left = model.step(targets[:, :1], long).state.join(alone).keep(torch.tensor([1]))
+        assert left.nbytes == alone.nbytes
+        again = model.step(targets[:, 1:2], left).logits_BKV
+        torch.testing.assert_close(again[0, 0], model.decode(targets[:, :2], model.encode(make_source(5))).logits_BTV[0, 1])
+
+
+@every_model
+def test_wrong_numbers_of_rows_are_refused(name: str) -> None:
+    model = make_model(name)
+    state = model.start(model.encode(make_source(5, 3)))
+    with pytest.raises(ValueError, match=r"ids have shape \(1, 1\), expected \(sentences, hypotheses\) = \(2, 1\)"):
+        model.step(torch.tensor([[4]]), state)
+    with pytest.raises(ValueError, match="parents for 1 sentences, expected 2, one row for each"):
+        state.select(torch.zeros(1, 3, dtype=torch.long))
+    one, two = state.copy(), state.copy().select(torch.zeros(2, 2, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"cannot join.*the same number of hypotheses"):
+        one.join(two)
 
 
 @every_model

@@ -1,3 +1,7 @@
+import re
+import textwrap
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -85,6 +89,23 @@ def test_masks_broadcast(shape: tuple[int, ...]) -> None:  # SPEC A1.3
     assert (weights[~allow.expand_as(weights)] == 0).all()
 
 
+def test_a_mask_may_have_more_leading_dimensions() -> None:  # SPEC A1.3
+    query, key, value = torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 13)
+    allow = torch.rand(2, 3, 5, 7) < 0.7
+    for score_name in SCORES:
+        score = SCORES[score_name](11)
+        weights = attention_weights(query, key, score=score, allow=allow)
+        torch.testing.assert_close(attend(query, key, value, score=score, allow=allow), weights @ value)
+
+
+@pytest.mark.parametrize("score_name", SCORES)
+@pytest.mark.parametrize(("batch", "num_queries", "num_keys"), [(2, 0, 7), (2, 5, 0), (0, 5, 7)])
+def test_nothing_in_gives_nothing_out(score_name: str, batch: int, num_queries: int, num_keys: int) -> None:
+    query, key, value = torch.randn(batch, num_queries, 11), torch.randn(batch, num_keys, 11), torch.randn(batch, num_keys, 3)
+    context = attend(query, key, value, score=SCORES[score_name](11))
+    assert torch.equal(context, torch.zeros(batch, num_queries, 3))
+
+
 @pytest.mark.parametrize("score_name", SCORES)
 def test_order_of_keys_does_not_matter(score_name: str) -> None:
     score = SCORES[score_name](11)
@@ -114,6 +135,7 @@ def test_long_additive_attention_never_holds_the_whole_tensor(monkeypatch: pytes
     query, key, value = (torch.randn(1, 512, 11, requires_grad=True) for _ in range(3))
     with Largest() as largest:
         attend(query, key, value, score=score, allow=masks.causal(512)).square().sum().backward()
+        attention_weights(query, key, score=score, allow=masks.causal(512))
     assert largest.numel == 512 * 512  # the mask itself; scores and their hidden layer stay within a tile
     assert attention.TILE < 512 * 512 * 13 / 30
 
@@ -135,6 +157,14 @@ def test_fused_attention_never_holds_the_matrix() -> None:
             lambda q, k, v: {"allow": torch.ones(2, 7, dtype=torch.bool)},
             r"shape \(2, 7\).*5 queries, 7 keys.*allow\[:, None, :\]",
         ),
+        (
+            lambda q, k, v: {"key": torch.randn(3, 7, 11), "value": torch.randn(3, 7, 3)},
+            r"do not broadcast: \(2, 5, 11\), \(3, 7, 11\)",
+        ),
+        (
+            lambda q, k, v: {"query": q[0, 0]},
+            r"query has shape \(11,\), expected \(…, length, width\); one vector wants query\[None\]",
+        ),
         (lambda q, k, v: {"allow": torch.ones(7, dtype=torch.bool)}, r"shape \(7,\), which does not broadcast"),
     ],
 )
@@ -143,3 +173,26 @@ def test_errors_say_what_came_and_what_to_do(arguments, words: str) -> None:  # 
     given = {"query": query, "key": key, "value": value, **arguments(query, key, value)}
     with pytest.raises(ValueError, match=words):
         regard.attend(**given)
+
+
+def test_a_score_is_a_score() -> None:
+    with pytest.raises(TypeError, match=r"score is 'additive', expected a Score such as regard.scores.General"):
+        regard.attend(torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 3), score="additive")
+
+    class Unfinished(regard.Score):
+        name = "unfinished"
+
+    with pytest.raises(NotImplementedError, match=r"Unfinished needs a method scores\(query, prepared\)"):
+        regard.attend(torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 3), score=Unfinished())
+
+
+def test_the_guide_to_adding_a_score_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    names = {"Score": regard.Score, "Tensor": torch.Tensor}
+    exec(textwrap.dedent(re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1]), names)
+    score = names["Manhattan"](11)
+    query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 11), torch.randn(2, 7, 3)
+    plain = (-(query[:, :, None] - key[:, None]).abs().sum(-1)).softmax(-1) @ value
+    torch.testing.assert_close(attend(query, key, value, score=score), plain)
+    monkeypatch.setattr(attention, "TILE", 1)
+    torch.testing.assert_close(attend(query, key, value, score=score), plain)

@@ -35,6 +35,7 @@ def test_pairs_are_read_and_empty_sides_counted(tmp_path: Path, end: bytes) -> N
         (b"a\tb\n" * 6 + b"no tab here\n", r"a.tsv:7: expected source<TAB>target, found no tab in 'no tab here'"),
         (b"a\tb\nc\td\te\n", r"a.tsv:2: expected source<TAB>target, found 2 tabs"),
         (b"a\tb\nd\xe9j\xe0\tc\n", r"a.tsv:2: byte 0xe9 at place 2 is not UTF-8; convert.*iconv"),
+        (b"\xef\xbb\xbfab\xe9\tx\n", r"a.tsv:1: byte 0xe9 at place 6 is not UTF-8"),
         (b"", r"a.tsv: expected lines of source<TAB>target, found none"),
         (b"\n\n", r"a.tsv: expected lines of source<TAB>target, found none in 2 lines"),
     ],
@@ -95,9 +96,13 @@ def test_characters_survive_the_round_trip(texts: list[str]) -> None:
         assert "".join(codec.tokens(ids)) == text
 
 
-@given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Z", "Cc"]), min_size=1), min_size=1), min_size=1))
+@given(
+    st.lists(
+        st.lists(st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), min_size=1), min_size=1
+    )
+)
 def test_symbols_survive_the_round_trip(lines: list[list[str]]) -> None:
-    lines = [[symbol for symbol in line if symbol.split() == [symbol]] for line in lines]
+    lines = [[symbol for symbol in line if symbol not in SPECIALS] for line in lines]
     codec = Codec.from_json(Codec.learn([" ".join(line) for line in lines], "symbols").to_json())
     for line in lines:
         ids = codec.encode("  ".join(line))

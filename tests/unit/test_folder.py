@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -5,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
 
 import regard
 from regard.checkpoint import folder
@@ -32,6 +34,7 @@ def saved(tmp_path: Path) -> tuple[Saved, Path]:
 @pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 def test_what_is_saved_is_loaded(tmp_path: Path, settings: ModelSettings) -> None:
     before = make_saved(settings)
+    (tmp_path / "model").mkdir()  # an empty folder is free
     folder.save(before, tmp_path / "model")
     after = folder.load(tmp_path / "model")
     assert after.settings == settings
@@ -78,9 +81,54 @@ def test_a_failed_save_leaves_the_old_folder(saved: tuple[Saved, Path], monkeypa
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
 
 
+def test_an_interrupted_replacement_brings_the_old_folder_back(
+    saved: tuple[Saved, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path = saved
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if "-new-" in self.name:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
+    assert folder.load(path).settings.kind == "rnn"
+    assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+
+
+def test_only_model_folders_are_replaced(saved: tuple[Saved, Path]) -> None:
+    one, path = saved
+    (path / "thesis.txt").write_text("three years of work")
+    with pytest.raises(UserError, match=r"holds more than a model \(thesis.txt\) and is not overwritten"):
+        folder.save(one, path, replace=True)
+    (path.parent / "file").write_text("a file")
+    with pytest.raises(UserError, match=r"file holds more than a model"):
+        folder.save(one, path.parent / "file", replace=True)
+    assert (path / "thesis.txt").read_text() == "three years of work"
+
+
+def test_a_link_stays_a_link(saved: tuple[Saved, Path]) -> None:
+    _, path = saved
+    link = path.parent / "link"
+    link.symlink_to(path)
+    folder.save(make_saved(TransformerSettings(width=8, heads=2)), link, replace=True)
+    assert link.is_symlink()
+    assert folder.load(path).settings.kind == "transformer"
+
+
 def edit_config(path: Path, **changes: object) -> None:
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def rewrite(path: Path, name: str, content: bytes) -> None:
+    """As if it had been saved so: the sha256 fits."""
+    (path / name).write_bytes(content)
+    digests = json.loads((path / "config.json").read_text())["sha256"]
+    edit_config(path, sha256={**digests, name: hashlib.sha256(content).hexdigest()})
 
 
 def flip_a_byte(path: Path) -> None:
@@ -107,6 +155,9 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, model=[]), r"expected a kind out of rnn, transformer, got \[\]"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not fit config.json"),
         (lambda path: edit_config(path, sha256={}), r"lacks model.safetensors, source.tokenizer.json, target.tokenizer.json"),
+        (lambda path: edit_config(path, vocabulary={"source": 9, "target": 7}), r"speaks of vocabularies .*'source': 9"),
+        (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
+        (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors does not fit config.json"),
         (shutil.rmtree, r"is not a model folder"),
     ],
 )
@@ -117,10 +168,13 @@ def test_a_damaged_folder_is_refused(saved: tuple[Saved, Path], damage, words: s
         regard.load(path)
 
 
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    broken = make_saved(RnnSettings(width=8, embedding=3))
+def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(saved: tuple[Saved, Path]) -> None:
+    one, path = saved
     with torch.no_grad():
-        broken.model.output.bias[2] = torch.nan
-    folder.save(broken, tmp_path / "model")
+        one.model.output.bias[2] = torch.nan
     with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
-        regard.load(tmp_path / "model")
+        folder.save(one, path, replace=True)
+    assert regard.load(path)("abc", max_length=3)  # the old one is still there
+    rewrite(path, "model.safetensors", save_tensors(one.model.state_dict()))
+    with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
+        regard.load(path)

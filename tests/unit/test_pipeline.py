@@ -30,11 +30,14 @@ def test_texts_come_back_in_order(settings: ModelSettings) -> None:
         alone = translator(text, max_length=6)
         assert (alone.text, alone.tokens, alone.finished) == (result.text, result.tokens, result.finished)
         assert result.log_prob == pytest.approx(alone.log_prob, abs=1e-5)
-        assert result.num_unknown == text.count("?")
+        assert result.unknown == ("?",) * text.count("?")
         assert result.n_best == ((result.text, result.log_prob),)
         assert text or (result.text, result.log_prob, result.finished) == ("", 0.0, True)
         assert len(result.tokens) <= 6
     assert translator.batch([]) == []
+    for wrong in ("abc", ["abc", None]):
+        with pytest.raises(TypeError, match=r"batch takes a list of texts, got .*; for one text call the model itself"):
+            translator.batch(wrong)
 
 
 @every_family
@@ -53,8 +56,14 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
         assert encoder.target == encoder.source == attention.source
         assert own.weights_HTS.shape == (2, len(written), len(written))
         assert (own.layer, encoder.layer, attention.layer) == (0, 1, 1)
-    with pytest.raises(ValueError, match="no attention of kind 'encoder' in layer 7"):
-        result.attention("encoder", 7)
+        with pytest.raises(UserError, match="there is no encoder attention in layer 7: this model has layers 0 to 1"):
+            result.attention("encoder", 7)
+    else:
+        with pytest.raises(UserError, match="this model has no encoder attention; every model has kind cross"):
+            result.attention("encoder")
+    with pytest.raises(ValueError, match="unknown kind of attention 'self'; expected one of encoder, decoder, cross"):
+        result.attention("self")
+    attention.weights_HTS.requires_grad_()  # an ordinary tensor, to go on with
 
 
 def test_unknown_options_are_named() -> None:
@@ -68,7 +77,7 @@ def test_error_rates_by_hand() -> None:
     rates = error_rates(outputs, references)
     assert rates.word == pytest.approx(2 / 3)
     assert rates.symbol == pytest.approx((0 + 1 + 1) / (2 + 2 + 3))
-    assert str(rates) == "symbol error rate 28.57%, word error rate 66.67% on 3 sources"
+    assert str(rates) == "symbol error rate 28.57%; 66.67% of 3 outputs are not quite right"
     assert signature({"data": "x", "seed": 7}).startswith("data:x | seed:7 | regard:")
 
 
@@ -94,7 +103,13 @@ def test_a_picture_shows_the_weights(tmp_path) -> None:  # type: ignore[no-untyp
         svg = render.draw([make_map()] * 4, tmp_path / "four.svg").read_text()
     assert svg.count("語") >= 4
     assert [entry.name for entry in (tmp_path / "new").iterdir()] == ["map.png"]
-    with pytest.raises(UserError, match=r"map.xyz: .*[Ff]ormat"):
+    math = AttentionMap(torch.ones(1, 1, 1), ("$_$",), ("$x^$",), "cross", 0)
+    assert "$_$" in render.draw(math, tmp_path / "math.svg").read_text()  # text, not a formula
+    long = AttentionMap(torch.full((1, 300, 300), 1 / 300), ("a",) * 300, ("b",) * 300, "cross", 0)
+    assert matplotlib.image.imread(render.draw(long, tmp_path / "long.png")).shape[0] < 4000
+    with pytest.raises(ValueError, match="no map to draw"):
+        render.draw([], tmp_path / "none.png")
+    with pytest.raises(UserError, match=r"map.xyz: the ending says what to draw; expected one of .png, .svg, .pdf"):
         render.draw(make_map(), tmp_path / "map.xyz")
 
 

@@ -60,6 +60,49 @@ def test_the_same_seed_gives_the_same_weights(name: str) -> None:
     assert [update.number for update in first[0]] == list(range(6))
 
 
+@pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot"])
+def test_the_loop_equals_one_written_by_hand(name: str) -> None:
+    """Dropout drawn from (seed, update), smoothing, loss per real token, clipping, the schedule, AdamW."""
+    examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12][: 1 + n % 2]) for n in range(40)]
+    settings = TrainSettings(steps=4, batch_tokens=40, label_smoothing=0.1, clip=0.5, learning_rate=0.01, warmup=0.5)
+    ours, theirs = (make_model(name) for _ in range(2))
+    updates: list[Update] = []
+    train(ours, endless_batches(examples, batch_tokens=40, seed=3), settings, seed=3, record=updates.append)
+
+    theirs.train()
+    optimiser = torch.optim.AdamW(theirs.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    batches = endless_batches(examples, batch_tokens=40, seed=3)
+    for number, rate in enumerate((0.005, 0.01, 0.01, 0.005)):
+        batch = next(batches)
+        torch.manual_seed(3 * 2**32 + number)
+        logits = theirs.decode(batch.target_in_BT, theirs.encode(batch.source)).logits_BTV
+        real = batch.target_out_BT != 0
+        loss = torch.nn.functional.cross_entropy(logits[real], batch.target_out_BT[real], label_smoothing=0.1)
+        loss.backward()
+        gradients = [parameter.grad for parameter in theirs.parameters()]
+        norm = torch.sqrt(sum(gradient.square().sum() for gradient in gradients))
+        assert updates[number].loss == pytest.approx(loss.item(), rel=1e-9)
+        assert updates[number].norm == pytest.approx(norm.item(), rel=1e-9)
+        assert updates[number].learning_rate == pytest.approx(rate)
+        for gradient in gradients:
+            gradient.mul_(min(1.0, 0.5 / (norm.item() + 1e-6)))  # as torch has it
+        optimiser.param_groups[0]["lr"] = rate
+        optimiser.step()
+        optimiser.zero_grad()
+    assert any(update.norm > 0.5 for update in updates)
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_run_that_diverges_is_stopped() -> None:
+    examples = [Example([4, 5, 6], [4, 7])] * 4
+    settings = TrainSettings(steps=50, learning_rate=1e30)
+    model, batches = make_model("rnn additive", torch.float32), endless_batches(examples, batch_tokens=40, seed=1)
+    words = r"update \d+: the loss is .*diverged and nothing was saved. Try a smaller train.learning_rate"
+    with pytest.raises(UserError, match=words):
+        train(model, batches, settings, seed=1, record=lambda update: None)
+
+
 @pytest.mark.parametrize("settings", [RnnSettings(), TransformerSettings()])
 def test_a_fresh_model_knows_nothing(settings: RnnSettings | TransformerSettings) -> None:
     """The loss at the start is about ln V: no token is preferred."""
@@ -88,20 +131,26 @@ def test_settings_are_changed_by_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["train.stepz=3"], r"no setting 'train.stepz'; did you mean \"train.steps\"\? \(settings: seed, data.source"),
+        (["train.stepz=3"], r"no setting 'train.stepz'; did you mean \"train.steps\"\?$"),
         (["train.steps"], r"--set train.steps: expected key=value"),
-        (["train=3"], r"no setting 'train'"),
+        (["qqq=3"], r"no setting 'qqq'; expected one of seed, data.source, data.target, .*train.clip$"),
         (["train.steps=many"], r"--set train.steps: input should be a valid integer.*got 'many'"),
         (["train.steps=0"], r"--set train.steps: input should be greater than or equal to 1, got '0'"),
-        (["model.kind=lstm"], r"--set model.*'rnn', 'transformer'"),
+        (
+            ["model.kind=transfomer"],
+            r"--set model.kind=transfomer: expected one of rnn, transformer; did you mean \"transformer\"",
+        ),
         (
             ["model.score=adition"],
             r"--set model.*score 'adition'.*expected one of dot, scaled_dot, .*; did you mean \"additive\"",
         ),
         (
             ["model.kind=transformer", "model.heads=3"],
-            r"--set model: width 128 does not split into 3 heads of even width; try heads=8",
+            r"--set model: width 128 is odd or does not split into 3 heads; try width=132",
         ),
+        (["model.kind=transformer", "model.heads=0"], r"--set model: heads is 0, expected 1 or more"),
+        (["model.encoder_layers=0"], r"--set model: encoder_layers is 0, expected 1 or more"),
+        (["model.dropout=1.5"], r"--set model: dropout is 1.5, expected a share from 0 up to, but not, 1"),
         (["model.width=31"], r"--set model: width 31 does not split into two directions; make it even"),
         (["seed=x", "train.clip=0"], r"--set seed: .*got 'x'; --set train.clip: .*got '0'"),
         (["a=1", "b=2"], r"no setting 'a'.*no setting 'b'"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ from regard.errors import UserError
 from regard.models.build import SETTINGS, Model, ModelSettings, build
 
 FORMAT = 1
+CONFIG, CARD = "config.json", "card.md"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
+FILES = {CONFIG, CARD, WEIGHTS, SOURCE, TARGET}
 
 
 @dataclass(frozen=True)
@@ -46,26 +49,27 @@ class Saved:
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     """Writes the folder under another name first, so that it is there whole or not at all."""
+    folder = folder.resolve()  # a link stays a link, and "." gets a name
     check_place(folder, replace=replace)
     files = {
-        WEIGHTS: _tensor_bytes(saved.model.state_dict()),
+        WEIGHTS: _tensor_bytes(_finite(folder, saved.model.state_dict())),
         SOURCE: saved.source.to_json().encode(),
         TARGET: saved.target.to_json().encode(),
-        "card.md": saved.card.encode(),
+        CARD: saved.card.encode(),
     }
     config = {
         "format": FORMAT,
         "model": asdict(saved.settings),
         "vocabulary": {"source": len(saved.source), "target": len(saved.target)},
         "training": dict(saved.training),
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "card.md"},
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != CARD},
     }
-    files["config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
+    fresh = _beside(folder, "new")
+    fresh.mkdir()
     try:
         for name, content in files.items():
             _write(fresh / name, content)
-        fresh.chmod(0o755)
         _move_into_place(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -78,10 +82,18 @@ def weights_digest(model: Model) -> str:
 
 def check_place(folder: Path, *, replace: bool) -> None:
     """Raises if the folder cannot be written; better before hours of training than after."""
-    if folder.exists() and not replace:
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not empty and not replace:
         raise UserError(f"{folder} exists already and is left alone; choose another name with --out, or say --overwrite")
-    if folder.exists() and any(folder.iterdir()) and not (folder / "config.json").exists():
-        raise UserError(f"{folder} is not a model folder and is not overwritten; choose another name with --out")
+    if folder.exists():
+        strangers = (
+            sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.is_dir() else [folder.name]
+        )
+        if strangers:
+            raise UserError(
+                f"{folder} holds more than a model ({', '.join(strangers[:3])}) and is not overwritten; "
+                "choose another name with --out"
+            )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder.parent).close()
@@ -92,26 +104,39 @@ def check_place(folder: Path, *, replace: bool) -> None:
 def load(folder: Path) -> Saved:
     """Reads a folder back. Anything missing, damaged or left over is an error."""
     config = _read_config(folder)
-    content = {name: _read_checked(folder / name, digest) for name, digest in config["sha256"].items()}
+    content = {name: _read_checked(folder / name, config["sha256"][name]) for name in (WEIGHTS, SOURCE, TARGET)}
     settings = _read_settings(folder, config["model"])
-    source, target = Codec.from_json(content[SOURCE].decode()), Codec.from_json(content[TARGET].decode())
+    source, target = (_read_codec(folder / name, content[name]) for name in (SOURCE, TARGET))
+    sizes = {"source": len(source), "target": len(target)}
+    if config["vocabulary"] != sizes:
+        raise UserError(f"{folder / CONFIG} speaks of vocabularies {config['vocabulary']}, but the tokenizers hold {sizes}")
     model = build(settings, len(source), len(target))
     try:
         model.load_state_dict(_finite(folder, load_tensors(content[WEIGHTS])), strict=True)
     except (SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder / WEIGHTS} does not fit config.json: {error}") from None
-    card = folder / "card.md"
-    return Saved(model.eval(), settings, source, target, config["training"], card.read_text() if card.exists() else "")
+    card = folder / CARD
+    return Saved(
+        model.eval(), settings, source, target, config["training"], card.read_text(encoding="utf-8") if card.exists() else ""
+    )
+
+
+def _read_codec(path: Path, content: bytes) -> Codec:
+    try:
+        return Codec.from_json(content.decode())
+    except Exception as error:  # the library raises nothing more precise
+        raise UserError(f"{path} is not a tokenizer: {error}") from None
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
+    path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{folder} is not a model folder: it has no config.json; expected the --out folder of `regard train`")
     try:
         config: dict[str, Any] = json.loads(path.read_bytes())
         number = config["format"]
-        missing = {"model", "training", "sha256"} - config.keys() or {WEIGHTS, SOURCE, TARGET} - config["sha256"].keys()
+        missing = {"model", "vocabulary", "training", "sha256"} - config.keys()
+        missing |= {WEIGHTS, SOURCE, TARGET} - config.get("sha256", {}).keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
     if number != FORMAT:
@@ -180,7 +205,16 @@ def _move_into_place(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         fresh.rename(folder)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
-    folder.rename(old / folder.name)
-    fresh.rename(folder)
+    old = _beside(folder, "old")
+    folder.rename(old)
+    try:
+        fresh.rename(folder)
+    except BaseException:  # whatever happens between the two, the old model comes back
+        old.rename(folder)
+        raise
     shutil.rmtree(old)
+
+
+def _beside(folder: Path, what: str) -> Path:
+    """A name of its own in the same place, so that a rename is enough."""
+    return folder.with_name(f".{folder.name}-{what}-{secrets.token_hex(4)}")

@@ -23,15 +23,21 @@ def inspect(
     import regard
     from regard.contracts import Kind
     from regard.errors import UserError
-    from regard.inspection.render import in_terminal
+    from regard.inspection.render import check_drawing, in_terminal
 
     if kind not in get_args(Kind):
         raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
+    if out is not None:
+        check_drawing(out)
     prepare(device, threads)
     result = regard.load(model, device=device)(text)
     attention = result.attention(kind, layer)  # type: ignore[arg-type]
     console = make_console()
     console.print(f"{text} -> {result.text}\n")
     console.print(in_terminal(attention))
+    if result.unknown:
+        console.print(f"never seen in training: {' '.join(dict.fromkeys(result.unknown))}")
+    if not result.finished:
+        console.print("the output did not come to an end and was stopped")
     if out is not None:
         console.print(f"drawn in {regard.draw(attention, out)}")

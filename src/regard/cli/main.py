@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
+from typing import Annotated
 
 import typer
 
+from regard import __version__
 from regard.cli import demo, doctor, inspect, train, translate
 from regard.errors import UserError
 
 app = typer.Typer(
-    help="Train, look inside, and ship sequence-to-sequence models with attention.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train, look inside, and ship sequence-to-sequence models with attention."""
+
+
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("translate")(translate.translate)
@@ -25,12 +44,13 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Mistakes of the user end in one line; anything else is a bug of ours and keeps its traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # whatever the locale says: texts come and go as UTF-8
     try:
         app()
     except UserError as error:
         sys.exit(f"regard: {error}")
-    except KeyboardInterrupt:
-        sys.exit("regard: interrupted")
     except BrokenPipeError:  # `regard translate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import Device, Set, Threads, make_console, prepare
+from regard.errors import UserError
 
 
 def train(
@@ -17,13 +18,13 @@ def train(
     threads: Threads = None,
 ) -> None:
     """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed."""
-    from regard.data.corpus import hold_out, read_pairs
+    from regard.data.corpus import hold_out, read_pairs, shorten
 
     corpus = read_pairs(pairs)  # before torch is imported: a mistyped name is answered at once
 
     from regard.checkpoint import folder
     from regard.training.run import run
-    from regard.training.settings import override, suggest
+    from regard.training.settings import describe, override, suggest
 
     console = make_console()
     folder.check_place(out, replace=overwrite)
@@ -31,13 +32,16 @@ def train(
     chosen = prepare(device, threads)
     if corpus.num_empty:
         console.print(f"{pairs}: {corpus.num_empty:,} lines left out because a side is empty")
-    console.print(f"settings: {settings.model}\n          {settings.train}, seed={settings.seed}")
+    console.print(f"settings, chosen from the data; change any with --set:\n{describe(settings)}")
     learning, held_out = hold_out(corpus.pairs, settings.data.held_out)
-    trained = run(corpus.name, learning, held_out, settings, console, chosen)
+    try:
+        trained = run(corpus.name, learning, held_out, settings, console, chosen)
+    except KeyboardInterrupt:
+        raise UserError("interrupted; nothing was saved") from None
     folder.save(trained.saved, out, replace=overwrite)
 
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
     for answered in trained.answers[:5]:
-        mark = "=" if answered.right else f"(expected {' or '.join(answered.references)})"
-        console.print(f"  {answered.source} -> {answered.result.text} {mark}")
+        mark = "=" if answered.right else f"(expected {shorten(' or '.join(answered.references))})"
+        console.print(f"  {shorten(answered.source)} -> {shorten(answered.result.text)} {mark}")
     console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt")

@@ -1,11 +1,28 @@
 """regard translate model < in.txt"""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard.cli.options import Device, Threads, prepare
+from regard.errors import UserError
+
+
+def groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Lines by the handful, stripped as the sides of a pair are in training. A bad line ends it, after those before it."""
+    group: list[str] = []
+    try:
+        for line in lines:
+            group.append(line.strip())
+            if len(group) == size:
+                yield group
+                group = []
+    except UserError:
+        yield group
+        raise
+    yield group
 
 
 def translate(
@@ -16,22 +33,27 @@ def translate(
 ) -> None:
     """Translate standard input, line by line. An empty line stays empty."""
     import sys
-    from itertools import islice
+    from collections import Counter
 
     import regard
     from regard.data.corpus import decode_lines
 
     prepare(device, threads)
     translator = regard.load(model, device=device)
-    num_unknown = num_stopped = 0
+    unknown: Counter[str] = Counter()
+    num_stopped = 0
     lines = decode_lines(sys.stdin.buffer, "standard input")
     at_once = 1 if sys.stdin.isatty() else 1024
-    while group := list(islice(lines, at_once)):
+    for group in groups(lines, at_once):
         for result in translator.batch(group, max_length=max_length):
             print(result.text, flush=at_once == 1)
-            num_unknown += result.num_unknown
+            unknown.update(result.unknown)
             num_stopped += not result.finished
-    if num_unknown:
-        print(f"regard: {num_unknown:,} source symbols were never seen in training", file=sys.stderr)
+    if unknown:
+        most = " ".join(symbol for symbol, _ in unknown.most_common(10))
+        print(f"regard: {unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
     if num_stopped:
-        print(f"regard: {num_stopped:,} outputs were stopped at {max_length} tokens; see --max-length", file=sys.stderr)
+        print(
+            f"regard: outputs that did not end and were stopped at {max_length} tokens (--max-length): {num_stopped:,}",
+            file=sys.stderr,
+        )

@@ -70,24 +70,44 @@ def normalise(scores: Tensor, allow: Tensor | None = None) -> Tensor:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
     """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given."""
-    score = score or ScaledDot()
+    score = ScaledDot() if score is None else score
+    check_score(score)
     check_shapes(query, key, value, allow)
     return mix(query, score.prepare(key), value, score=score, allow=allow)
 
 
 def attention_weights(query: Tensor, key: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
     """The weights themselves: (..., Lq, Lk). Rows sum to 1, except those with no key allowed, which are 0."""
-    score = score or ScaledDot()
+    score = ScaledDot() if score is None else score
+    check_score(score)
     check_shapes(query, key, None, allow)
-    return normalise(score.scores(query, score.prepare(key)), allow)
+    return weigh(query, score.prepare(key), score=score, allow=allow)
+
+
+def check_score(score: Score) -> None:
+    if not isinstance(score, Score):
+        raise TypeError(f"score is {score!r}, expected a Score such as regard.scores.General(query_width, key_width)")
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
+    for name, tensor in {"query": query, "key": key, "value": value}.items():
+        if tensor is not None and tensor.dim() < 2:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, expected (…, length, width); one vector wants {name}[None]"
+            )
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"every key needs one value, but there are {key.shape[-2]} keys and {value.shape[-2]} values: "
             f"key {tuple(key.shape)}, value {tuple(value.shape)}"
         )
+    tensors = [tensor for tensor in (query, key, value, allow) if tensor is not None]
+    try:
+        leading_shape(*tensors)
+    except RuntimeError:
+        raise ValueError(
+            f"the leading dimensions do not broadcast: {', '.join(str(tuple(tensor.shape)) for tensor in tensors)}; "
+            "all but the last two must be equal or 1"
+        ) from None
     if allow is None:
         return
     if allow.dtype != torch.bool:
@@ -107,7 +127,7 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
 
 
 def mix(query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: Tensor | None) -> Tensor:
-    """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain, in tiles."""
+    """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain in tiles."""
     dot = score.as_dot(query, prepared)
     if dot is not None:
         return _fused(*dot, value, allow)
@@ -115,12 +135,16 @@ def mix(query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: 
     def plain(query: Tensor, allow: Tensor | None) -> Tensor:
         return normalise(score.scores(query, prepared), allow) @ value
 
-    return _in_tiles(
-        plain,
-        query,
-        allow,
-        numbers_per_row=leading_shape(query, prepared).numel() * prepared.shape[-2] * score.numbers_per_pair,
-    )
+    return _in_tiles(plain, query, prepared, score, allow)
+
+
+def weigh(query: Tensor, prepared: Tensor, *, score: Score, allow: Tensor | None) -> Tensor:
+    """`attention_weights` for keys that are prepared already. The matrix is wanted, but what leads to it comes in tiles."""
+
+    def plain(query: Tensor, allow: Tensor | None) -> Tensor:
+        return normalise(score.scores(query, prepared), allow)
+
+    return _in_tiles(plain, query, prepared, score, allow)
 
 
 def leading_shape(*tensors: Tensor) -> torch.Size:
@@ -131,24 +155,28 @@ def leading_shape(*tensors: Tensor) -> torch.Size:
 
 def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, allow: Tensor | None) -> Tensor:
     """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros."""
-    lead = leading_shape(query, key, value)
-    heads = lead[-1] if lead else 1
+    lead = leading_shape(query, key, value) if allow is None else leading_shape(query, key, value, allow)
+    num_queries, num_keys, width = query.shape[-2], key.shape[-2], value.shape[-1]
+    if 0 in (*lead, num_queries, num_keys):  # nothing to mix
+        return value.new_zeros(*lead, num_queries, width)
+    batch, heads = lead[:-1].numel(), lead[-1] if lead else 1
 
     def four(tensor: Tensor) -> Tensor:
-        return tensor.expand(*lead, *tensor.shape[-2:]).reshape(-1, heads, *tensor.shape[-2:])
+        return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
     if allow is not None:
         shared = allow.dim() < 3 or allow.shape[-3] == 1  # one mask for all heads stays one
         allow = allow.expand(*lead[:-1], 1 if shared else heads, *allow.shape[-2:])
-        allow = allow.reshape(-1, allow.shape[-3], *allow.shape[-2:])
+        allow = allow.reshape(batch, allow.shape[-3], *allow.shape[-2:])
     context = F.scaled_dot_product_attention(four(query), four(key), four(value), attn_mask=allow, scale=scale)
-    return context.reshape(*lead, *context.shape[-2:])
+    return context.reshape(*lead, num_queries, width)
 
 
 def _in_tiles(
-    plain: Callable[[Tensor, Tensor | None], Tensor], query: Tensor, allow: Tensor | None, *, numbers_per_row: int
+    plain: Callable[[Tensor, Tensor | None], Tensor], query: Tensor, prepared: Tensor, score: Score, allow: Tensor | None
 ) -> Tensor:
     """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again."""
+    numbers_per_row = leading_shape(query, prepared).numel() * prepared.shape[-2] * score.numbers_per_pair
     rows = max(1, TILE // max(1, numbers_per_row))
     num_queries = query.shape[-2]
     if num_queries <= rows:
@@ -178,21 +206,25 @@ def watched(
         return mix(query, prepared, value, score=score, allow=allow), None
     if not (look.edits or look.grad):
         with torch.no_grad():
-            weights = normalise(score.scores(query, prepared), allow)
+            weights = weigh(query, prepared, score=score, allow=allow)
         return mix(query, prepared, value, score=score, allow=allow), weights
-    weights = normalise(score.scores(query, prepared), allow)
+    weights = weigh(query, prepared, score=score, allow=allow)
     for edit in look.edits:
-        weights = _edited(weights, edit)
+        weights = _edited(weights, edit, allow)
     return weights @ value, weights if look.grad else weights.detach()
 
 
-def _edited(weights_BHTS: Tensor, edit: Edit) -> Tensor:
-    weights_BHTS = weights_BHTS.clone()
-    heads = slice(None) if edit.head is None else edit.head
-    weights_BHTS[:, heads] = 0.0
-    if edit.place is not None:
-        weights_BHTS[:, heads, :, edit.place] = 1.0
-    return weights_BHTS
+def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
+    forced = torch.zeros_like(weights_BHTS)
+    if edit.place is not None and edit.place < forced.shape[-1]:
+        forced[..., edit.place] = 1.0
+    if allow is not None:
+        forced = forced.masked_fill(~allow, 0.0)
+    if edit.head is None:
+        return forced
+    edited = weights_BHTS.clone()
+    edited[:, edit.head] = forced[:, edit.head]
+    return edited
 
 
 def record(weights_BHTS: Tensor | None, look: Look | None, kind: Kind, layer: int) -> tuple[Seen, ...]:

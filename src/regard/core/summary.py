@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.contracts import Score
-from regard.core.attention import ScaledDot, check_shapes, leading_shape
+from regard.core.attention import ScaledDot, check_score, check_shapes, leading_shape
 
 TILE = 1 << 18
 """How many weights are computed at a time (1 MB in float32: a tile stays in the cache of a core)."""
@@ -32,7 +32,8 @@ class Summary:
 @torch.no_grad()
 def summarise(query: Tensor, key: Tensor, *, top: int = 8, score: Score | None = None, allow: Tensor | None = None) -> Summary:
     """Exact figures about `attention_weights(query, key, …)` in memory O(Lq·top + Lk), worked off in tiles of query rows."""
-    score = score or ScaledDot()
+    score = ScaledDot() if score is None else score
+    check_score(score)
     check_shapes(query, key, None, allow)
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     if not 1 <= top <= num_keys:

@@ -36,7 +36,7 @@ def read_pairs(path: Path) -> Corpus:
         cells = line.split("\t")
         if len(cells) != 2:
             found = "no tab" if len(cells) == 1 else f"{len(cells) - 1} tabs"
-            raise UserError(f"{path}:{number}: expected source<TAB>target, found {found} in {_shorten(line)!r}")
+            raise UserError(f"{path}:{number}: expected source<TAB>target, found {found} in {shorten(line)!r}")
         pair = Pair(*(cell.strip() for cell in cells))
         if all(pair):
             pairs.append(pair)
@@ -64,8 +64,9 @@ def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            place = error.start + len(raw) - len(error.object)  # a byte order mark is not part of what was decoded
             raise UserError(
-                f"{name}:{number}: byte 0x{raw[error.start]:02x} at place {error.start + 1} is not UTF-8; "
+                f"{name}:{number}: byte 0x{raw[place]:02x} at place {place + 1} is not UTF-8; "
                 "convert the text first, e.g. iconv -f latin1 -t utf-8"
             ) from None
         yield line.removesuffix("\n").removesuffix("\r")
@@ -80,5 +81,5 @@ def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
 
 
-def _shorten(text: str, width: int = 60) -> str:
+def shorten(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from regard.contracts import Event, Hypothesis, Look, SearchOptions, Seq2Seq, Source, State
+from regard.contracts import Event, Hypothesis, Look, SearchOptions, Seen, Seq2Seq, Source, State
 
 
 @dataclass
@@ -57,13 +57,17 @@ class TorchEngine:
                     continue
                 growing.ids.append(token)
                 going.append(row)
-                yield Event(growing.sentence, ids=(token,))
+                yield Event(growing.sentence, ids=(token,), seen=tuple(_one_row(one, row) for one in step.seen))
             if not going:
                 return
             state, ids_B1 = step.state, ids_B[:, None]
             if len(going) < len(alive):  # finished sentences leave the batch
                 rows = torch.tensor(going, device=ids_B.device)
                 state, ids_B1, alive = state.keep(rows), ids_B1[rows], [alive[row] for row in going]
+
+
+def _one_row(seen: Seen, row: int) -> Seen:
+    return replace(seen, weights_BHTS=seen.weights_BHTS[row : row + 1])
 
 
 def best_continuation(logits_BV: Tensor, never: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-import tempfile
+import secrets
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +18,7 @@ from rich.text import Text
 from regard.contracts import AttentionMap
 from regard.errors import UserError
 
+ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
 
 
@@ -25,23 +26,34 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path) -> Path:
-    """Draws the average over the heads of each map, side by side. Rows are target tokens, columns source tokens."""
+def check_drawing(path: str | Path) -> None:
+    """Raises if a picture cannot be drawn there, before any work is done for it."""
     if not can_draw():
         raise UserError('drawing pictures needs matplotlib; type: pip install "regard[plot]"')
+    if Path(path).suffix not in ENDINGS:
+        raise UserError(f"{path}: the ending says what to draw; expected one of {', '.join(ENDINGS)}")
+
+
+def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path) -> Path:
+    """Draws the average over the heads of each map, side by side. Rows are target tokens, columns source tokens."""
+    check_drawing(path)
     from matplotlib.figure import Figure
 
     maps = [maps] if isinstance(maps, AttentionMap) else list(maps)
+    if not maps:
+        raise ValueError("there is no map to draw; expected one or more")
     path = Path(path)
     columns = min(3, len(maps))
     rows = math.ceil(len(maps) / columns)
     wide, high = max(len(one.source) for one in maps), max(len(one.target) for one in maps)
-    figure = Figure(figsize=(columns * (1.2 + 0.32 * wide), rows * (1.2 + 0.32 * high)), layout="constrained")
+    cell = min(0.32, 24 / max(wide * columns, high * rows))  # inches; a long text gets small cells, not a huge picture
+    figure = Figure(figsize=(columns * (1.2 + cell * wide), rows * (1.2 + cell * high)), layout="constrained")
+    font: dict[str, Any] = {"family": "DejaVu Sans Mono", "fontsize": 10 * cell / 0.32, "parse_math": False}
     for place, one in enumerate(maps):
         axes = figure.add_subplot(rows, columns, place + 1)
         axes.imshow(one.mean_TS.tolist(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal", interpolation="nearest")
-        axes.set_xticks(range(len(one.source)), one.source, family="DejaVu Sans Mono")
-        axes.set_yticks(range(len(one.target)), one.target, family="DejaVu Sans Mono")
+        axes.set_xticks(range(len(one.source)), one.source, **font)
+        axes.set_yticks(range(len(one.target)), one.target, **font)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
         axes.set_xticks([x - 0.5 for x in range(1, len(one.source))], minor=True)
@@ -60,17 +72,13 @@ def _save(figure: Any, path: Path) -> None:
     import matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
+    name = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
             figure.savefig(name, dpi=150)
-        os.chmod(name, 0o644)
         os.replace(name, path)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
     finally:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
 
 
 def in_terminal(one: AttentionMap) -> Text:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Seen, Source, State, Step
 from regard.core.attention import record, watched
+from regard.errors import check_dropout, check_sizes
 from regard.layers.recurrent import BidirectionalGRU
 from regard.layers.scores import SCORES, check_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
@@ -35,6 +36,14 @@ class RnnSettings:
 
     def __post_init__(self) -> None:
         check_score(self.score)
+        check_dropout(self.dropout)
+        check_sizes(
+            width=self.width,
+            embedding=self.embedding,
+            encoder_layers=self.encoder_layers,
+            decoder_layers=self.decoder_layers,
+            score_width=self.score_width,
+        )
         if self.width % 2:
             raise ValueError(f"width {self.width} does not split into two directions; make it even")
 
@@ -83,6 +92,7 @@ class RnnSeq2Seq(nn.Module):
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         state = cast(RnnState, state)
+        state.check_ids(ids_BK)
         state.spend()
         hidden_LND = state.hidden_BKLD.flatten(0, 1).transpose(0, 1).contiguous()
         query_N1D, hidden_LND = self._recur(ids_BK.reshape(-1, 1), hidden_LND)

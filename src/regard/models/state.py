@@ -38,7 +38,17 @@ class Rows:
             )
         self.spent = True
 
+    def check_ids(self, ids_BK: Tensor) -> None:
+        """Raises unless there is one id for each hypothesis of each sentence."""
+        hypotheses = next(one.name for one in self._leaf_fields() if one.metadata["hypotheses"])
+        leaf = getattr(self, hypotheses)
+        wanted = tuple((leaf[0] if isinstance(leaf, tuple) else leaf).shape[:2])
+        if tuple(ids_BK.shape) != wanted:
+            raise ValueError(f"ids have shape {tuple(ids_BK.shape)}, expected (sentences, hypotheses) = {wanted}")
+
     def select(self, parents_BK: Tensor) -> Self:
+        if len(parents_BK) != len(self.lengths_B):
+            raise ValueError(f"parents for {len(parents_BK)} sentences, expected {len(self.lengths_B)}, one row for each")
         rows_B1 = torch.arange(parents_BK.shape[0], device=parents_BK.device)[:, None]
         return self._map(lambda leaf: leaf[rows_B1, parents_BK], only_hypotheses=True)
 

@@ -16,6 +16,7 @@ from regard.contracts import Decoded, Look, Memory, Score, Seen, Source, State, 
 from regard.core import masks
 from regard.core.attention import record
 from regard.core.positions import sinusoidal
+from regard.errors import check_dropout, check_sizes
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer, EncoderLayer
 from regard.layers.scores import SCORES, check_score
@@ -41,11 +42,19 @@ class TransformerSettings:
 
     def __post_init__(self) -> None:
         check_score(self.score)
-        if self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} does not split into {self.heads} heads of even width; "
-                f"try heads={math.gcd(self.width // 2, 8)} or width={self.width + -self.width % (2 * self.heads)}"
-            )
+        check_dropout(self.dropout)
+        check_sizes(
+            width=self.width,
+            heads=self.heads,
+            feed_forward=self.feed_forward,
+            encoder_layers=self.encoder_layers,
+            decoder_layers=self.decoder_layers,
+            score_width=self.score_width,
+        )
+        unit = math.lcm(2, self.heads)  # sinusoidal positions come in pairs
+        if self.width % unit:
+            better = -(-self.width // unit) * unit
+            raise ValueError(f"width {self.width} is odd or does not split into {self.heads} heads; try width={better}")
 
 
 @dataclass(kw_only=True)
@@ -58,6 +67,16 @@ class TransformerState(Rows):
     allow_BS: Tensor = per_sentence(grows=1)
     keys: tuple[Tensor, ...] = per_hypothesis(grows=3)
     values: tuple[Tensor, ...] = per_hypothesis(grows=3)
+
+    def keep(self, rows_N: Tensor) -> TransformerState:
+        kept = super().keep(rows_N)
+        kept.longest = int(kept.lengths_B.max()) if len(rows_N) else 0
+        room = max(FIRST_ROOM, kept.longest)
+        if kept.keys[0].shape[3] > 4 * room:  # the long sentences have left: give their room back
+            kept.keys, kept.values = (
+                tuple(cache[..., :room, :].clone() for cache in both) for both in (kept.keys, kept.values)
+            )
+        return kept
 
     def join(self, other: TransformerState) -> TransformerState:
         joined = super().join(other)
@@ -123,6 +142,7 @@ class Transformer(nn.Module):
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         state = cast(TransformerState, state)
+        state.check_ids(ids_BK)
         state.spend()
         cache = Cached(state)
         x_BKD = self._embed(self.target_embedding, ids_BK, state.lengths_B[:, None])
@@ -212,7 +232,7 @@ class Cached:
         room = cache_BKHCd.shape[3]
         if room < self.num_places:
             cache_BKHCd = F.pad(cache_BKHCd, (0, 0, 0, max(FIRST_ROOM, 2 * room, self.num_places) - room))
-        elif torch.is_grad_enabled():
+        elif torch.is_grad_enabled() or cache_BKHCd.requires_grad:
             cache_BKHCd = cache_BKHCd.clone()  # autograd may still need the old one
         cache_BKHCd[self.rows_B, :, :, self.state.lengths_B] = new_BHKd.transpose(1, 2)
         return cache_BKHCd

@@ -12,6 +12,7 @@ from torch import nn
 from regard.core.losses import sequence_loss
 from regard.data.batch import Batch
 from regard.data.tokenizers.codec import PAD
+from regard.errors import UserError
 from regard.models.build import Model
 from regard.training.settings import TrainSettings
 
@@ -50,6 +51,11 @@ def train(
         loss = total / batch.num_targets
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        if not norm.isfinite():
+            raise UserError(
+                f"update {number}: the loss is {loss.item():.4g}, the gradient's norm {norm.item():.4g}; "
+                f"the run has diverged and nothing was saved. Try a smaller train.learning_rate than {settings.learning_rate:g}"
+            )
         rate = learning_rate(number, settings)
         for group in optimiser.param_groups:
             group["lr"] = rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -22,32 +23,35 @@ class Record(Protocol):
 
 
 class Pace:
-    """Loss, smoothed so that it can be read, and speed over the last updates."""
+    """Loss, smoothed so that it can be read; speed and time left from the last updates, without the first, which warms up."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
         self.loss: float | None = None
-        self.began = time.monotonic()
-        self.recent: deque[tuple[float, int]] = deque([(self.began, 0)], maxlen=50)
+        self.recent: deque[tuple[float, int]] = deque(maxlen=50)
 
-    def add(self, update: Update) -> str:
+    def add(self, update: Update) -> tuple[str, float]:
+        """(text, seconds left)."""
         self.loss = update.loss if self.loss is None else 0.95 * self.loss + 0.05 * update.loss
         self.recent.append((time.monotonic(), update.num_targets))
+        if len(self.recent) == 1:
+            return f"loss {self.loss:.3f}", math.nan
         (first, before), (last, _) = self.recent[0], self.recent[-1]
-        speed = (sum(targets for _, targets in self.recent) - before) / max(1e-9, last - first)
-        return f"loss {self.loss:.3f}  {speed:,.0f} tokens/s"
+        seconds = max(1e-9, last - first)
+        speed = (sum(targets for _, targets in self.recent) - before) / seconds
+        left = seconds / (len(self.recent) - 1) * (self.steps - update.number - 1)
+        return f"loss {self.loss:.3f}  {speed:,.0f} tokens/s", left
 
 
 @contextmanager
 def progress(console: Console, steps: int) -> Iterator[Record]:
     """Gives the function that the training loop calls after every update."""
-    pace = Pace()
+    pace = Pace(steps)
     if not console.is_terminal:
 
         def line(update: Update) -> None:
-            text = pace.add(update)
-            if (update.number + 1) % max(1, steps // LINES) == 0 or update.number + 1 == steps:
-                seconds = time.monotonic() - pace.began
-                left = seconds / (update.number + 1) * (steps - update.number - 1)
+            text, left = pace.add(update)
+            if (update.number + 1) % math.ceil(steps / LINES) == 0 or update.number + 1 == steps:
                 console.print(f"update {update.number + 1}/{steps}  {text}  {left:.0f} s left", highlight=False)
 
         yield line
@@ -62,4 +66,4 @@ def progress(console: Console, steps: int) -> Iterator[Record]:
     )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("training", total=steps, text="")
-        yield lambda update: bar.update(task, advance=1, text=pace.add(update))
+        yield lambda update: bar.update(task, advance=1, text=pace.add(update)[0])

@@ -28,11 +28,12 @@ class Answered:
 
     source: str
     references: tuple[str, ...]
+    reference_tokens: tuple[tuple[str, ...], ...]
     result: Result
 
     @property
     def right(self) -> bool:
-        return self.result.text in self.references
+        return self.result.tokens in self.reference_tokens
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,23 @@ def run(
         train(model, batches, settings.train, seed=settings.seed, record=record)
 
     translator = Translator(model, source, target, device)
-    answers = answer(translator, held_out)
-    num_unknown = sum(answered.result.num_unknown for answered in answers)
-    if num_unknown:
-        console.print(f"{num_unknown:,} source symbols of the held-out texts do not occur in those that were learnt from")
-    rates = error_rates(
-        [answered.result.tokens for answered in answers],
-        [[target.tokens(target.encode(text)) for text in answered.references] for answered in answers],
-    )
+    max_length = 2 * max(len(target.encode(pair.target)) for pair in training) + 10
+    answers = answer(translator, held_out, max_length)
+    num_stopped = sum(not answered.result.finished for answered in answers)
+    if num_stopped:
+        console.print(
+            f"{num_stopped:,} of {len(answers):,} outputs did not come to an end and were stopped at {max_length} tokens"
+        )
+    unknown = {symbol for answered in answers for symbol in answered.result.unknown}
+    if unknown:
+        console.print(
+            f"symbols of held-out sources that do not occur in those that were learnt from: {' '.join(sorted(unknown))}"
+        )
+    rates = error_rates([answered.result.tokens for answered in answers], [answered.reference_tokens for answered in answers])
     facts = {
         "data": f"{name}:{fingerprint(held_out)}",
-        "search": "greedy",
+        "learnt-from": fingerprint(training),
+        "search": f"greedy,max_length={max_length}",
         "steps": settings.train.steps,
         "seed": settings.seed,
         "threads": torch.get_num_threads(),
@@ -90,13 +97,17 @@ def run(
     return Trained(saved, translator, answers, rates, signed)
 
 
-def answer(translator: Translator, pairs: Sequence[Pair]) -> list[Answered]:
+def answer(translator: Translator, pairs: Sequence[Pair], max_length: int) -> list[Answered]:
     """Translates every distinct source once; all its targets count as references."""
     references: dict[str, list[str]] = {}
     for pair in pairs:
         references.setdefault(pair.source, []).append(pair.target)
-    results = translator.batch(list(references))
-    return [Answered(text, tuple(known), result) for (text, known), result in zip(references.items(), results, strict=True)]
+    results = translator.batch(list(references), max_length=max_length)
+    codec = translator.target
+    return [
+        Answered(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
+        for (text, known), result in zip(references.items(), results, strict=True)
+    ]
 
 
 def fingerprint(pairs: Sequence[Pair]) -> str:

@@ -71,13 +71,16 @@ def override(settings: RunSettings, changes: Sequence[str]) -> RunSettings:
     """Applies `--set` arguments such as "train.steps=300". All mistakes are reported at once."""
     pairs, mistakes = _parse(changes)
     tree = asdict(settings)
-    kind = pairs.get("model.kind")
-    if kind in SETTINGS and kind != settings.model.kind:  # another family has settings of its own
+    kind = pairs.get("model.kind", settings.model.kind)
+    if kind not in SETTINGS:
+        raise UserError(f"--set model.kind={kind}: expected one of {', '.join(SETTINGS)}{did_you_mean(kind, list(SETTINGS))}")
+    if kind != settings.model.kind:  # another family has settings of its own
         tree["model"] = asdict(SETTINGS[kind]())
     known = dict(_leaves(tree))
     for key, value in pairs.items():
         if key not in known:
-            mistakes.append(f"--set {key}={value}: there is no setting {key!r}{did_you_mean(key, list(known))}")
+            hint = did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
+            mistakes.append(f"--set {key}={value}: there is no setting {key!r}{hint}")
             continue
         *path, last = key.split(".")
         branch = tree
@@ -85,11 +88,19 @@ def override(settings: RunSettings, changes: Sequence[str]) -> RunSettings:
             branch = branch[name]
         branch[last] = value
     if mistakes:
-        raise UserError("; ".join(mistakes) + f" (settings: {', '.join(known)})")
+        raise UserError("; ".join(mistakes))
     try:
         return TypeAdapter(RunSettings).validate_python(tree)
     except ValidationError as error:
         raise UserError("; ".join(_explain(one) for one in error.errors())) from None
+
+
+def describe(settings: RunSettings) -> str:
+    """All settings, in the form that --set takes, a line for each group."""
+    groups: dict[str, list[str]] = {}
+    for key, value in _leaves(asdict(settings)):
+        groups.setdefault(key.partition(".")[0], []).append(f"{key}={value}")
+    return "\n".join("  " + " ".join(group) for group in groups.values())
 
 
 def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -17,7 +17,7 @@ Unit = Literal["characters", "symbols"]
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 
-_SPLIT = {"characters": (Regex(r"[\s\S]"), "isolated"), "symbols": (Regex(r"\s+"), "removed")}
+_SPLIT = {"characters": (Regex(r"[\s\S]"), "isolated"), "symbols": (Regex(" +"), "removed")}
 
 
 class Codec:
@@ -29,7 +29,7 @@ class Codec:
     @classmethod
     def learn(cls, texts: Iterable[str], unit: Unit) -> Codec:
         """The vocabulary of these texts."""
-        symbols = set().union(*(text.split() if unit == "symbols" else text for text in texts))
+        symbols = set().union(*(text.split(" ") if unit == "symbols" else text for text in texts)) - {""}
         reserved = sorted(symbols.intersection(SPECIALS))
         if reserved:
             raise UserError(
