@@ -168,8 +168,11 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, allow: Tenso
         shared = allow.dim() < 3 or allow.shape[-3] == 1  # one mask for all heads stays one
         allow = allow.expand(*lead[:-1], 1 if shared else heads, *allow.shape[-2:])
         allow = allow.reshape(batch, allow.shape[-3], *allow.shape[-2:])
+    if query.shape[-1] != width:  # the fast kernels also want one width; zeros add nothing to a dot product
+        widest = max(query.shape[-1], width)
+        query, key, value = (F.pad(tensor, (0, widest - tensor.shape[-1])) for tensor in (query, key, value))
     context = F.scaled_dot_product_attention(four(query), four(key), four(value), attn_mask=allow, scale=scale)
-    return context.reshape(*lead, num_queries, width)
+    return context[..., :width].reshape(*lead, num_queries, width)
 
 
 def _in_tiles(
