@@ -20,6 +20,7 @@ check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --cov --cov-report=term
 
 bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
+	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/demo.py
 
 mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
