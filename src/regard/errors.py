@@ -13,13 +13,10 @@ def did_you_mean(word: str, choices: list[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
-def check_sizes(**sizes: int) -> None:
-    """Raises a ValueError that names the first size below 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} is {size}, expected 1 or more")
-
-
-def check_dropout(dropout: float) -> None:
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is {dropout}, expected a share from 0 up to, but not, 1")
+def check_numbers(settings: object) -> None:
+    """For the settings of a model: every whole number is a size and at least 1, and dropout is a share."""
+    for name, value in vars(settings).items():
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{name} is {value}, expected 1 or more")
+        if name == "dropout" and not 0 <= value < 1:
+            raise ValueError(f"dropout is {value}, expected a share from 0 up to, but not, 1")

@@ -12,6 +12,7 @@ def doctor() -> None:
     import torch
 
     import regard
+    from regard.core.devices import available_devices
 
     def line(name: str, value: object) -> None:
         typer.echo(f"{name:<12} {value}")
@@ -25,8 +26,7 @@ def doctor() -> None:
     line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
     for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic"):
         line(name, version(name))
-    devices = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    line("devices", ", ".join(name for name, there in devices.items() if there))
+    line("devices", ", ".join(name for name, there in available_devices().items() if there))
     line("extras", extra("plot", "matplotlib"))
 
     generator = torch.Generator().manual_seed(0)

@@ -5,9 +5,14 @@ import torch
 from regard.errors import UserError
 
 
+def available_devices() -> dict[str, bool]:
+    """The kinds of devices that we know, the fastest first, and whether this machine has them."""
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+
+
 def choose_device(name: str) -> torch.device:
     """ "auto" takes what is there: cuda, mps, else cpu."""
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = available_devices()
     if name == "auto":
         return torch.device(next(one for one, there in available.items() if there))
     if name not in available:

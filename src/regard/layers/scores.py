@@ -13,7 +13,7 @@ from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores, same_width
 from regard.errors import did_you_mean
 
-__all__ = ["SCORES", "Additive", "Cosine", "Distance", "Dot", "General", "ScaledDot", "check_score"]
+__all__ = ["SCORES", "Additive", "Cosine", "Distance", "Dot", "General", "ScaledDot", "check_score_name"]
 
 
 class Dot(ScaledDot):
@@ -128,6 +128,6 @@ SCORES: dict[str, Callable[[int, int, int], Score]] = {
 """name -> (query width, key width, inner width) -> Score."""
 
 
-def check_score(name: str) -> None:
+def check_score_name(name: str) -> None:
     if name not in SCORES:
         raise ValueError(f"there is no score {name!r}; expected one of {', '.join(SCORES)}{did_you_mean(name, list(SCORES))}")

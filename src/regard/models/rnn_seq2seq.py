@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Seen, Source, State, Step
 from regard.core.attention import record, watched
-from regard.errors import check_dropout, check_sizes
+from regard.errors import check_numbers
 from regard.layers.recurrent import BidirectionalGRU
-from regard.layers.scores import SCORES, check_score
+from regard.layers.scores import SCORES, check_score_name
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  S source places  T target places  R rows: T or K  E memory width = D decoder width  A score width
@@ -35,15 +35,8 @@ class RnnSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_score(self.score)
-        check_dropout(self.dropout)
-        check_sizes(
-            width=self.width,
-            embedding=self.embedding,
-            encoder_layers=self.encoder_layers,
-            decoder_layers=self.decoder_layers,
-            score_width=self.score_width,
-        )
+        check_score_name(self.score)
+        check_numbers(self)
         if self.width % 2:
             raise ValueError(f"width {self.width} does not split into two directions; make it even")
 

@@ -16,10 +16,10 @@ from regard.contracts import Decoded, Look, Memory, Score, Seen, Source, State, 
 from regard.core import masks
 from regard.core.attention import record
 from regard.core.positions import sinusoidal
-from regard.errors import check_dropout, check_sizes
+from regard.errors import check_numbers
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer, EncoderLayer
-from regard.layers.scores import SCORES, check_score
+from regard.layers.scores import SCORES, check_score_name
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C places in the cache  H heads
@@ -41,16 +41,8 @@ class TransformerSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_score(self.score)
-        check_dropout(self.dropout)
-        check_sizes(
-            width=self.width,
-            heads=self.heads,
-            feed_forward=self.feed_forward,
-            encoder_layers=self.encoder_layers,
-            decoder_layers=self.decoder_layers,
-            score_width=self.score_width,
-        )
+        check_score_name(self.score)
+        check_numbers(self)
         unit = math.lcm(2, self.heads)  # sinusoidal positions come in pairs
         if self.width % unit:
             better = -(-self.width // unit) * unit
