@@ -1,29 +1,295 @@
+import cmath
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.core.positions import sinusoidal
+from regard.core.positions import LAYOUTS, Layout, alibi_slopes, fourier, one_hot, raw_index, rotate, sinusoidal
+
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
-def test_sinusoidal_by_hand() -> None:
-    table = sinusoidal(torch.arange(5000), 6)
+def columns(k: int, width: int, layout: Layout) -> tuple[int, int]:
+    """Where the two numbers of pair k stand."""
+    return (2 * k, 2 * k + 1) if layout == "interleaved" else (k, k + width // 2)
+
+
+# --- sinusoidal --------------------------------------------------------------------------------------------------------------
+
+
+@every_layout
+@pytest.mark.parametrize("first", [0, 1])
+def test_sinusoidal_by_hand(layout: Layout, first: int) -> None:  # SPEC A7.4
+    table = sinusoidal(torch.arange(5000), 14, layout=layout, first=first)
+    assert table.shape == (5000, 14)
+    assert table.dtype == torch.float32
     for place in (0, 1, 17, 4999):
-        for k in range(3):
-            omega = 10000 ** (-2 * k / 6)
-            assert table[place, 2 * k].item() == pytest.approx(math.sin(omega * place), abs=1e-7)
-            assert table[place, 2 * k + 1].item() == pytest.approx(math.cos(omega * place), abs=1e-7)
+        for pair in range(7):
+            angle = place / 10000 ** (2 * (pair + first) / 14)
+            sine, cosine = columns(pair, 14, layout)
+            assert table[place, sine].item() == pytest.approx(math.sin(angle), abs=1e-7)
+            assert table[place, cosine].item() == pytest.approx(math.cos(angle), abs=1e-7)
 
 
-def test_similarity_depends_on_the_distance_alone() -> None:
-    table = sinusoidal(torch.arange(40), 32, dtype=torch.float64)
+def test_the_defaults_are_those_of_the_paper() -> None:
+    places = torch.tensor([[3, 5, 977], [0, 1, 2]])
+    assert torch.equal(sinusoidal(places, 6), sinusoidal(places, 6, layout="interleaved", first=0))
+    assert sinusoidal(places, 6).shape == (2, 3, 6)
+
+
+@every_layout
+@pytest.mark.parametrize("first", [0, 1])
+def test_similarity_depends_on_the_distance_alone(layout: Layout, first: int) -> None:  # SPEC A7.4
+    table = sinusoidal(torch.arange(211), 34, layout=layout, first=first, dtype=torch.float64)
+    distance = np.arange(211)[:, None] - np.arange(211)[None, :]
+    expected = sum(np.cos(distance * 10000.0 ** (-2 * k / 34)) for k in range(first, first + 17))
+    torch.testing.assert_close(table @ table.T, torch.from_numpy(expected))
+
+
+@every_layout
+@pytest.mark.parametrize("first", [0, 1])
+def test_similarity_falls_with_the_distance_in_trend_only(layout: Layout, first: int) -> None:  # SPEC A7.4
+    table = sinusoidal(torch.arange(1024), 34, layout=layout, first=first, dtype=torch.float64)
     products = table @ table.T
-    for distance in range(20):
-        values = products.diagonal(distance)
-        torch.testing.assert_close(values, values[:1].expand_as(values))
-    assert (products.diagonal()[:-1] > products.diagonal(1)).all()
+    elsewhere = products - torch.eye(1024) * 1e9
+    assert (elsewhere.max(-1).values < products.diagonal() - 0.1).all()  # a strict maximum at i = j
+    by_distance = products[0]
+    trend = torch.stack([by_distance[2**n : 2 ** (n + 1)].mean() for n in range(10)])  # distances 1, 2-3, 4-7, … 512-1023
+    assert (trend.diff() < 0).all()
+    assert (by_distance.diff() > 0).any()
 
 
-def test_odd_widths_are_refused() -> None:
-    with pytest.raises(ValueError, match="width is 7; make it even"):
-        sinusoidal(torch.arange(3), 7)
+@pytest.mark.parametrize("make", [sinusoidal, fourier])
+def test_far_places_keep_their_phase(make: Callable[..., Tensor]) -> None:  # SPEC A7.4
+    """In float32 an angle near 10⁷ is known to ± 0.5 only."""
+    place = 10_000_019
+    table = sinusoidal(torch.tensor(place), 6)
+    assert table[0].item() == pytest.approx(math.sin(place), abs=1e-6)
+    assert table[3].item() == pytest.approx(math.cos(place * 10000 ** (-1 / 3)), abs=1e-6)
+    near, far = (make(torch.tensor([0, 7]) + shift, 22, dtype=torch.float64) for shift in (0, place))
+    assert (far[0] @ far[1]).item() == pytest.approx((near[0] @ near[1]).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("make", [sinusoidal, fourier])
+def test_tables_are_float64_until_they_are_cast(make: Callable[..., Tensor], dtype: torch.dtype) -> None:  # SPEC A7.4
+    places = torch.tensor([0, 1, 613, 4999])
+    exact = make(places, 22, dtype=torch.float64)
+    assert exact.dtype == torch.float64
+    assert torch.equal(make(places, 22, dtype=dtype), exact.to(dtype))
+    assert torch.equal(make(places.float(), 22, dtype=dtype), exact.to(dtype))
+
+
+@pytest.mark.parametrize("width", [7, 1, 0, -2])
+def test_widths_that_make_no_pairs_are_refused(width: int) -> None:  # SPEC A7.4
+    for make in (sinusoidal, fourier):
+        with pytest.raises(ValueError, match=f"pairs, .* but the width is {width}; make it even"):
+            make(torch.arange(3), width)
+
+
+def test_unknown_layouts_are_refused() -> None:
+    for make in (sinusoidal, fourier):
+        with pytest.raises(ValueError, match="unknown layout 'half'; expected 'interleaved' or 'halves'"):
+            make(torch.arange(3), 6, layout="half")
+    with pytest.raises(ValueError, match="unknown layout 'half'; expected 'interleaved' or 'halves'"):
+        rotate(torch.randn(3, 6), torch.arange(3), layout="half")  # type: ignore[arg-type]
+
+
+# --- the teaching schemes ----------------------------------------------------------------------------------------------------
+
+
+def test_raw_index() -> None:  # SPEC A7.10
+    assert raw_index(torch.tensor([[0, 3, 977]])).tolist() == [[[0.0], [3.0], [977.0]]]
+    assert raw_index(torch.tensor([2**24 + 1]), dtype=torch.float64).item() == 2**24 + 1
+    assert raw_index(torch.tensor(7), dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_one_hot() -> None:  # SPEC A7.10
+    places = torch.tensor([[4, 0, 2], [1, 3, 3]])
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        vectors = one_hot(places, 5, dtype=dtype)
+        assert vectors.dtype == dtype
+        assert np.array_equal(vectors.double().numpy(), np.eye(5)[places.numpy()])
+    assert one_hot(torch.arange(0), 5).shape == (0, 5)
+
+
+@pytest.mark.parametrize("place", [5, 977, -1])
+def test_one_hot_refuses_places_that_it_does_not_know(place: int) -> None:  # SPEC A7.10
+    with pytest.raises(ValueError, match=f"place {place} has no one-hot vector of width 5, for places 0 to 4; make"):
+        one_hot(torch.tensor([[4, 2], [place, 0]]), 5)
+
+
+@every_layout
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fourier_is_close_to_a_gaussian(layout: Layout, dtype: torch.dtype) -> None:  # SPEC A7.10
+    """The numbers of the specification: error < 1e-3 for |i − j| ≤ 64 at λ = 0.01, width 64. The places start anywhere."""
+    for start in (0, 4999):
+        table = fourier(torch.arange(start, start + 65), 64, layout=layout, dtype=dtype)
+        products = (table @ table.T).tolist()
+        for i in range(65):
+            for j in range(65):
+                assert abs(products[i][j] - math.exp(-0.01 * (i - j) ** 2)) < 1e-3
+            assert products[i][i] == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("sharpness", [0.0003, 0.01, 0.7])
+@pytest.mark.parametrize("width", [8, 14, 64, 254])
+def test_fourier_holds_as_far_as_it_says(width: int, sharpness: float) -> None:
+    reach = (width / 2 - 3) / sharpness**0.5
+    distances = np.linspace(0.0, reach, 1009)
+    table = fourier(torch.from_numpy(distances), width, sharpness=sharpness, dtype=torch.float64)
+    products = (table @ fourier(torch.tensor(0), width, sharpness=sharpness, dtype=torch.float64)).numpy()
+    assert np.abs(products - np.exp(-sharpness * distances**2)).max() < 1e-4
+    returned = torch.tensor(math.pi * width / 6 / sharpness**0.5)
+    upside_down = fourier(returned, width, sharpness=sharpness) @ fourier(torch.tensor(0), width, sharpness=sharpness)
+    assert upside_down.item() == pytest.approx(-1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fourier_pairs_stand_as_the_layout_says(layout: Layout) -> None:
+    table = fourier(torch.arange(97), 10, layout=layout, dtype=torch.float64)
+    for k in range(5):
+        sine, cosine = columns(k, 10, layout)
+        assert table[0, sine] == 0
+        torch.testing.assert_close(table[:, [sine, cosine]].norm(dim=-1), table[0, cosine].expand(97))
+
+
+@pytest.mark.parametrize("sharpness", [0.0, -0.01, math.nan])
+def test_fourier_refuses_a_bell_without_width(sharpness: float) -> None:
+    with pytest.raises(ValueError, match=f"sharpness is {sharpness}, expected more than 0; 0.01"):
+        fourier(torch.arange(3), 6, sharpness=sharpness)
+
+
+# --- rotary ------------------------------------------------------------------------------------------------------------------
+
+
+@every_layout
+@pytest.mark.parametrize("base", [10000.0, 500.0])
+def test_rotate_is_a_product_of_complex_numbers(layout: Layout, base: float) -> None:
+    x, places = torch.randn(2, 3, 5, 14, dtype=torch.float64), torch.tensor([0, 1, 17, 977, 10_000_019])
+    rotated = rotate(x, places, layout=layout, base=base)
+    assert rotated.shape == x.shape
+    for number, place in enumerate(places.tolist()):
+        for k in range(7):
+            real, imaginary = columns(k, 14, layout)
+            turn = cmath.exp(1j * place * base ** (-2 * k / 14))
+            expected = (x[..., number, real].numpy() + 1j * x[..., number, imaginary].numpy()) * turn
+            got = rotated[..., number, real].numpy() + 1j * rotated[..., number, imaginary].numpy()
+            np.testing.assert_allclose(got, expected, atol=1e-7)
+
+
+@every_layout
+def test_scores_of_rotated_vectors_depend_on_the_distance_alone(layout: Layout) -> None:
+    query, key = torch.randn(22, dtype=torch.float64), torch.randn(22, dtype=torch.float64)
+    places = torch.arange(31)
+    queries, keys = (rotate(one.expand(31, 22), places, layout=layout) for one in (query, key))
+    scores = queries @ keys.T
+    for distance in range(-30, 31):
+        along = scores.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along))
+    torch.testing.assert_close(scores.diagonal(), (query @ key).expand(31))
+    assert (scores[0, 1:] - scores[0, 0]).abs().min() > 1e-6
+    assert (scores[0, 1:] - scores[1:, 0]).abs().max() > 1e-3  # and on its sign
+
+
+@every_layout
+def test_rotating_back(layout: Layout) -> None:
+    x, places = torch.randn(5, 22, dtype=torch.float64), torch.tensor([0, 1, 2, 613, 4999])
+    rotated = rotate(x, places, layout=layout)
+    assert torch.equal(rotated[0], x[0])
+    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(rotate(rotated, -places, layout=layout), x)
+
+
+def test_places_may_differ_by_sentence() -> None:
+    x, places = torch.randn(2, 3, 5, 14), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
+    rotated = rotate(x, places[:, None])
+    for sentence in range(2):
+        for head in range(3):
+            torch.testing.assert_close(rotated[sentence, head], rotate(x[sentence, head], places[sentence]))
+    assert torch.equal(rotate(x, torch.tensor(3)), rotate(x, torch.full((2, 3, 5), 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_rotated_in_float32(dtype: torch.dtype) -> None:
+    """Far places included: one rounding at the end, and none of the angle."""
+    x, places = torch.randn(5, 22).to(dtype), torch.tensor([0, 1, 17, 4999, 10_000_019])
+    rotated = rotate(x, places)
+    assert rotated.dtype == dtype
+    in_float32 = rotate(x.float(), places)
+    assert torch.equal(rotated, in_float32.to(dtype))
+    torch.testing.assert_close(in_float32.double(), rotate(x.double(), places), rtol=1e-6, atol=1e-6)
+
+
+@every_layout
+def test_gradients_of_rotate(layout: Layout) -> None:
+    x = torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, torch.tensor([0, 5, 977]), layout=layout), x)
+
+
+def test_rotate_says_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="the width is 7; make it even"):
+        rotate(torch.randn(5, 7), torch.arange(5))
+    for shape in ((2, 5), (4,), (7, 2, 3, 5)):
+        with pytest.raises(
+            ValueError, match=r"do not broadcast to \(2, 3, 5\), .* x \(2, 3, 5, 14\); .* want places\[:, None\]"
+        ):
+            rotate(torch.randn(2, 3, 5, 14), torch.zeros(shape))
+
+
+# --- ALiBi -------------------------------------------------------------------------------------------------------------------
+
+
+def test_alibi_slopes_of_the_paper() -> None:
+    assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    sixteen = [2 ** (-(h + 1) / 2) for h in range(16)]
+    torch.testing.assert_close(alibi_slopes(16), torch.tensor(sixteen, dtype=torch.float64))
+    assert alibi_slopes(1).tolist() == [2**-8]
+
+
+def test_alibi_slopes_of_other_counts() -> None:
+    """The authors' rule: the power of two below, then the 1st, 3rd, 5th … slope of the power of two above."""
+    for heads in range(1, 40):
+        below = 2 ** math.floor(math.log2(heads))
+        expected = [2 ** (-8 * h / below) for h in range(1, below + 1)]
+        expected += [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1)][0::2][: heads - below]
+        torch.testing.assert_close(alibi_slopes(heads), torch.tensor(expected, dtype=torch.float64))
+    assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]
+    with pytest.raises(ValueError, match="heads is 0, expected 1 or more"):
+        alibi_slopes(0)
+
+
+# --- other devices -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_everything_runs_on_tensors_without_numbers(device: str) -> None:
+    with FakeTensorMode():
+        places = torch.ones(2, 5, dtype=torch.long, device=device)
+        made = {
+            14: sinusoidal(places, 14),
+            16: fourier(places, 16),
+            1: raw_index(places),
+            11: one_hot(places, 11),
+            6: rotate(torch.ones(2, 5, 6, device=device), places),
+        }
+        for width, tensor in made.items():
+            assert tensor.shape == (2, 5, width)
+            assert tensor.device.type == device
+        assert alibi_slopes(3, device=device).device.type == device
+    assert one_hot(torch.ones(2, 5, dtype=torch.long, device="meta"), 11).shape == (2, 5, 11)
+
+
+def test_one_hot_can_be_exported() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, places: Tensor) -> Tensor:
+            return one_hot(places, 11)
+
+    places = torch.tensor([3, 10, 0])
+    exported = torch.export.export(Module(), (places,)).module()
+    assert torch.equal(exported(places.flip(0)), one_hot(places.flip(0), 11))
+    assert (exported(torch.tensor([1, 11, 2])).sum(-1) == torch.tensor([1, 0, 1])).all()
