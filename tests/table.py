@@ -6,7 +6,7 @@ import torch
 
 from regard.contracts import Score, Source
 from regard.core import masks
-from regard.layers.scores import Additive, Cosine, Distance, Dot, General, ScaledDot
+from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
@@ -20,6 +20,7 @@ SCORES: dict[str, Callable[[int], Score]] = {  # name -> (width of queries and k
     "dot": lambda width: Dot(),
     "general": lambda width: General(width, width),
     "additive": lambda width: Additive(width, width, 13),
+    "location": lambda width: Location(width, 7),
     "cosine": lambda width: Cosine(temperature=0.3),
     "distance": lambda width: Distance(),
 }
@@ -30,6 +31,26 @@ MODELS: dict[str, ModelSettings] = {
         width=22, embedding=7, encoder_layers=2, decoder_layers=2, score="scaled_dot", dropout=0.3
     ),
     "rnn general": RnnSettings(width=22, embedding=7, score="general", dropout=0.3),
+    "rnn location": RnnSettings(width=22, embedding=7, score="location", max_places=11, dropout=0.3),
+    "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", choice="sum", dropout=0.3),
+    "rnn hard": RnnSettings(width=22, embedding=7, score_width=13, choice="one", dropout=0.3),
+    "rnn gates": RnnSettings(width=22, embedding=7, score_width=13, choice="gates", dropout=0.3),
+    "transformer location": TransformerSettings(
+        width=20, heads=2, feed_forward=29, score="location", max_places=401, dropout=0.3
+    ),
+    "transformer rotary, general": TransformerSettings(
+        width=20, heads=5, feed_forward=29, score="general", positions="rotary", dropout=0.3
+    ),
+    "transformer alibi": TransformerSettings(width=20, heads=5, feed_forward=29, positions="alibi", dropout=0.3),
+    "transformer alibi, additive": TransformerSettings(
+        width=20, heads=2, feed_forward=29, score="additive", score_width=13, positions="alibi", dropout=0.3
+    ),
+    "transformer learned": TransformerSettings(
+        width=20, heads=2, feed_forward=29, positions="learned", max_places=401, dropout=0.3
+    ),
+    "transformer fourier, appended": TransformerSettings(
+        width=21, heads=2, key_dim=7, feed_forward=29, positions="fourier", join="appended", position_width=6, dropout=0.3
+    ),
     "transformer cosine": TransformerSettings(width=20, heads=2, feed_forward=29, score="cosine", dropout=0.3),
     "transformer distance": TransformerSettings(width=20, heads=2, feed_forward=29, score="distance", dropout=0.3),
     "transformer scaled_dot": TransformerSettings(width=20, heads=2, feed_forward=29, dropout=0.3),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from regard.errors import UserError
     from regard.inspection.render import draw
     from regard.layers import scores
+    from regard.layers.scores import ScoreMaker
     from regard.pipeline import Translator
 
 __version__ = "0.1.0"
@@ -59,13 +61,16 @@ __all__ = [
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 
-def load(path: str | Path, *, device: str = "auto") -> Translator:
-    """Opens a model folder: `regard.load("model")("a text").text`. Runs no code from the folder and asks no network."""
+def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
+    """Opens a model folder: `regard.load("model")("a text").text`. Runs no code from the folder and asks no network.
+
+    A model that was trained with a score function of your own names it; give it along as scores={"name": Class}.
+    """
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
-    saved, chosen = load_folder(Path(path)), choose_device(device)
+    saved, chosen = load_folder(Path(path), scores), choose_device(device)
     return Translator(saved.model.to(chosen), saved.source, saved.target, chosen)
 
 

@@ -163,13 +163,29 @@ class Score(Protocol):
     numbers_per_pair: int = 1
     """How many numbers `scores` holds per (query, key) pair at its widest; it sets the size of a tile."""
 
+    by_content: bool = True
+    """Whether the score looks at the keys themselves."""
+
+    by_place: bool = False
+    """Whether `prepare` wants to know the places of the keys."""
+
+    rotary: bool = False
+    """Whether the score stays the same when query and prepared key are turned alike, so that rotary positions make sense."""
+
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         """(..., Lq, dq) and what `prepare` made of the keys -> (..., Lq, Lk)."""
         raise NotImplementedError(f"{type(self).__name__} needs a method scores(query, prepared)")
 
-    def prepare(self, key: Tensor) -> Tensor:
-        """What depends on the keys alone, (..., Lk, dk) -> (..., Lk, any width): done once per source."""
+    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+        """What depends on the keys alone, (..., Lk, dk) -> (..., Lk, any width): done once per source.
+
+        places (..., Lk), the numbers of the keys, are given where `by_place` is set.
+        """
         return key
+
+    def known(self, prepared: Tensor) -> Tensor | None:
+        """(..., Lk): False for keys that this score cannot judge, so that they get no weight. None: it knows them all."""
+        return None
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:
         """(query', key', scale) for the fused kernel; None if there is no such form.

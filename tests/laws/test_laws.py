@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import regard
 from regard.contracts import Edit, Look, SearchOptions, Source, Tap
 from regard.core import attention, masks
-from regard.core.attention import attend, attention_weights, normalise
+from regard.core.attention import attend, attention_weights
+from regard.core.weights import normalise
 from regard.decoding.search import TorchEngine
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
@@ -26,6 +27,11 @@ def random_inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, tor
     allow[:, :, 1] = False
     allow[:, :, 2] = True
     return query.to(dtype), key.to(dtype), value.to(dtype), allow
+
+
+def gradients(loss: torch.Tensor, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Zeros for what has no say: the keys of a location score, and the score of hard attention."""
+    return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
 
 
 # --- law 1: True means "may attend" ------------------------------------------------------------------------------------------
@@ -75,9 +81,8 @@ def test_law_2_taps_leave_the_output_alone(name: str, training: bool) -> None:  
         memory = model.encode(source, look)
         decoded = model.decode(targets, memory, look)
         step = model.step(targets[:, :1], model.start(memory), look)
-        loss = decoded.logits_BTV.square().sum()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        return [memory.values_BSE, decoded.logits_BTV, step.logits_BKV, *gradients]
+        learnt = gradients(decoded.logits_BTV.square().sum(), list(model.parameters()))
+        return [memory.values_BSE, decoded.logits_BTV, step.logits_BKV, *learnt]
 
     for plain, looked in zip(run(None), run(EVERYTHING), strict=True):
         assert torch.equal(plain, looked)
@@ -95,9 +100,10 @@ def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
     for one, other in zip(seen, used, strict=True):
         assert (one.kind, one.layer) == (other.kind, other.layer)
         torch.testing.assert_close(one.weights_BHTS, other.weights_BHTS)
-        torch.testing.assert_close(one.weights_BHTS.sum(-1), torch.ones_like(one.weights_BHTS[..., 0]))
         assert not one.weights_BHTS.requires_grad
-        assert (one.weights_BHTS >= 0).all()
+        if getattr(MODELS[name], "choice", "soft") in ("soft", "one"):
+            torch.testing.assert_close(one.weights_BHTS.sum(-1), torch.ones_like(one.weights_BHTS[..., 0]))
+            assert (one.weights_BHTS >= 0).all()
         if one.kind == "cross":
             assert (one.weights_BHTS[1, :, :, 3:] == 0).all()  # padding of the sentence of length 3
 
@@ -145,6 +151,8 @@ def test_edits_act_and_grad_flows(name: str) -> None:
     (after,) = model.decode(targets, memory, Look((Tap("cross", 0),), (Edit("cross", 0, head=0, place=1),))).seen
     assert (after.weights_BHTS[:, 0, :, 1] == 1).all()
     assert torch.equal(after.weights_BHTS[:, 1:], before.weights_BHTS[:, 1:])  # the other heads are left alone
+    if forced.choice_log_prob_BT is not None:
+        return  # no gradient runs through a decision
     watched = model.decode(targets, memory, Look(taps=(Tap("cross", layer=-1),), grad=True))
     (weights,) = (one.weights_BHTS for one in watched.seen)
     (gradient,) = torch.autograd.grad(watched.logits_BTV.sum(), weights)
@@ -251,8 +259,8 @@ def test_law_4_gradients_step_by_step_equal_the_whole_sequence(name: str) -> Non
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 5)
     weights = torch.randn(3, 5, 19, dtype=torch.float64)
 
-    def gradients(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad((logits * weights).sum(), list(model.parameters()))
+    def learnt(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return gradients((logits * weights).sum(), list(model.parameters()))
 
     state, logits = model.start(model.encode(source)), []
     for place in range(5):
@@ -260,7 +268,7 @@ def test_law_4_gradients_step_by_step_equal_the_whole_sequence(name: str) -> Non
         logits.append(step.logits_BKV)
         state = step.state
     whole = model.decode(targets, model.encode(source)).logits_BTV
-    for one, other in zip(gradients(torch.cat(logits, 1)), gradients(whole), strict=True):
+    for one, other in zip(learnt(torch.cat(logits, 1)), learnt(whole), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -399,13 +407,13 @@ def test_law_5_fused_tiled_and_plain_agree(score_name: str, dtype: torch.dtype, 
     torch.testing.assert_close(weights, attention_weights(query, key, score=score, allow=allow))
     assert (plain[:, :, 1] == 0).all()
     target = torch.randn_like(plain)
-    expected = torch.autograd.grad((plain * target).sum(), inputs)
+    expected = gradients((plain * target).sum(), inputs)
     assert all(gradient.isfinite().all() for gradient in expected)
     for tile in (attention.TILE, 1, 2 * 3 * 7 * 13 * 2):  # all at once, row by row, two rows at a time
         monkeypatch.setattr(attention, "TILE", tile)
         context = attend(query, key, value, score=score, allow=allow)
         torch.testing.assert_close(context, plain)
-        for one, other in zip(torch.autograd.grad((context * target).sum(), inputs), expected, strict=True):
+        for one, other in zip(gradients((context * target).sum(), inputs), expected, strict=True):
             torch.testing.assert_close(one, other)
 
 
@@ -416,7 +424,7 @@ def test_law_5_whole_models_agree_on_both_paths(name: str) -> None:
     results = []
     for look in (None, plain):
         logits = model.decode(targets, model.encode(source, look), look).logits_BTV
-        results.append((logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))))
+        results.append((logits, *gradients(logits.square().sum(), list(model.parameters()))))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -426,6 +434,9 @@ def test_law_5_whole_models_agree_on_both_paths(name: str) -> None:
 
 def move_to_fake(model: torch.nn.Module, device: str) -> None:
     for module in model.modules():
+        for key, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[key] = torch.empty(buffer.shape, device=device)
         for key, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
@@ -447,7 +458,9 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERYTHING)
         decoded = model.decode(targets, memory, EVERYTHING)
         decoded.logits_BTV.sum().backward()
-        assert all(parameter.grad is not None and parameter.grad.device.type == device for parameter in model.parameters())
+        learnt = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        assert all(gradient.device.type == device for gradient in learnt)
+        assert decoded.choice_log_prob_BT is not None or len(learnt) == len(list(model.parameters()))
         step = model.step(targets[:, :1], model.start(memory, targets[:, :2]), EVERYTHING)
         state = step.state.join(model.start(memory, targets)).select(torch.zeros(6, 2, dtype=torch.long, device=device))
         last = model.step(torch.ones(6, 2, dtype=torch.long, device=device), state)

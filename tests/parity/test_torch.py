@@ -95,13 +95,13 @@ def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> N
 
 def test_multi_head_attention_equals_torch() -> None:
     ours, theirs = (
-        MultiHeadAttention(12, 3, score=ScaledDot()).double(),
+        MultiHeadAttention(12, 3).double(),
         nn.MultiheadAttention(12, 3, batch_first=True).double(),
     )
     copy_attention(ours, theirs)
     query, memory = torch.randn(2, 5, 12).double().requires_grad_(), torch.randn(2, 7, 12).double().requires_grad_()
     allow = masks.first(torch.tensor([7, 4]), 7)
-    mine, _ = ours.attend(ours.queries(query), *ours.keys_values(memory), allow[:, None, None], None)
+    mine = ours(query, memory, allow[:, None, None])
     other, _ = theirs(query, memory, memory, key_padding_mask=~allow)  # their True hides
     assert_same(mine, other, (query, query), (memory, memory), (ours.output.weight, theirs.out_proj.weight))
 
@@ -113,7 +113,8 @@ def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
         copy_attention(ours.cross, theirs.multihead_attn)
     theirs.linear1.load_state_dict(ours.feed_forward[0].state_dict())
     theirs.linear2.load_state_dict(ours.feed_forward[3].state_dict())
-    for number, norm in enumerate(ours.norms, start=1):
+    cross = [ours.cross_norm] if hasattr(ours, "cross") else []
+    for number, norm in enumerate([ours.attention_norm, *cross, ours.feed_forward_norm], start=1):
         getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
 
 
@@ -130,10 +131,10 @@ def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
     source_ids[1, 4:] = 0
     allow = masks.not_padding(source_ids, 0)
 
-    def embed(table: nn.Embedding, ids: Tensor) -> Tensor:
+    def embed(table: nn.Module, ids: Tensor) -> Tensor:
         places = np.arange(ids.shape[1])[:, None] / 10000.0 ** (2 * np.arange(6) / 12)
         waves = np.stack([np.sin(places), np.cos(places)], axis=-1).reshape(-1, 12)
-        return table(ids) * math.sqrt(12) + torch.from_numpy(waves)
+        return table.tokens(ids) * math.sqrt(12) + torch.from_numpy(waves)
 
     other = theirs(
         embed(ours.source_embedding, source_ids),
@@ -146,8 +147,8 @@ def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
     assert_same(
         mine,
         ours.output(other),
-        (ours.source_embedding.weight, ours.source_embedding.weight),
-        (ours.target_embedding.weight, ours.target_embedding.weight),
+        (ours.source_embedding.tokens.weight, ours.source_embedding.tokens.weight),
+        (ours.target_embedding.tokens.weight, ours.target_embedding.tokens.weight),
         (ours.encoder[0].feed_forward[0].weight, theirs.encoder.layers[0].linear1.weight),
         (ours.decoder[2].cross.output.weight, theirs.decoder.layers[2].multihead_attn.out_proj.weight),
     )

@@ -133,7 +133,7 @@ def test_settings_are_changed_by_name() -> None:
     [
         (["train.stepz=3"], r"no setting 'train.stepz'; did you mean \"train.steps\"\?$"),
         (["train.steps"], r"--set train.steps: expected key=value"),
-        (["qqq=3"], r"no setting 'qqq'; expected one of seed, data.source, data.target, .*train.clip$"),
+        (["qqq=3"], r"no setting 'qqq'; expected one of seed, data.source, data.target, .*train.clip, train.entropy_bonus$"),
         (["train.steps=many"], r"--set train.steps: input should be a valid integer.*got 'many'"),
         (["train.steps=0"], r"--set train.steps: input should be greater than or equal to 1, got '0'"),
         (
@@ -146,7 +146,7 @@ def test_settings_are_changed_by_name() -> None:
         ),
         (
             ["model.kind=transformer", "model.heads=3"],
-            r"--set model: width 128 is odd or does not split into 3 heads; try width=132",
+            r"--set model: width 128 does not split into 3 heads; try width=132",
         ),
         (["model.kind=transformer", "model.heads=0"], r"--set model: heads is 0, expected 1 or more"),
         (["model.encoder_layers=0"], r"--set model: encoder_layers is 0, expected 1 or more"),

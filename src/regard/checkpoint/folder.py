@@ -27,6 +27,7 @@ from torch import Tensor
 
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+from regard.layers.scores import SCORES, ScoreMaker
 from regard.models.build import SETTINGS, Model, ModelSettings, build
 
 FORMAT = 1
@@ -101,8 +102,8 @@ def check_place(folder: Path, *, replace: bool) -> None:
         raise UserError(f"{folder} cannot be written: {error.strerror}; choose another place with --out") from None
 
 
-def load(folder: Path) -> Saved:
-    """Reads a folder back. Anything missing, damaged or left over is an error."""
+def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
+    """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
     config = _read_config(folder)
     content = {name: _read_checked(folder / name, config["sha256"][name]) for name in (WEIGHTS, SOURCE, TARGET)}
     settings = _read_settings(folder, config["model"])
@@ -110,7 +111,12 @@ def load(folder: Path) -> Saved:
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(f"{folder / CONFIG} speaks of vocabularies {config['vocabulary']}, but the tokenizers hold {sizes}")
-    model = build(settings, len(source), len(target))
+    if settings.score not in SCORES and settings.score not in (scores or {}):
+        raise UserError(
+            f"{folder} needs the score {settings.score!r}, which is not part of regard: load it with "
+            f'regard.load(…, scores={{"{settings.score}": …}}), or with --score file.py:Class'
+        )
+    model = build(settings, len(source), len(target), scores)
     try:
         model.load_state_dict(_finite(folder, load_tensors(content[WEIGHTS])), strict=True)
     except (SafetensorError, RuntimeError) as error:

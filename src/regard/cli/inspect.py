@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Threads, make_console, prepare
+from regard.cli.options import Device, Score, Threads, make_console, own_score, prepare
 
 
 def inspect(
@@ -14,6 +14,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="Also draw a picture: .png, .svg or .pdf.", show_default=False)] = None,
     kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
     layer: Annotated[int, typer.Option(help="Which layer; -1 is the last.")] = -1,
+    score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -30,7 +31,7 @@ def inspect(
     if out is not None:
         check_drawing(out)
     prepare(device, threads)
-    result = regard.load(model, device=device)(text)
+    result = regard.load(model, device=device, scores=own_score(score))(text)
     attention = result.attention(kind, layer)  # type: ignore[arg-type]
     console = make_console()
     console.print(f"{text} -> {result.text}\n")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Set, Threads, make_console, prepare
+from regard.cli.options import Device, Score, Set, Threads, make_console, own_score, prepare
 from regard.errors import UserError
 
 
@@ -13,6 +13,7 @@ def train(
     pairs: Annotated[Path, typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz.")],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
     set_: Set = None,
+    score: Score = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model folder if it exists.")] = False,
     device: Device = "auto",
     threads: Threads = None,
@@ -28,14 +29,15 @@ def train(
 
     console = make_console()
     folder.check_place(out, replace=overwrite)
-    settings = override(suggest(corpus.pairs), set_ or [])
+    scores = own_score(score)
+    settings = override(suggest(corpus.pairs), [*(set_ or []), *(f"model.score={name}" for name in scores)], scores)
     chosen = prepare(device, threads)
     if corpus.num_empty:
         console.print(f"{pairs}: {corpus.num_empty:,} lines left out because a side is empty")
     console.print(f"settings, chosen from the data; change any with --set:\n{describe(settings)}")
     learning, held_out = hold_out(corpus.pairs, settings.data.held_out)
     try:
-        trained = run(corpus.name, learning, held_out, settings, console, chosen)
+        trained = run(corpus.name, learning, held_out, settings, console, chosen, scores)
     except KeyboardInterrupt:
         raise UserError("interrupted; nothing was saved") from None
     folder.save(trained.saved, out, replace=overwrite)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Threads, prepare
+from regard.cli.options import Device, Score, Threads, own_score, prepare
 from regard.errors import UserError
 
 
@@ -28,6 +28,7 @@ def groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     max_length: Annotated[int, typer.Option(min=1, help="Stop an output after this many tokens.")] = 256,
+    score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -39,7 +40,7 @@ def translate(
     from regard.data.corpus import decode_lines
 
     prepare(device, threads)
-    translator = regard.load(model, device=device)
+    translator = regard.load(model, device=device, scores=own_score(score))
     unknown: Counter[str] = Counter()
     num_stopped = 0
     lines = decode_lines(sys.stdin.buffer, "standard input")

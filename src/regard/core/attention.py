@@ -1,9 +1,10 @@
-"""Attention as functions: scores -> weights -> context. No weights of their own, no randomness, no state.
+"""Attention as functions: scores -> weights -> context. No weights of their own, no hidden randomness, no state.
 
     weights = normalise(score(Q, K))        output_i = Σ_j weights_ij · v_j
 
 Shapes: query (..., Lq, dq), key (..., Lk, dk), value (..., Lk, dv), allow (..., Lq, Lk); the leading dimensions broadcast.
-`prepared` is what a Score made of the keys (`Score.prepare`), once per source.
+`prepared` is what a Score made of the keys (`Score.prepare`), once per source. It and the values may have fewer heads
+(axis -3) than the queries, if their number divides: then each serves a group of query heads (Ainslie et al. 2023).
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.contracts import Edit, Kind, Look, Score, Seen
+from regard.contracts import Score
+from regard.core import masks
+from regard.core.rule import Rule
+from regard.core.weights import HARD, Choice
 
 TILE = 1 << 22
 """How many numbers a tile of the plain path may hold at its widest (16 MB in float32)."""
@@ -46,6 +50,7 @@ class ScaledDot(Score):
 
     divide_by: float | Literal["√d", "d"] = "√d"
     name = "scaled_dot"
+    rotary = True
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         query, prepared, scale = self.as_dot(query, prepared)
@@ -57,36 +62,102 @@ class ScaledDot(Score):
         return query, prepared, 1.0 / divisor
 
 
-def normalise(scores: Tensor, allow: Tensor | None = None) -> Tensor:
-    """How much each query looks at each key: softmax over the allowed keys. A row with nothing allowed gives zeros, not NaN."""
-    if allow is None:
-        return scores.softmax(-1)
-    filled = scores.masked_fill(~allow, torch.finfo(scores.dtype).min)
-    return filled.softmax(-1).masked_fill(~allow, 0.0)
-
-
 # --- the public functions ----------------------------------------------------------------------------------------------------
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
-    """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given."""
-    score = ScaledDot() if score is None else score
-    check_score(score)
+@dataclass(frozen=True)
+class Attended:
+    """What came of attention.
+
+    context (..., Lq, dv).  log_prob, entropy (..., Lq): of the decision of every query, where attention is hard.
+    weights (..., Lq, Lk): where a Look asked for them.
+    """
+
+    context: Tensor
+    log_prob: Tensor | None = None
+    entropy: Tensor | None = None
+    weights: Tensor | None = None
+
+
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score | None = None,
+    allow: Tensor | None = None,
+    choice: Literal["soft", "sum"] = "soft",
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Tensor: ...
+
+
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score | None = None,
+    allow: Tensor | None = None,
+    choice: Literal["one", "gates"],
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Attended: ...
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score | None = None,
+    allow: Tensor | None = None,
+    choice: Choice = "soft",
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Tensor | Attended:
+    """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given.
+
+    choice: "soft" (softmax), "sum" (Σ_j f(q, k_j) v_j, no normaliser), "one" (a single key) or "gates" (each key alone). The
+    last two give `Attended`, with the log-probability and entropy of each decision for a policy gradient
+    (`regard.losses.policy_gradient`); they are drawn with the generator, or arg-max without one. No gradient runs straight
+    through a decision. dropout leaves out weights and needs a generator.
+    """
+    rule = Rule(ScaledDot() if score is None else score, allow, choice=choice, dropout=dropout, generator=generator)
+    rule.check()
     check_shapes(query, key, value, allow)
-    return mix(query, score.prepare(key), value, score=score, allow=allow)
+    attended = mix(query, prepare(rule.score, key, allow), value, rule)
+    return attended if choice in HARD else attended.context
 
 
-def attention_weights(query: Tensor, key: Tensor, *, score: Score | None = None, allow: Tensor | None = None) -> Tensor:
-    """The weights themselves: (..., Lq, Lk). Rows sum to 1, except those with no key allowed, which are 0."""
-    score = ScaledDot() if score is None else score
-    check_score(score)
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    *,
+    score: Score | None = None,
+    allow: Tensor | None = None,
+    choice: Choice = "soft",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The weights themselves: (..., Lq, Lk). Soft ones sum to 1 in every row, except those with no key allowed, which are 0."""
+    rule = Rule(ScaledDot() if score is None else score, allow, choice=choice, generator=generator)
+    rule.check()
     check_shapes(query, key, None, allow)
-    return weigh(query, score.prepare(key), score=score, allow=allow)
+    return weigh(query, prepare(rule.score, key, allow), rule)
 
 
-def check_score(score: Score) -> None:
-    if not isinstance(score, Score):
-        raise TypeError(f"score is {score!r}, expected a Score such as regard.scores.General(query_width, key_width)")
+def prepare(score: Score, key: Tensor, allow: Tensor | None) -> Tensor:
+    """What a score makes of the keys. A key that no query may see is not there, so it does not count as a place."""
+    if not score.by_place:
+        return score.prepare(key)
+    if allow is None:
+        places = torch.arange(key.shape[-2], device=key.device)
+    else:
+        places = masks.places(allow.any(-2).expand(*allow.shape[:-2], key.shape[-2]))
+    lead = torch.broadcast_shapes(places.shape[:-1], key.shape[:-2])
+    return score.prepare(key, places.expand(*lead, -1))
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
@@ -126,25 +197,56 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
 # --- one place that chooses the path -----------------------------------------------------------------------------------------
 
 
-def mix(query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: Tensor | None) -> Tensor:
-    """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain in tiles."""
-    dot = score.as_dot(query, prepared)
-    if dot is not None:
-        return _fused(*dot, value, allow)
+def mix(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:
+    """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain in tiles.
 
-    def plain(query: Tensor, allow: Tensor | None) -> Tensor:
-        return normalise(score.scores(query, prepared), allow) @ value
+    What leaves the fused kernel: scores that have no such form, decisions, sums, and dropout (with which torch's own function
+    leaves it too, without a word).
+    """
+    rule = rule.without_unknown(prepared)
+    dot = rule.score.as_dot(query, prepared) if rule.choice == "soft" and not rule.dropout else None
+    if dot is None:
+        return _plain(query, prepared, value, rule)
+    if rule.nearness is None:
+        return Attended(_fused(*dot, value, rule.allow))
+    query, key, scale = dot
 
-    return _in_tiles(plain, query, prepared, score, allow)
+    def fused(part: slice, seed: int | None) -> Tensor:
+        return _fused(query[..., part, :], key, scale, value, rule.bias_rows(part).to(query.dtype))
+
+    return Attended(_in_tiles(fused, query, prepared, rule))
 
 
-def weigh(query: Tensor, prepared: Tensor, *, score: Score, allow: Tensor | None) -> Tensor:
+def weigh(query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
     """`attention_weights` for keys that are prepared already. The matrix is wanted, but what leads to it comes in tiles."""
+    rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
 
-    def plain(query: Tensor, allow: Tensor | None) -> Tensor:
-        return normalise(score.scores(query, prepared), allow)
+    def weights(part: slice, seed: int | None) -> Tensor:
+        return rule.decide(query, prepared, part, seed).weights
 
-    return _in_tiles(plain, query, prepared, score, allow)
+    return _in_tiles(weights, query, prepared, rule)
+
+
+def _plain(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:
+    prepared, value = same_heads(prepared, query), same_heads(value, query)
+
+    def context(part: slice, seed: int | None) -> Tensor:
+        decided = rule.decide(query, prepared, part, seed)
+        mixed = rule.dropped(decided.weights, seed) @ value
+        if decided.log_prob is None or decided.entropy is None:
+            return mixed
+        return torch.cat((mixed, torch.stack((decided.log_prob, decided.entropy), dim=-1)), dim=-1)  # one tensor per tile
+
+    together = _in_tiles(context, query, prepared, rule)
+    if rule.choice not in HARD:
+        return Attended(together)
+    return Attended(together[..., :-2], together[..., -2], together[..., -1])
+
+
+def same_heads(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values with fewer heads than the queries, repeated for each head of their group."""
+    heads, groups = (tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, x))
+    return x.repeat_interleave(heads // groups, dim=-3) if 1 < groups < heads else x
 
 
 def leading_shape(*tensors: Tensor) -> torch.Size:
@@ -153,9 +255,21 @@ def leading_shape(*tensors: Tensor) -> torch.Size:
     return shape
 
 
-def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, allow: Tensor | None) -> Tensor:
-    """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros."""
-    lead = leading_shape(query, key, value) if allow is None else leading_shape(query, key, value, allow)
+def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None) -> Tensor:
+    """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros.
+
+    `mask` is boolean (True = may attend) or is added to the scores. Where several heads of the queries share their keys, they
+    become rows of one head: no key is copied.
+    """
+    heads = query.shape[-3] if query.dim() > 2 else 1
+    groups = key.shape[-3] if key.dim() > 2 and value.dim() > 2 and key.shape[-3] == value.shape[-3] else heads
+    if 0 < groups < heads:
+        query = _fold(query, groups)
+        if mask is not None and mask.shape[-2] > 1:
+            shared = mask.dim() < 3 or mask.shape[-3] == 1
+            mask = mask.repeat(*[1] * (mask.dim() - 2), heads // groups, 1) if shared else _fold(mask, groups)
+        return _unfold(_fused(query, key, scale, value, mask), heads)
+    lead = leading_shape(query, key, value) if mask is None else leading_shape(query, key, value, mask)
     num_queries, num_keys, width = query.shape[-2], key.shape[-2], value.shape[-1]
     if 0 in (*lead, num_queries, num_keys):  # nothing to mix
         return value.new_zeros(*lead, num_queries, width)
@@ -164,91 +278,43 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, allow: Tenso
     def four(tensor: Tensor) -> Tensor:
         return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
-    if allow is not None:
-        shared = allow.dim() < 3 or allow.shape[-3] == 1  # one mask for all heads stays one
-        allow = allow.expand(*lead[:-1], 1 if shared else heads, *allow.shape[-2:])
-        allow = allow.reshape(batch, allow.shape[-3], *allow.shape[-2:])
+    if mask is not None:
+        shared = mask.dim() < 3 or mask.shape[-3] == 1  # one mask for all heads stays one
+        mask = mask.expand(*lead[:-1], 1 if shared else heads, *mask.shape[-2:])
+        mask = mask.reshape(batch, mask.shape[-3], *mask.shape[-2:])
     if query.shape[-1] != width:  # the fast kernels also want one width; zeros add nothing to a dot product
         widest = max(query.shape[-1], width)
         query, key, value = (F.pad(tensor, (0, widest - tensor.shape[-1])) for tensor in (query, key, value))
-    context = F.scaled_dot_product_attention(four(query), four(key), four(value), attn_mask=allow, scale=scale)
+    context = F.scaled_dot_product_attention(four(query), four(key), four(value), attn_mask=mask, scale=scale)
     return context[..., :width].reshape(*lead, num_queries, width)
 
 
-def _in_tiles(
-    plain: Callable[[Tensor, Tensor | None], Tensor], query: Tensor, prepared: Tensor, score: Score, allow: Tensor | None
-) -> Tensor:
-    """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again."""
-    numbers_per_row = leading_shape(query, prepared).numel() * prepared.shape[-2] * score.numbers_per_pair
+def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
+    """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again.
+
+    A tile that needs random numbers gets a seed, so that it draws the same ones again.
+    """
+    lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
+    numbers_per_row = lead.numel() * prepared.shape[-2] * rule.score.numbers_per_pair
     rows = max(1, TILE // max(1, numbers_per_row))
     num_queries = query.shape[-2]
-    if num_queries <= rows:
-        return plain(query, allow)
     tiles = []
-    for start in range(0, num_queries, rows):
+    for start in range(0, max(1, num_queries), rows):
         part = slice(start, start + rows)
-        tile_allow = allow if allow is None or allow.shape[-2] == 1 else allow[..., part, :]
-        if torch.is_grad_enabled():
-            tiles.append(checkpoint(plain, query[..., part, :], tile_allow, use_reentrant=False, preserve_rng_state=False))
+        seed = rule.draw_seed()
+        if rows < num_queries and torch.is_grad_enabled():
+            tiles.append(checkpoint(compute, part, seed, use_reentrant=False, preserve_rng_state=False))
         else:
-            tiles.append(plain(query[..., part, :], tile_allow))
-    return torch.cat(tiles, dim=-2)
+            tiles.append(compute(part, seed))
+    return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=-2)
 
 
-# --- attention under a Look --------------------------------------------------------------------------------------------------
+def _fold(x: Tensor, groups: int) -> Tensor:
+    """(..., H, L, d) -> (..., G, H/G · L, d)."""
+    folded: Tensor = x.unflatten(-3, (groups, -1)).flatten(-3, -2)
+    return folded
 
 
-def watched(
-    query: Tensor, prepared: Tensor, value: Tensor, *, score: Score, allow: Tensor | None, look: Look | None
-) -> tuple[Tensor, Tensor | None]:
-    """`mix`, and the weights a Look asks for (None if it asks for none).
-
-    `look` is already narrowed to this place (`Look.at`). Read-only taps leave the output to the very same kernel.
-    """
-    if look is None:
-        return mix(query, prepared, value, score=score, allow=allow), None
-    if not (look.edits or look.grad):
-        with torch.no_grad():
-            weights = weigh(query, prepared, score=score, allow=allow)
-        return mix(query, prepared, value, score=score, allow=allow), weights
-    weights = weigh(query, prepared, score=score, allow=allow)
-    for edit in look.edits:
-        weights = _edited(weights, edit, allow)
-    return weights @ value, weights if look.grad else weights.detach()
-
-
-def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
-    forced = torch.zeros_like(weights_BHTS)
-    if edit.place is not None and edit.place < forced.shape[-1]:
-        forced[..., edit.place] = 1.0
-    if allow is not None:
-        forced = forced.masked_fill(~allow, 0.0)
-    if edit.head is None:
-        return forced
-    edited = weights_BHTS.clone()
-    edited[:, edit.head] = forced[:, edit.head]
-    return edited
-
-
-def record(weights_BHTS: Tensor | None, look: Look | None, kind: Kind, layer: int) -> tuple[Seen, ...]:
-    """The weights as `Seen`, one per tap, with only the heads and rows that the tap wants.
-
-    Under `grad` everything comes as the one tensor that the output was computed from: only that one has a gradient.
-    """
-    if weights_BHTS is None or look is None:
-        return ()
-    heads, rows = (tuple(range(size)) for size in weights_BHTS.shape[1:3])
-    wanted = dict.fromkeys(
-        (
-            heads if tap.head is None or look.grad else (heads[tap.head],),
-            rows if tap.rows is None or look.grad else tuple(rows[row] for row in tap.rows),
-        )
-        for tap in look.taps
-    )
-    return tuple(Seen(kind, layer, *part, _pick(_pick(weights_BHTS, 1, part[0]), 2, part[1])) for part in wanted)
-
-
-def _pick(tensor: Tensor, axis: int, numbers: tuple[int, ...]) -> Tensor:
-    if numbers == tuple(range(tensor.shape[axis])):
-        return tensor
-    return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
+def _unfold(x: Tensor, heads: int) -> Tensor:
+    unfolded: Tensor = x.unflatten(-2, (heads // x.shape[-3], -1)).flatten(-4, -3)
+    return unfolded

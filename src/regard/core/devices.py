@@ -20,3 +20,10 @@ def choose_device(name: str) -> torch.device:
     if not available[name]:
         raise UserError(f"device {name!r} is not available on this machine; use --device auto")
     return torch.device(name)
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """The random numbers that `torch.manual_seed` seeds."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.mps._get_default_mps_generator() if device.type == "mps" else torch.default_generator

@@ -36,6 +36,11 @@ def first(lengths_B: Tensor, num_places: int) -> Tensor:
     return torch.arange(num_places, device=lengths_B.device) < lengths_B[:, None]
 
 
+def places(allow: Tensor) -> Tensor:
+    """The number of each real place among the real ones, from 0, wherever the padding stands; padding itself has 0."""
+    return (allow.cumsum(-1) - 1) * allow
+
+
 def both(one: Tensor, other: Tensor) -> Tensor:
     """Allowed by both masks."""
     return one & other

@@ -61,14 +61,22 @@ def raw_index(places: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
 def one_hot(places: Tensor, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """φ(i) = e_i. A place outside 0 … width − 1 is an error; in an exported graph, which cannot ask, it gives zeros."""
     hot = places.unsqueeze(-1) == torch.arange(width, device=places.device)
-    # meta and fake tensors hold no numbers, and tracing must not look at them
-    readable = not torch.compiler.is_compiling() and places.untyped_storage().device.type != "meta"
-    if readable and not (known := hot.any(-1)).all():
+    if _readable(places) and not (known := hot.any(-1)).all():
         raise ValueError(
             f"place {places[~known][0].item()} has no one-hot vector of width {width}, for places 0 to {width - 1}; "
             "make the width larger or the input shorter"
         )
     return hot.to(dtype)
+
+
+def num_places(places: Tensor) -> int:
+    """The largest number plus one; 0 where there is none to read."""
+    return int(places.max()) + 1 if places.numel() and _readable(places) else 0
+
+
+def _readable(places: Tensor) -> bool:
+    """Meta and fake tensors hold no numbers, and tracing must not look at them."""
+    return not torch.compiler.is_compiling() and places.untyped_storage().device.type != "meta"
 
 
 # --- places inside attention -------------------------------------------------------------------------------------------------

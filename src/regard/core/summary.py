@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.contracts import Score
-from regard.core.attention import ScaledDot, check_score, check_shapes, leading_shape
+from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare
+from regard.core.rule import Rule
 
 TILE = 1 << 19
 """How many weights are computed at a time: 2 MB in float32. Larger tiles are slower at L = 2048, smaller ones at 8192."""
@@ -32,15 +33,16 @@ class Summary:
 @torch.no_grad()
 def summarise(query: Tensor, key: Tensor, *, top: int = 8, score: Score | None = None, allow: Tensor | None = None) -> Summary:
     """Exact figures about `attention_weights(query, key, …)` in memory O(Lq·top + Lk), worked off in tiles of query rows."""
-    score = ScaledDot() if score is None else score
-    check_score(score)
+    rule = Rule(ScaledDot() if score is None else score, allow)
+    rule.check()
     check_shapes(query, key, None, allow)
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     if not 1 <= top <= num_keys:
         raise ValueError(f"top is {top}, but there are {num_keys} keys; expected 1 to {num_keys}")
-    prepared = score.prepare(key)
-    lead = leading_shape(query, prepared) if allow is None else leading_shape(query, prepared, allow)
-    rows = max(1, TILE // max(1, lead.numel() * num_keys * score.numbers_per_pair))
+    prepared = prepare(rule.score, key, allow)
+    rule = rule.without_unknown(prepared)
+    lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
+    rows = max(1, TILE // max(1, lead.numel() * num_keys * rule.score.numbers_per_pair))
     found = Summary(  # made before the loop: small results between large tiles would leave holes that no tile fits into again
         top_weights=query.new_empty(*lead, num_queries, top),
         top_keys=query.new_empty(*lead, num_queries, top, dtype=torch.long),
@@ -49,8 +51,7 @@ def summarise(query: Tensor, key: Tensor, *, top: int = 8, score: Score | None =
     )
     for start in range(0, num_queries, rows):
         part = slice(start, start + rows)
-        tile_allow = allow if allow is None or allow.shape[-2] == 1 else allow[..., part, :]
-        _add_tile(found, part, score.scores(query[..., part, :], prepared), tile_allow)
+        _add_tile(found, part, rule.score.scores(query[..., part, :], prepared), rule.allow_rows(part))
     return found
 
 

@@ -1,45 +1,130 @@
-"""Multi-head attention: projections around the function in core/attention.py."""
+"""Multi-head attention: projections around the functions in core/attention.py."""
 
+from __future__ import annotations
+
+import torch
 from torch import Tensor, nn
 
 from regard.contracts import Look, Score
-from regard.core.attention import watched
+from regard.core.attention import Attended, ScaledDot
+from regard.core.looking import watched
+from regard.core.positions import Layout, alibi_slopes, rotate
+from regard.core.rule import Nearness, Rule
 
-# B batch  L any length  H heads  D model width  d width of one head
+# B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
+# d width of one head's queries and keys
 
 KeysValues = tuple[Tensor, Tensor]
-"""(prepared keys, values) of an attended sequence, (B, H, L, ·)."""
+"""(prepared keys, values) of an attended sequence, (B, G, L, ·)."""
 
 
 class MultiHeadAttention(nn.Module):
     """H independent attentions, side by side (Vaswani et al. 2017, 3.2.2). One wide matrix split = H small ones.
 
-    The parts are separate, because a decoder projects the source's keys and values once and its queries at every step.
+    The parts are separate, because a decoder projects the source's keys and values once and its queries at every step;
+    calling the layer does it all.
+
+    width: of the queries' sequence and of the output. memory_width: of the attended sequence; default: the same.
+    key_dim, value_dim: of one head; default: width / heads, and key_dim.
+    kv_heads: keys and values have fewer heads, each of which serves a group of query heads; default: as many.
+    project_values=False: the values are the attended states themselves. project_output=False: the heads' contexts side by side.
+    rotary: queries and keys are turned by their places, in pairs of this layout. alibi: near keys count more. Both are for
+    self-attention.
     """
 
-    def __init__(self, width: int, heads: int, *, score: Score) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        score: Score | None = None,
+        memory_width: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        kv_heads: int | None = None,
+        bias: bool = True,
+        project_values: bool = True,
+        project_output: bool = True,
+        rotary: Layout | None = None,
+        alibi: bool = False,
+    ) -> None:
         super().__init__()
-        self.heads = heads
-        self.score = score
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.output = nn.Linear(width, width)
+        if key_dim is None and width % heads:
+            raise ValueError(
+                f"width {width} does not split into {heads} heads; choose a multiple of {heads}, or give key_dim, "
+                "the width of one head"
+            )
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        if heads % self.kv_heads:
+            raise ValueError(
+                f"{heads} heads do not fall into groups for {kv_heads} heads of keys and values; expected a divisor"
+            )
+        self.score = ScaledDot() if score is None else score
+        if rotary and not self.score.rotary:
+            raise ValueError(
+                f"rotary positions turn queries and keys, which makes sense for dot products and distances, but the score is "
+                f"{self.score.name!r}; use another score such as scaled_dot, or positions that are added to the tokens"
+            )
+        self.rotary = rotary
+        memory_width, key_dim = memory_width or width, key_dim or width // heads
+        value_dim = (value_dim or key_dim) if project_values else memory_width
+        self.query = nn.Linear(width, heads * key_dim, bias=bias)
+        self.key = nn.Linear(memory_width, self.kv_heads * key_dim, bias=bias) if self.score.by_content else None
+        self.value = nn.Linear(memory_width, self.kv_heads * value_dim, bias=bias) if project_values else None
+        self.output = nn.Linear(heads * value_dim, width, bias=bias) if project_output else nn.Identity()
+        self.slopes_H: Tensor | None
+        self.register_buffer("slopes_H", alibi_slopes(heads).float() if alibi else None, persistent=False)
 
-    def split(self, x_BLD: Tensor) -> Tensor:
-        x_BLHd: Tensor = x_BLD.unflatten(-1, (self.heads, -1))
-        return x_BLHd.transpose(-2, -3)
+    def forward(self, x_BLD: Tensor, memory_BLE: Tensor | None = None, allow: Tensor | None = None) -> Tensor:
+        """Self-attention, or attention to another sequence. allow broadcasts to (B, H, Lq, Lk)."""
+        memory_BLE = x_BLD if memory_BLE is None else memory_BLE
+        attended = self.attend(self.queries(x_BLD), *self.keys_values(memory_BLE), allow, None)
+        return attended.context
 
-    def queries(self, x_BLD: Tensor) -> Tensor:
-        return self.split(self.query(x_BLD))
+    def queries(self, x_BLD: Tensor, places_BL: Tensor | None = None) -> Tensor:
+        return self._placed(self.query(x_BLD).unflatten(-1, (self.heads, -1)).transpose(-2, -3), places_BL)
 
-    def keys_values(self, x_BLD: Tensor) -> KeysValues:
-        """All that depends on the attended sequence alone."""
-        return self.score.prepare(self.split(self.key(x_BLD))), self.split(self.value(x_BLD))
+    def keys_values(self, x_BLE: Tensor, places_BL: Tensor | None = None) -> KeysValues:
+        """All that depends on the attended sequence alone. Places count from 0 unless they are given."""
+        key_BGLd, value_BGLv = self._heads(self.key, x_BLE), self._heads(self.value, x_BLE)
+        if not self.score.by_place:
+            return self._placed(self.score.prepare(key_BGLd), places_BL), value_BGLv
+        places = _places(x_BLE) if places_BL is None else places_BL.unsqueeze(-2)
+        return self.score.prepare(key_BGLd, places.expand(key_BGLd.shape[:-1])), value_BGLv
+
+    def _heads(self, projection: nn.Linear | None, x_BLE: Tensor) -> Tensor:
+        """(B, G, L, ·). What is not projected is the same for all heads."""
+        if projection is None:
+            return x_BLE.unsqueeze(-3).expand(*x_BLE.shape[:-2], self.kv_heads, *x_BLE.shape[-2:])
+        x_BLGd: Tensor = projection(x_BLE).unflatten(-1, (self.kv_heads, -1))
+        return x_BLGd.transpose(-2, -3)
+
+    def _placed(self, x_BHLd: Tensor, places_BL: Tensor | None) -> Tensor:
+        if not self.rotary:
+            return x_BHLd
+        return rotate(x_BHLd, _places(x_BHLd) if places_BL is None else places_BL.unsqueeze(-2), layout=self.rotary)
 
     def attend(
-        self, query_BHLd: Tensor, prepared: Tensor, value: Tensor, allow: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """(output_BLD, the weights that a look asked for)."""
-        context_BHLd, weights = watched(query_BHLd, prepared, value, score=self.score, allow=allow, look=look)
-        return self.output(context_BHLd.transpose(-2, -3).flatten(-2)), weights
+        self,
+        query_BHLd: Tensor,
+        prepared: Tensor,
+        value: Tensor,
+        allow: Tensor | None,
+        look: Look | None,
+        places: tuple[Tensor, Tensor] | None = None,
+    ) -> Attended:
+        """The output as context, and the weights that a look asked for.
+
+        places: the numbers of the queries and of the keys, (B or 1, L) each; only ALiBi asks for them.
+        """
+        nearness = None
+        if self.slopes_H is not None:
+            query_places, key_places = places or (_places(query_BHLd), _places(prepared))
+            nearness = Nearness(self.slopes_H.to(query_BHLd.dtype), query_places.unsqueeze(-2), key_places.unsqueeze(-2))
+        attended = watched(query_BHLd, prepared, value, Rule(self.score, allow, nearness), look)
+        context_BLD = self.output(attended.context.transpose(-2, -3).flatten(-2))
+        return Attended(context_BLD, weights=attended.weights)
+
+
+def _places(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[-2], device=x.device)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from regard.contracts import Look, Score
+from regard.contracts import Look
+from regard.core.attention import Attended
 from regard.layers.attention import KeysValues, MultiHeadAttention
 
 # B batch  S source places  R rows: the places of a target sequence, or the hypotheses of one step  D width
 
-LookBack = Callable[[MultiHeadAttention, Tensor], tuple[Tensor, Tensor | None]]
-"""How a decoder layer attends to what came before, in a whole sequence or through a cache: (attention, x) -> (x, weights)."""
+LookBack = Callable[[MultiHeadAttention, Tensor], Attended]
+"""How a decoder layer attends to what came before, in a whole sequence or through a cache: (attention, x) -> Attended."""
 
 
 def feed_forward(width: int, inner: int, dropout: float) -> nn.Sequential:
@@ -21,36 +22,44 @@ def feed_forward(width: int, inner: int, dropout: float) -> nn.Sequential:
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, dropout: float, *, score: Score) -> None:
+    def __init__(self, width: int, inner: int, dropout: float, *, attention: MultiHeadAttention) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(width, heads, score=score)
-        self.feed_forward = feed_forward(width, inner, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x_BSD: Tensor, allow: Tensor, look: Look | None) -> tuple[Tensor, Tensor | None]:
-        inner = self.norms[0](x_BSD)
-        seen, weights = self.attention.attend(self.attention.queries(inner), *self.attention.keys_values(inner), allow, look)
-        x_BSD = x_BSD + self.dropout(seen)
-        return x_BSD + self.dropout(self.feed_forward(self.norms[1](x_BSD))), weights
-
-
-class DecoderLayer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, dropout: float, *, score: Score, cross_score: Score) -> None:
-        super().__init__()
-        self.attention = MultiHeadAttention(width, heads, score=score)
-        self.cross = MultiHeadAttention(width, heads, score=cross_score)
-        self.feed_forward = feed_forward(width, inner, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.attention, self.attention_norm = attention, nn.LayerNorm(width)
+        self.feed_forward, self.feed_forward_norm = feed_forward(width, inner, dropout), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x_BRD: Tensor, look_back: LookBack, source: KeysValues, allow: Tensor, look: Look | None
+        self, x_BSD: Tensor, allow: Tensor, places_BS: Tensor | None, look: Look | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(x, weights)."""
+        inner, attention = self.attention_norm(x_BSD), self.attention
+        keys, values = attention.keys_values(inner, places_BS)
+        attended = attention.attend(attention.queries(inner, places_BS), keys, values, allow, look)
+        x_BSD = x_BSD + self.dropout(attended.context)
+        return x_BSD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BSD))), attended.weights
+
+
+class DecoderLayer(nn.Module):
+    """Without `cross` there is no source: a layer of a language model."""
+
+    def __init__(
+        self, width: int, inner: int, dropout: float, *, attention: MultiHeadAttention, cross: MultiHeadAttention | None
+    ) -> None:
+        super().__init__()
+        self.attention, self.attention_norm = attention, nn.LayerNorm(width)
+        if cross is not None:
+            self.cross, self.cross_norm = cross, nn.LayerNorm(width)
+        self.feed_forward, self.feed_forward_norm = feed_forward(width, inner, dropout), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x_BRD: Tensor, look_back: LookBack, source: KeysValues | None, allow: Tensor | None, look: Look | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(x, weights of self-attention, weights of cross-attention). `source` holds the keys and values of the memory."""
-        context, self_weights = look_back(self.attention, self.norms[0](x_BRD))
-        x_BRD = x_BRD + self.dropout(context)
-        query = self.cross.queries(self.norms[1](x_BRD))
-        context, cross_weights = self.cross.attend(query, *source, allow, look)
-        x_BRD = x_BRD + self.dropout(context)
-        return x_BRD + self.dropout(self.feed_forward(self.norms[2](x_BRD))), self_weights, cross_weights
+        attended = look_back(self.attention, self.attention_norm(x_BRD))
+        x_BRD, cross_weights = x_BRD + self.dropout(attended.context), None
+        if source is not None:
+            query = self.cross.queries(self.cross_norm(x_BRD))
+            crossed = self.cross.attend(query, *source, allow, look)
+            x_BRD, cross_weights = x_BRD + self.dropout(crossed.context), crossed.weights
+        return x_BRD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BRD))), attended.weights, cross_weights

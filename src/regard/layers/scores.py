@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +14,21 @@ from torch import Tensor, nn
 
 from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores, same_width
-from regard.errors import did_you_mean
+from regard.core.positions import num_places
+from regard.errors import UserError, did_you_mean
 
-__all__ = ["SCORES", "Additive", "Cosine", "Distance", "Dot", "General", "ScaledDot", "check_score_name"]
+__all__ = [
+    "SCORES",
+    "Additive",
+    "Cosine",
+    "Distance",
+    "Dot",
+    "General",
+    "Location",
+    "ScaledDot",
+    "check_score_name",
+    "make_score",
+]
 
 
 class Dot(ScaledDot):
@@ -29,12 +44,13 @@ class General(nn.Module, Score):
     """sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths."""
 
     name = "general"
+    rotary = True
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
         self.weight = nn.Linear(key_width, query_width, bias=False)
 
-    def prepare(self, key: Tensor) -> Tensor:
+    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.weight(key)
         return prepared
 
@@ -73,7 +89,7 @@ class Additive(nn.Module, Score):
             score.v.copy_(v)
         return score
 
-    def prepare(self, key: Tensor) -> Tensor:
+    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.key(key)
         return prepared
 
@@ -87,8 +103,9 @@ class Cosine(Score):
 
     temperature: float = 0.1
     name = "cosine"
+    rotary = True
 
-    def prepare(self, key: Tensor) -> Tensor:
+    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
         return F.normalize(key, dim=-1)
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -105,6 +122,7 @@ class Distance(Score):
     """−‖s−h‖² / 2d: near is good. With keys of equal norm it is the dot product over d, up to a constant per query."""
 
     name = "distance"
+    rotary = True
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         query_, key_, scale = self.as_dot(query, prepared)
@@ -117,17 +135,96 @@ class Distance(Score):
         return F.pad(query, (0, 1), value=1.0), torch.cat((prepared, -norms), dim=-1), 1.0 / width
 
 
-SCORES: dict[str, Callable[[int, int, int], Score]] = {
-    "dot": lambda query_width, key_width, width: Dot(),
-    "scaled_dot": lambda query_width, key_width, width: ScaledDot(),
-    "general": lambda query_width, key_width, width: General(query_width, key_width),
+class Location(nn.Module, Score):
+    """softmax(W s) (Luong et al. 2015, eq. 9, "location"): where to look is read off the query; of a key only its place counts.
+
+    W has a row for each of the first `max_source` real places. The score of place j is W_j·s, so W_j is the prepared key.
+    A source with more places is an error, or, with beyond="ignore", those behind get no weight, and a warning says how many.
+    """
+
+    name = "location"
+    by_content = False
+    by_place = True
+
+    def __init__(self, query_width: int, max_source: int, beyond: Literal["error", "ignore"] = "error") -> None:
+        super().__init__()
+        if beyond not in ("error", "ignore"):
+            raise ValueError(f"beyond is {beyond!r}, expected error or ignore")
+        self.max_source = max_source
+        self.beyond = beyond
+        self.weight = nn.Parameter(torch.empty(max_source, query_width).uniform_(-(query_width**-0.5), query_width**-0.5))
+
+    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+        if places is None:
+            places = torch.arange(key.shape[-2], device=key.device)
+        if self.beyond == "error":
+            if (number := num_places(places)) > self.max_source:
+                raise UserError(
+                    f"there are {number} places, but this location score was made for {self.max_source}; "
+                    f'give shorter inputs, make it with max_source={number}, or with beyond="ignore"'
+                )
+            return F.embedding(places, self.weight)
+        behind = places >= self.max_source
+        if num_places(places) > self.max_source:
+            warnings.warn(
+                f"{int(behind.sum())} keys stand behind place {self.max_source}, the last one that this location score knows, "
+                "and are ignored",
+                stacklevel=2,
+            )
+        rows = F.embedding(places.clamp(max=self.max_source - 1), self.weight)
+        return torch.cat((rows, (~behind).unsqueeze(-1).to(rows.dtype)), dim=-1)  # the last column: known or not
+
+    def known(self, prepared: Tensor) -> Tensor | None:
+        return None if self.beyond == "error" else prepared[..., -1] > 0
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        query, prepared, _ = self.as_dot(query, prepared)
+        return query @ prepared.transpose(-1, -2)
+
+    def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
+        width = self.weight.shape[1]
+        if query.shape[-1] != width:
+            raise ValueError(f"queries have width {query.shape[-1]}, but this location score was made for {width}")
+        return query, prepared[..., :width], 1.0
+
+
+ScoreMaker = Callable[..., Score]
+"""A class or function that makes a score. Of the sizes of a model it gets those that its parameters name: `query_width`,
+`key_width`, `width` (an inner one), `max_source` (how many places there may be) and `beyond` (what to do with more)."""
+
+SCORES: dict[str, ScoreMaker] = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "general": General,
     "additive": Additive,
-    "cosine": lambda query_width, key_width, width: Cosine(),
-    "distance": lambda query_width, key_width, width: Distance(),
+    "location": Location,
+    "cosine": Cosine,
+    "distance": Distance,
 }
-"""name -> (query width, key width, inner width) -> Score."""
 
 
-def check_score_name(name: str) -> None:
-    if name not in SCORES:
-        raise ValueError(f"there is no score {name!r}; expected one of {', '.join(SCORES)}{did_you_mean(name, list(SCORES))}")
+def check_score_name(name: str, own: Collection[str] | None = None) -> None:
+    known = [*SCORES, *(own or ())]
+    if name not in known:
+        raise UserError(
+            f"there is no score {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}; "
+            f'a score of your own comes along as scores={{"{name}": …}}, or with --score file.py:Class'
+        )
+
+
+def make_score(name: str, own: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
+    """The score of this name, ours or one of the user's own, made for these sizes."""
+    check_score_name(name, own)
+    makers = {**SCORES, **(own or {})}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [one for one in inspect.signature(makers[name]).parameters.values() if one.kind not in variadic]
+    lacking = [one.name for one in parameters if one.default is one.empty and one.name not in sizes]
+    if lacking:
+        raise UserError(
+            f"the score {name!r} cannot be made: it wants {', '.join(lacking)}, but a model can only tell {', '.join(sizes)}; "
+            "give the others default values"
+        )
+    score = makers[name](**{one.name: sizes[one.name] for one in parameters if one.name in sizes})
+    if not isinstance(score, Score):
+        raise UserError(f"the score {name!r} is a {type(score).__name__}, expected a subclass of regard.Score")
+    return score

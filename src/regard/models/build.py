@@ -1,7 +1,10 @@
 """From settings to a model. A new family enters these two dictionaries with a line each."""
 
+from collections.abc import Mapping
+
 from torch import nn
 
+from regard.layers.scores import ScoreMaker
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 from regard.models.transformer import Transformer, TransformerSettings
 
@@ -14,8 +17,11 @@ SETTINGS: dict[str, type[ModelSettings]] = {"rnn": RnnSettings, "transformer": T
 MODELS: dict[type[ModelSettings], type[Model]] = {RnnSettings: RnnSeq2Seq, TransformerSettings: Transformer}
 
 
-def build(settings: ModelSettings, source_vocab: int, target_vocab: int) -> Model:
-    return MODELS[type(settings)](settings, source_vocab, target_vocab)  # type: ignore[arg-type]
+def build(
+    settings: ModelSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
+) -> Model:
+    """`scores` holds score functions of the user's own, by the names that settings may call them."""
+    return MODELS[type(settings)](settings, source_vocab, target_vocab, scores)  # type: ignore[arg-type]
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -7,17 +7,23 @@ The recurrence does not need c_t (no input feeding), so in training it runs as o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Memory, Seen, Source, State, Step
-from regard.core.attention import record, watched
+from regard.contracts import Decoded, Look, Memory, Source, State, Step
+from regard.core import masks
+from regard.core.attention import Attended
+from regard.core.devices import default_generator
+from regard.core.looking import record, watched
+from regard.core.rule import Rule
+from regard.core.weights import Choice
 from regard.errors import check_numbers
 from regard.layers.recurrent import BidirectionalGRU
-from regard.layers.scores import SCORES, check_score_name
+from regard.layers.scores import ScoreMaker, make_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  S source places  T target places  R rows: T or K  E memory width = D decoder width  A score width
@@ -32,10 +38,15 @@ class RnnSettings:
     decoder_layers: int = 1
     score: str = "additive"
     score_width: int = 64
+    choice: Choice = "soft"
+    """How scores become weights; hard attention (one, gates) is drawn in training and arg-max afterwards."""
+    max_places: int = 256
+    """How many source places the location score knows."""
+    beyond: Literal["error", "ignore"] = "error"
+    """What the location score does with more."""
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_score_name(self.score)
         check_numbers(self)
         if self.width % 2:
             raise ValueError(f"width {self.width} does not split into two directions; make it even")
@@ -50,7 +61,9 @@ class RnnState(Rows):
 
 
 class RnnSeq2Seq(nn.Module):
-    def __init__(self, settings: RnnSettings, source_vocab: int, target_vocab: int) -> None:
+    def __init__(
+        self, settings: RnnSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
+    ) -> None:
         super().__init__()
         width, dropout = settings.width, settings.dropout
         self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
@@ -59,7 +72,16 @@ class RnnSeq2Seq(nn.Module):
         self.bridge = nn.Linear(width, settings.decoder_layers * width)
         between = dropout if settings.decoder_layers > 1 else 0.0
         self.decoder = nn.GRU(settings.embedding, width, settings.decoder_layers, batch_first=True, dropout=between)
-        self.score = SCORES[settings.score](width, width, settings.score_width)
+        self.score = make_score(
+            settings.score,
+            scores,
+            query_width=width,
+            key_width=width,
+            width=settings.score_width,
+            max_source=settings.max_places,
+            beyond=settings.beyond,
+        )
+        self.choice = settings.choice
         self.combine = nn.Linear(2 * width, width)
         self.output = nn.Linear(width, target_vocab)
         self.dropout = nn.Dropout(dropout)
@@ -77,7 +99,7 @@ class RnnSeq2Seq(nn.Module):
             lengths_B = lengths_B + prefix_BP.shape[1]
         return RnnState(
             lengths_B=lengths_B,
-            prepared_BSA=self.score.prepare(memory.values_BSE),
+            prepared_BSA=self._prepare(memory),
             values_BSE=memory.values_BSE,
             allow_BS=memory.allow_BS,
             hidden_BKLD=hidden_LBD.transpose(0, 1).unsqueeze(1),
@@ -90,7 +112,7 @@ class RnnSeq2Seq(nn.Module):
         hidden_LND = state.hidden_BKLD.flatten(0, 1).transpose(0, 1).contiguous()
         query_N1D, hidden_LND = self._recur(ids_BK.reshape(-1, 1), hidden_LND)
         query_BKD = query_N1D.view(*ids_BK.shape, -1)
-        logits_BKV, seen = self._read(query_BKD, state.prepared_BSA, state.values_BSE, state.allow_BS, look)
+        decoded = self._read(query_BKD, state.prepared_BSA, state.values_BSE, state.allow_BS, look)
         following = RnnState(
             lengths_B=state.lengths_B + 1,
             prepared_BSA=state.prepared_BSA,
@@ -98,13 +120,11 @@ class RnnSeq2Seq(nn.Module):
             allow_BS=state.allow_BS,
             hidden_BKLD=hidden_LND.transpose(0, 1).unflatten(0, ids_BK.shape),
         )
-        return Step(logits_BKV, following, seen)
+        return Step(decoded.logits_BTV, following, decoded.seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
         query_BTD, _ = self._recur(ids_BT, self._first_hidden(memory))
-        prepared_BSA = self.score.prepare(memory.values_BSE)
-        logits_BTV, seen = self._read(query_BTD, prepared_BSA, memory.values_BSE, memory.allow_BS, look)
-        return Decoded(logits_BTV, seen=seen)
+        return self._read(query_BTD, self._prepare(memory), memory.values_BSE, memory.allow_BS, look)
 
     def _first_hidden(self, memory: Memory) -> Tensor:
         hidden_BLD: Tensor = self.bridge(memory.summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, -1))
@@ -114,18 +134,30 @@ class RnnSeq2Seq(nn.Module):
         states_BTD, hidden_LBD = self.decoder(self.dropout(self.target_embedding(ids_BT)), hidden_LBD)
         return states_BTD, hidden_LBD
 
+    def _prepare(self, memory: Memory) -> Tensor:
+        if self.score.by_place:
+            return self.score.prepare(memory.values_BSE, masks.places(memory.allow_BS))
+        return self.score.prepare(memory.values_BSE)
+
     def _read(
         self, query_BRD: Tensor, prepared_BSA: Tensor, values_BSE: Tensor, allow_BS: Tensor, look: Look | None
-    ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """Attends from every row, be it a place of a sequence or a hypothesis of a step. Axis 1 is the one head."""
+    ) -> Decoded:
+        """Attends from every row, be it a place of a sequence or a hypothesis of a step."""
         here = look.at("cross", 0, 1) if look else None
-        context_B1RE, weights_B1RS = watched(
-            query_BRD[:, None],
-            prepared_BSA[:, None],
-            values_BSE[:, None],
-            score=self.score,
-            allow=allow_BS[:, None, None],
-            look=here,
+        attended = self._attend(query_BRD, prepared_BSA, values_BSE, allow_BS, here)
+        mixed_BRD = self.combine(torch.cat((attended.context.squeeze(1), query_BRD), dim=-1)).tanh()
+        log_prob, entropy = attended.log_prob, attended.entropy
+        return Decoded(
+            self.output(self.dropout(mixed_BRD)),
+            None if log_prob is None else log_prob.squeeze(1),
+            None if entropy is None else entropy.squeeze(1),
+            record(attended.weights, here, "cross", 0),
         )
-        mixed_BRD = self.combine(torch.cat((context_B1RE.squeeze(1), query_BRD), dim=-1)).tanh()
-        return self.output(self.dropout(mixed_BRD)), record(weights_B1RS, here, "cross", 0)
+
+    def _attend(
+        self, query_BRD: Tensor, prepared_BSA: Tensor, values_BSE: Tensor, allow_BS: Tensor, look: Look | None
+    ) -> Attended:
+        """Axis 1 is the one head."""
+        generator = default_generator(query_BRD.device) if self.training else None
+        rule = Rule(self.score, allow_BS[:, None, None], choice=self.choice, generator=generator)
+        return watched(query_BRD[:, None], prepared_BSA[:, None], values_BSE[:, None], rule, look)

@@ -1,9 +1,9 @@
-"""The Transformer (Vaswani et al. 2017), pre-norm, with sinusoidal positions and a cache for decoding step by step."""
+"""The Transformer (Vaswani et al. 2017), pre-norm, with any positions and a cache for decoding step by step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
@@ -12,14 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Memory, Score, Seen, Source, State, Step
+from regard.contracts import Decoded, Look, Memory, Seen, Source, State, Step
 from regard.core import masks
-from regard.core.attention import record
-from regard.core.positions import sinusoidal
+from regard.core.attention import Attended
+from regard.core.looking import record
+from regard.core.positions import Layout
 from regard.errors import check_numbers
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer, EncoderLayer
-from regard.layers.scores import SCORES, check_score_name
+from regard.layers.embed import Positions, TokenEmbedding, check_positions
+from regard.layers.scores import ScoreMaker, make_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C places in the cache  H heads
@@ -39,14 +41,35 @@ class TransformerSettings:
     score: str = "scaled_dot"
     score_width: int = 32
     dropout: float = 0.1
+    positions: Positions = "sinusoidal"
+    join: Literal["added", "appended"] = "added"
+    """How positions join the tokens. Appended ones take `position_width` of the width; the tokens have the rest."""
+    position_width: int = 32
+    layout: Layout = "interleaved"
+    max_places: int = 256
+    """How many places learned positions and the location score know."""
+    beyond: Literal["error", "ignore"] = "error"
+    """What the location score does with more."""
+    key_dim: int | None = None
+    """Width of one head; by default width / heads."""
 
     def __post_init__(self) -> None:
-        check_score_name(self.score)
         check_numbers(self)
-        unit = math.lcm(2, self.heads)  # sinusoidal positions come in pairs
-        if self.width % unit:
+        check_positions(self.positions, self.width, self.appended)
+        if self.key_dim is None and self.width % self.heads:
+            unit = math.lcm(2, self.heads)  # sinusoids come in pairs
             better = -(-self.width // unit) * unit
-            raise ValueError(f"width {self.width} is odd or does not split into {self.heads} heads; try width={better}")
+            raise ValueError(f"width {self.width} does not split into {self.heads} heads; try width={better}, or give key_dim")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(f"rotary positions turn pairs, but a head has width {self.head_width}; make key_dim even")
+
+    @property
+    def appended(self) -> int:
+        return self.position_width if self.join == "appended" else 0
+
+    @property
+    def head_width(self) -> int:
+        return self.key_dim or self.width // self.heads
 
 
 @dataclass(kw_only=True)
@@ -77,37 +100,46 @@ class TransformerState(Rows):
 
 
 class Transformer(nn.Module):
-    def __init__(self, settings: TransformerSettings, source_vocab: int, target_vocab: int) -> None:
+    def __init__(
+        self,
+        settings: TransformerSettings,
+        source_vocab: int,
+        target_vocab: int,
+        scores: Mapping[str, ScoreMaker] | None = None,
+    ) -> None:
         super().__init__()
-        width, heads, inner = settings.width, settings.heads, settings.feed_forward
-
-        def score() -> Score:
-            return SCORES[settings.score](width // heads, width // heads, settings.score_width)
-
-        self.width = width
-        self.source_embedding = nn.Embedding(source_vocab, width)
-        self.target_embedding = nn.Embedding(target_vocab, width)
-        for embedding in (self.source_embedding, self.target_embedding):
-            nn.init.normal_(embedding.weight, std=width**-0.5)  # times √width: as large as the positions
+        width, inner, dropout = settings.width, settings.feed_forward, settings.dropout
+        embedding = partial(
+            TokenEmbedding,
+            width=width,
+            positions=settings.positions,
+            appended=settings.appended,
+            max_places=settings.max_places,
+            layout=settings.layout,
+        )
+        self.source_embedding, self.target_embedding = embedding(source_vocab), embedding(target_vocab)
         self.encoder = nn.ModuleList(
-            EncoderLayer(width, heads, inner, settings.dropout, score=score()) for _ in range(settings.encoder_layers)
+            EncoderLayer(width, inner, dropout, attention=_attention(settings, scores)) for _ in range(settings.encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            DecoderLayer(width, heads, inner, settings.dropout, score=score(), cross_score=score())
+            DecoderLayer(
+                width, inner, dropout, attention=_attention(settings, scores), cross=_attention(settings, scores, cross=True)
+            )
             for _ in range(settings.decoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(width)
         self.decoder_norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, target_vocab)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         places_S = torch.arange(source.values.shape[1], device=source.values.device)
-        x_BSD = self._embed(self.source_embedding, source.values, places_S)
+        x_BSD = self.dropout(self.source_embedding(source.values, places_S))
+        places_BS = self._places(source.allow)
         seen: tuple[Seen, ...] = ()
         for number, layer in enumerate(self.encoder):
             here = look.at("encoder", number, len(self.encoder)) if look else None
-            x_BSD, weights = layer(x_BSD, source.allow[:, None, None], here)
+            x_BSD, weights = layer(x_BSD, source.allow[:, None, None], places_BS, here)
             seen += record(weights, here, "encoder", number)
         x_BSD = self.encoder_norm(x_BSD)
         real_BS1 = source.allow.unsqueeze(-1)
@@ -137,7 +169,7 @@ class Transformer(nn.Module):
         state.check_ids(ids_BK)
         state.spend()
         cache = Cached(state)
-        x_BKD = self._embed(self.target_embedding, ids_BK, state.lengths_B[:, None])
+        x_BKD = self.dropout(self.target_embedding(ids_BK, state.lengths_B[:, None]))
         source = list(zip(state.source_keys, state.source_values, strict=True))
         logits_BKV, seen = self._decoder_stack(x_BKD, cache, source, state.allow_BS, look)
         return Step(logits_BKV, cache.following(), seen)
@@ -149,20 +181,20 @@ class Transformer(nn.Module):
     def _read(self, ids_BT: Tensor, memory: Memory, look: Look | None) -> tuple[Decoded, Causal]:
         num_places, device = ids_BT.shape[1], ids_BT.device
         looking = Causal(masks.causal(num_places, device=device))
-        x_BTD = self._embed(self.target_embedding, ids_BT, torch.arange(num_places, device=device))
+        x_BTD = self.dropout(self.target_embedding(ids_BT, torch.arange(num_places, device=device)))
         logits_BTV, seen = self._decoder_stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
         return Decoded(logits_BTV, seen=seen), looking
 
     def _source(self, memory: Memory) -> list[KeysValues]:
-        return [layer.cross.keys_values(memory.values_BSE) for layer in self._decoder_layers()]
+        places_BS = self._places(memory.allow_BS)
+        return [layer.cross.keys_values(memory.values_BSE, places_BS) for layer in self._decoder_layers()]
+
+    def _places(self, allow_BS: Tensor) -> Tensor | None:
+        """Where only real places count, their numbers; else None, which counts all: padding stands at the end."""
+        return masks.places(allow_BS) if next(self._decoder_layers()).cross.score.by_place else None
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         return iter(cast("Iterable[DecoderLayer]", self.decoder))
-
-    def _embed(self, embedding: nn.Embedding, ids: Tensor, places: Tensor) -> Tensor:
-        embedded: Tensor = embedding(ids) * math.sqrt(self.width)
-        placed: Tensor = self.dropout(embedded + sinusoidal(places, self.width, dtype=embedded.dtype))
-        return placed
 
     def _decoder_stack(
         self, x_BRD: Tensor, look_back: Causal | Cached, source: list[KeysValues], allow_BS: Tensor, look: Look | None
@@ -179,6 +211,29 @@ class Transformer(nn.Module):
         return self.output(self.decoder_norm(x_BRD)), seen
 
 
+def _attention(
+    settings: TransformerSettings, scores: Mapping[str, ScoreMaker] | None, *, cross: bool = False
+) -> MultiHeadAttention:
+    """Rotary positions and ALiBi speak of distances within one sequence: they have no place in cross-attention."""
+    score = make_score(
+        settings.score,
+        scores,
+        query_width=settings.head_width,
+        key_width=settings.head_width,
+        width=settings.score_width,
+        max_source=settings.max_places,
+        beyond=settings.beyond,
+    )
+    return MultiHeadAttention(
+        settings.width,
+        settings.heads,
+        score=score,
+        key_dim=settings.key_dim,
+        rotary=settings.layout if settings.positions == "rotary" and not cross else None,
+        alibi=settings.positions == "alibi" and not cross,
+    )
+
+
 class Causal:
     """Looks back over a whole sequence at once, and keeps the keys and values, from which a cache can go on."""
 
@@ -186,9 +241,7 @@ class Causal:
         self.allow_TT = allow_TT
         self.kept: list[KeysValues] = []
 
-    def __call__(
-        self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> Attended:
         keys, values = attention.keys_values(x_BTD)
         self.kept.append((keys, values))
         return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look)
@@ -204,20 +257,21 @@ class Cached:
         self.num_places = state.longest + 1
         self.allow_BC = masks.first(state.lengths_B + 1, self.num_places)
 
-    def __call__(
-        self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        key_BHKd, value_BHKd = attention.keys_values(x_BKD)
+    def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor) -> Attended:
+        places_B1 = self.state.lengths_B[:, None]
+        key_BHKd, value_BHKd = attention.keys_values(x_BKD, places_B1)
         self.keys[number] = self._write(self.keys[number], key_BHKd)
         self.values[number] = self._write(self.values[number], value_BHKd)
         keys_NHCd = self.keys[number][..., : self.num_places, :].flatten(0, 1)
         values_NHCd = self.values[number][..., : self.num_places, :].flatten(0, 1)
         B, K, _ = x_BKD.shape
-        query_NH1d = attention.queries(x_BKD).transpose(1, 2).flatten(0, 1).unsqueeze(-2)
+        query_NH1d = attention.queries(x_BKD, places_B1).transpose(1, 2).flatten(0, 1).unsqueeze(-2)
         allow_N11C = self.allow_BC.repeat_interleave(K, dim=0)[:, None, None]
-        x_N1D, weights_NH1C = attention.attend(query_NH1d, keys_NHCd, values_NHCd, allow_N11C, look)
-        weights_BHKC = None if weights_NH1C is None else weights_NH1C.squeeze(-2).unflatten(0, (B, K)).transpose(1, 2)
-        return x_N1D.view(B, K, -1), weights_BHKC
+        places = places_B1.repeat_interleave(K, dim=0), torch.arange(self.num_places, device=x_BKD.device)
+        attended = attention.attend(query_NH1d, keys_NHCd, values_NHCd, allow_N11C, look, places)
+        weights = attended.weights
+        weights_BHKC = None if weights is None else weights.squeeze(-2).unflatten(0, (B, K)).transpose(1, 2)
+        return Attended(attended.context.view(B, K, -1), weights=weights_BHKC)
 
     def _write(self, cache_BKHCd: Tensor, new_BHKd: Tensor) -> Tensor:
         """Puts one place per row behind those it holds; where the room is used up, twice as much is made."""

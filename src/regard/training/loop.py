@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from regard.core.losses import sequence_loss
+from regard.contracts import Decoded
+from regard.core import masks
+from regard.core.losses import Baseline, policy_gradient, reward_to_go, sequence_loss
 from regard.data.batch import Batch
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
@@ -42,12 +44,16 @@ def train(
     """Randomness (dropout) is a function of (seed, update), never a stream that could be lost."""
     device = next(model.parameters()).device
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True)
+    baseline = Baseline()
     model.train()
     for number, batch in enumerate(islice(batches, settings.steps)):
         torch.manual_seed(seed * 2**32 + number)
         batch = batch.to(device)
         decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
         total = sequence_loss(decoded.logits_BTV, batch.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
+        if decoded.choice_log_prob_BT is not None:  # hard attention
+            choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)
+            total = total + choices
         loss = total / batch.num_targets
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
@@ -63,3 +69,21 @@ def train(
         optimiser.zero_grad()
         record(Update(number, loss.item(), norm.item(), rate, batch.num_targets))
     model.eval()
+
+
+def choice_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:
+    """What hard attention learns from, and the baseline for the next update."""
+    assert decoded.choice_log_prob_BT is not None
+    assert decoded.choice_entropy_BT is not None
+    real_BT = masks.not_padding(batch.target_out_BT, PAD)
+    log_probs_BTV = decoded.logits_BTV.log_softmax(-1)
+    log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
+    loss = policy_gradient(
+        log_prob_BT,
+        decoded.choice_log_prob_BT * real_BT,
+        decoded.choice_entropy_BT * real_BT,
+        baseline=baseline.value,
+        entropy_bonus=entropy_bonus,
+    )
+    mean_reward = (reward_to_go(log_prob_BT) * real_BT).sum() / batch.num_targets
+    return loss, baseline.after(mean_reward.item())

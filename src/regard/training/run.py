@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -15,6 +15,7 @@ from regard.data.batch import encode_pairs, endless_batches
 from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import Codec
 from regard.evaluation import ErrorRates, error_rates, signature
+from regard.layers.scores import ScoreMaker
 from regard.models.build import build, num_parameters
 from regard.pipeline import Translator
 from regard.training.loop import train
@@ -46,13 +47,22 @@ class Trained:
 
 
 def run(
-    name: str, training: Sequence[Pair], held_out: Sequence[Pair], settings: RunSettings, console: Console, device: torch.device
+    name: str,
+    training: Sequence[Pair],
+    held_out: Sequence[Pair],
+    settings: RunSettings,
+    console: Console,
+    device: torch.device,
+    scores: Mapping[str, ScoreMaker] | None = None,
 ) -> Trained:
-    """Learns from `training`, then reads `held_out` once. `name` is what the data is called in the signature."""
+    """Learns from `training`, then reads `held_out` once. `name` is what the data is called in the signature.
+
+    `scores` holds score functions of the user's own.
+    """
     source = Codec.learn((pair.source for pair in training), settings.data.source)
     target = Codec.learn((pair.target for pair in training), settings.data.target)
     torch.manual_seed(settings.seed)
-    model = build(settings.model, len(source), len(target)).to(device)
+    model = build(settings.model, len(source), len(target), scores).to(device)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(training):,} pairs to learn from, "
         f"{len(held_out):,} held out; {len(source)} source {settings.data.source}, {len(target)} target {settings.data.target}"

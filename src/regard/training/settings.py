@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import Unit
 from regard.errors import UserError, did_you_mean
+from regard.layers.scores import check_score_name
 from regard.models.build import SETTINGS
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
@@ -34,6 +35,8 @@ class TrainSettings:
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     clip: Annotated[float, Field(gt=0)] = 1.0
+    entropy_bonus: Annotated[float, Field(ge=0)] = 0.0
+    """For hard attention: how much undecided attention is rewarded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +70,8 @@ def _unit(texts: Sequence[str]) -> Unit:
     return "symbols" if several and sum(map(len, words)) <= 3 * len(words) else "characters"
 
 
-def override(settings: RunSettings, changes: Sequence[str]) -> RunSettings:
-    """Applies `--set` arguments such as "train.steps=300". All mistakes are reported at once."""
+def override(settings: RunSettings, changes: Sequence[str], scores: Collection[str] = ()) -> RunSettings:
+    """Applies `--set` arguments such as "train.steps=300". All mistakes are reported at once. `scores`: names of own ones."""
     pairs, mistakes = _parse(changes)
     tree = asdict(settings)
     kind = pairs.get("model.kind", settings.model.kind)
@@ -90,9 +93,14 @@ def override(settings: RunSettings, changes: Sequence[str]) -> RunSettings:
     if mistakes:
         raise UserError("; ".join(mistakes))
     try:
-        return TypeAdapter(RunSettings).validate_python(tree)
+        changed: RunSettings = TypeAdapter(RunSettings).validate_python(tree)
     except ValidationError as error:
         raise UserError("; ".join(_explain(one) for one in error.errors())) from None
+    try:
+        check_score_name(changed.model.score, scores)
+    except UserError as error:
+        raise UserError(f"--set model.score={changed.model.score}: {error}") from None
+    return changed
 
 
 def describe(settings: RunSettings) -> str:

@@ -1,0 +1,101 @@
+"""How scores become weights, as one thing that is passed along."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.contracts import Score
+from regard.core import masks
+from regard.core.weights import HARD, Choice, Chosen, choose_gates, choose_one, dropped, normalise, unnormalised
+from regard.errors import did_you_mean
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Added to the scores: −m·|i − j|, so that near keys count more (ALiBi, Press et al. 2022). Each head has its own m.
+
+    slopes_H; the numbers of the places i (..., 1, Lq) and j (..., 1, Lk): axis -2 stands for the heads.
+    """
+
+    slopes_H: Tensor
+    query_places: Tensor
+    key_places: Tensor
+
+    def rows(self, part: slice) -> Tensor:
+        distance = (self.query_places[..., part, None] - self.key_places[..., None, :]).abs()
+        return -self.slopes_H[:, None, None] * distance
+
+
+@dataclass(frozen=True)
+class Rule:
+    """All that decides how queries mix values, besides queries, keys and values themselves."""
+
+    score: Score
+    allow: Tensor | None = None
+    nearness: Nearness | None = None
+    choice: Choice = "soft"
+    dropout: float = 0.0
+    generator: torch.Generator | None = None
+
+    def check(self) -> None:
+        if not isinstance(self.score, Score):
+            raise TypeError(f"score is {self.score!r}, expected a Score such as regard.scores.General(query_width, key_width)")
+        if self.choice not in (choices := ["soft", "sum", *HARD]):
+            raise ValueError(
+                f"choice is {self.choice!r}, expected one of {', '.join(choices)}{did_you_mean(str(self.choice), choices)}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}, expected a share from 0 up to, but not, 1")
+        if self.dropout and self.choice != "soft":
+            raise ValueError(f"dropout is {self.dropout} and choice is {self.choice!r}; dropout is for soft attention only")
+        if self.dropout and self.generator is None:
+            raise ValueError(
+                f"dropout is {self.dropout}, which needs random numbers, but there is no generator; "
+                "pass generator=torch.default_generator, or one of your own"
+            )
+
+    def without_unknown(self, prepared: Tensor) -> Rule:
+        """Keys that the score knows nothing of are not allowed."""
+        known = self.score.known(prepared)
+        if known is None:
+            return self
+        known = known.unsqueeze(-2)
+        return replace(self, allow=known if self.allow is None else masks.both(self.allow, known))
+
+    def allow_rows(self, part: slice) -> Tensor | None:
+        return self.allow if self.allow is None or self.allow.shape[-2] == 1 else self.allow[..., part, :]
+
+    def bias_rows(self, part: slice) -> Tensor:
+        """The nearness of some rows, −∞ where they may not attend."""
+        assert self.nearness is not None
+        rows, allow = self.nearness.rows(part), self.allow_rows(part)
+        return rows if allow is None else rows.masked_fill(~allow, -math.inf)
+
+    def decide(self, query: Tensor, prepared: Tensor, part: slice, seed: int | None) -> Chosen:
+        """The weights of some rows, before dropout."""
+        scores = self.score.scores(query[..., part, :], prepared)
+        if self.nearness is not None:
+            scores = scores + self.nearness.rows(part)
+        allow = self.allow_rows(part)
+        if self.choice in HARD:
+            choose = choose_one if self.choice == "one" else choose_gates
+            return choose(scores, allow, _seeded(seed, scores.device))
+        return Chosen(normalise(scores, allow) if self.choice == "soft" else unnormalised(scores, allow))
+
+    def dropped(self, weights: Tensor, seed: int | None) -> Tensor:
+        generator = _seeded(seed, weights.device)
+        return dropped(weights, self.dropout, generator) if self.dropout and generator else weights
+
+    def draw_seed(self) -> int | None:
+        """For the random numbers of one tile, so that it can draw the same ones again in its backward pass."""
+        if self.generator is None or not (self.dropout or self.choice in HARD):
+            return None
+        return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
+
+
+def _seeded(seed: int | None, device: torch.device) -> torch.Generator | None:
+    return None if seed is None else torch.Generator(device).manual_seed(seed)

@@ -1,0 +1,103 @@
+"""Tokens as vectors that know their place."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.positions import Layout, fourier, num_places, one_hot, raw_index, sinusoidal
+from regard.errors import UserError, did_you_mean
+
+Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "fourier", "one_hot", "index", "none"]
+"""Vectors that join those of the tokens; but rotary and alibi act inside self-attention, and none leaves the order unknown."""
+
+POSITIONS: tuple[Positions, ...] = get_args(Positions)
+IN_ATTENTION = ("rotary", "alibi", "none")
+
+
+class TokenEmbedding(nn.Module):
+    """√d · E[token], joined by the position φ(i): added to it, or appended, x' = [x; φ(i)].
+
+    width: of what comes out. Appended positions take `appended` of it, and the tokens the rest; 0 means added.
+    max_places: how many places learned positions know. layout: of the pairs of sinusoidal and Fourier positions.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        width: int,
+        positions: Positions = "sinusoidal",
+        *,
+        appended: int = 0,
+        max_places: int = 256,
+        layout: Layout = "interleaved",
+    ) -> None:
+        super().__init__()
+        check_positions(positions, width, appended)
+        self.positions, self.appended, self.layout = positions, appended, layout
+        self.width = width - appended
+        self.tokens = nn.Embedding(vocab, self.width)
+        nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d: as large as the positions
+        self.learned = Learned(max_places, appended or width) if positions == "learned" else None
+
+    def forward(self, ids: Tensor, places: Tensor) -> Tensor:
+        """ids (...,) and the numbers of their places, which broadcast to them -> (..., width)."""
+        tokens: Tensor = self.tokens(ids) * math.sqrt(self.width)
+        if self.positions in IN_ATTENTION:
+            return tokens
+        vectors = self._vectors(places, tokens.dtype)
+        if not self.appended:
+            return tokens + vectors
+        return torch.cat((tokens, vectors.expand(*tokens.shape[:-1], self.appended)), dim=-1)
+
+    def _vectors(self, places: Tensor, dtype: torch.dtype) -> Tensor:
+        width = self.appended or self.width
+        if self.learned is not None:
+            vectors: Tensor = self.learned(places)
+            return vectors
+        if self.positions == "index":
+            return raw_index(places, dtype=dtype)
+        if self.positions == "one_hot":
+            return one_hot(places, width, dtype=dtype)
+        table = sinusoidal if self.positions == "sinusoidal" else fourier
+        return table(places, width, layout=self.layout, dtype=dtype)
+
+
+class Learned(nn.Module):
+    """A vector of its own for each of the first places. They start as large as sinusoids, whose mean square is 1/2."""
+
+    def __init__(self, max_places: int, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(max_places, width)
+        nn.init.normal_(self.vectors.weight, std=math.sqrt(0.5))
+
+    def forward(self, places: Tensor) -> Tensor:
+        known = self.vectors.num_embeddings
+        if (number := num_places(places)) > known:
+            raise UserError(
+                f"there are {number} places, but the positions were learned for {known}; "
+                f"give shorter inputs, or train with max_places={number}"
+            )
+        vectors: Tensor = self.vectors(places)
+        return vectors
+
+
+def check_positions(positions: str, width: int, appended: int) -> None:
+    if positions not in POSITIONS:
+        raise ValueError(
+            f"there are no positions {positions!r}; expected one of {', '.join(POSITIONS)}"
+            f"{did_you_mean(positions, list(POSITIONS))}"
+        )
+    if appended and positions in IN_ATTENTION:
+        raise ValueError(
+            f"positions {positions!r} have no vector that could be appended; leave out the appended width {appended}"
+        )
+    if not 0 <= appended < width:
+        raise ValueError(f"{appended} of the width {width} are for appended positions; expected 0 (added) to {width - 1}")
+    if positions == "index" and appended > 1:
+        raise ValueError(f"the raw index is one number, but {appended} places are kept for it; append 1")
+    if positions in ("sinusoidal", "fourier") and (size := appended or width) % 2:
+        raise ValueError(f"{positions} positions come in pairs of sine and cosine, but their width is {size}; make it even")
