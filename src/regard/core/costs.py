@@ -1,0 +1,78 @@
+"""What self-attention costs beside the layers that came before it (Vaswani et al. 2017, table 1).
+
+Two forms: "notes", as the lecture notes count, and "exact", as our layers are without bias.
+docs/costs.md explains each difference.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from regard.errors import did_you_mean
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one layer on one sequence.
+
+    operations: multiply-adds of matrix products; softmax, tanh and scaling are not counted.
+    sequential_steps: how many steps wait for one another, up to a constant factor.
+    """
+
+    operations: int
+    parameters: int
+    sequential_steps: int
+
+
+# L length  d width of the input  v width of the values (or the state)  q width of queries and keys  k places under the kernel
+Formula = Callable[[int, int, int, int, int], Cost]
+
+COSTS: dict[str, dict[str, Formula]] = {
+    "self_attention": {
+        "notes": lambda L, d, v, q, k: Cost(L * L * q, d * q + d * q + d * v, 1),
+        "exact": lambda L, d, v, q, k: Cost(L * L * (q + v) + L * d * (2 * q + v), d * (2 * q + v), 1),
+    },
+    "recurrent": {
+        "notes": lambda L, d, v, q, k: Cost(L * d * v, d * v + v * v, L),
+        "exact": lambda L, d, v, q, k: Cost(L * (d * v + v * v), d * v + v * v, L),
+    },
+    "convolution": {
+        "notes": lambda L, d, v, q, k: Cost(L * k * d * v, k * d * v, 1),
+        "exact": lambda L, d, v, q, k: Cost(L * k * d * v, k * d * v, 1),
+    },
+    "dense": {
+        "notes": lambda L, d, v, q, k: Cost(L * L * d * v, L * d * v, 1),
+        "exact": lambda L, d, v, q, k: Cost(L * L * d * v, L * L * d * v, 1),
+    },
+}
+"""layer -> form -> formula."""
+
+NEEDS = {"self_attention": "key_width", "convolution": "kernel"}
+"""The size that only this layer has; the others ignore it, so that one set of sizes serves all four."""
+
+
+def cost(
+    layer: str,
+    length: int,
+    width: int,
+    value_width: int,
+    *,
+    key_width: int | None = None,
+    kernel: int | None = None,
+    form: str = "exact",
+) -> Cost:
+    """`cost("recurrent", 50, 512, 512).operations`. Layers and forms: `COSTS`. kernel: all places under it, 2 · reach + 1."""
+    _check_name("layer", layer, list(COSTS))
+    _check_name("form", form, list(COSTS[layer]))
+    sizes = {"length": length, "width": width, "value_width": value_width, "key_width": key_width, "kernel": kernel}
+    needed = NEEDS.get(layer)
+    if needed and sizes[needed] is None:
+        raise ValueError(f"the cost of {layer} depends on {needed}, which is missing; pass {needed}=…")
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} is {size}, expected 1 or more")
+    return COSTS[layer][form](length, width, value_width, key_width or 0, kernel or 0)
+
+
+def _check_name(what: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise ValueError(f"there is no {what} {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}")

@@ -1,0 +1,152 @@
+"""Convolution and dense mixing: attention whose weights are fixed by position."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.core import masks
+from regard.core.attention import attend, attention_weights
+from regard.layers.mixing import Convolution, Dense
+
+
+def random_sequences(batch: int, length: int, width: int) -> Tensor:
+    return torch.randn(batch, length, width, dtype=torch.float64, requires_grad=True)
+
+
+def assert_same(one: Tensor, other: Tensor, *inputs: Tensor) -> None:
+    """Values, and gradients with respect to the same inputs."""
+    torch.testing.assert_close(one, other)
+    direction = torch.randn_like(one)
+    gradients = [torch.autograd.grad((result * direction).sum(), inputs) for result in (one, other)]
+    for mine, theirs in zip(*gradients, strict=True):
+        assert mine.abs().sum() > 0
+        torch.testing.assert_close(mine, theirs)
+
+
+def attend_with_heads(x_BLD: Tensor, matrix_HDV: Tensor, allow_HLL: Tensor, allow_BL: Tensor) -> Tensor:
+    """Σ_h softmax(…) x W_h: multi-head attention whose output projection is part of W_h.
+
+    Each head may see one key at most, so queries and keys have no say: here they are random.
+    """
+    heads, length = allow_HLL.shape[:2]
+    query, key = (torch.randn(heads, length, 3, dtype=x_BLD.dtype) for _ in range(2))
+    allow = masks.both(allow_HLL, allow_BL[:, None, None])
+    return attend(query, key, x_BLD[:, None] @ matrix_HDV, allow=allow).sum(1)
+
+
+def test_convolution_is_attention_fixed_by_distance() -> None:  # SPEC A10.5
+    """One head per offset o: its weights are 1 where j − i = o; at the ends nothing is there, and the row is 0."""
+    reach, length = 2, 7
+    layer = Convolution(5, 11, reach, bias=False).double()
+    x_BLD, allow_BL = random_sequences(3, length, 5), masks.first(torch.tensor([7, 4, 1]), length)
+    places = torch.arange(length)
+    allow_HLL = torch.stack([places == places[:, None] + offset for offset in range(-reach, reach + 1)])
+    assert torch.equal(allow_HLL.any(0), masks.window(length, width=reach))
+    weight_VDH = layer.convolution.weight
+    heads = attend_with_heads(x_BLD, weight_VDH.permute(2, 1, 0), allow_HLL, allow_BL)
+    assert_same(layer(x_BLD, allow_BL), heads, x_BLD, weight_VDH)
+
+
+def test_dense_mixing_is_attention_fixed_by_both_places() -> None:  # SPEC A10.5
+    """One head per pair (i, j): its weights are 1 there and 0 elsewhere."""
+    length = 5
+    layer = Dense(length, 3, 7, bias=False).double()
+    x_BLD, allow_BL = random_sequences(2, length, 3), masks.first(torch.tensor([5, 2]), length)
+    allow_HLL = torch.eye(length * length).bool().view(length * length, length, length)
+    weight = layer.linear.weight
+    matrix_HDV = weight.view(length, 7, length, 3).permute(0, 2, 3, 1).flatten(0, 1)
+    heads = attend_with_heads(x_BLD, matrix_HDV, allow_HLL, allow_BL)
+    assert_same(layer(x_BLD, allow_BL), heads, x_BLD, weight)
+
+
+def test_attention_that_never_looks_is_dense_mixing() -> None:  # SPEC A10.5
+    """The way back: H heads with fixed weights A_h (rows sum to 1) are dense mixing with W_ij = Σ_h A_h[i, j] W_h."""
+    length, heads = 5, 2
+    query, key = (torch.randn(heads, length, 13, dtype=torch.float64) for _ in range(2))
+    x_BLD, matrix_HDV = random_sequences(2, length, 3), torch.randn(heads, 3, 7, dtype=torch.float64)
+    layer = Dense(length, 3, 7, bias=False).double()
+    with torch.no_grad():
+        mixed = torch.einsum("hij,hdv->ivjd", attention_weights(query, key), matrix_HDV)
+        layer.linear.weight.copy_(mixed.reshape(length * 7, length * 3))
+    assert_same(layer(x_BLD), attend(query, key, x_BLD[:, None] @ matrix_HDV).sum(1), x_BLD)
+
+
+def test_convolution_takes_any_length() -> None:  # SPEC A0.7
+    layer = Convolution(5, 11, 2).double()
+    weight_VDH, bias_V = layer.convolution.weight, layer.convolution.bias
+    for length in (1, 5, 17):
+        x_BLD = random_sequences(3, length, 5)
+        by_hand = torch.stack(
+            [
+                bias_V + sum(x_BLD[:, j] @ weight_VDH[..., j - i + 2].T for j in range(length) if abs(j - i) <= 2)
+                for i in range(length)
+            ],
+            dim=1,
+        )
+        assert_same(layer(x_BLD), by_hand, x_BLD, weight_VDH)
+    assert layer(random_sequences(3, 0, 5)).shape == (3, 0, 11)
+
+
+def test_a_token_attends_to_itself_too() -> None:  # SPEC A0.7
+    """Only token i's value changes, by δ; its output then changes by weights_ii · δ, and weights_ii is not 0."""
+    x = torch.randn(7, 11).double()
+    weights = attention_weights(x, x)
+    assert (weights.diagonal() > 0).all()
+    before = attend(x, x, x)
+    for i in range(7):
+        value, change = x.clone(), torch.randn(11).double()
+        value[i] += change
+        torch.testing.assert_close(attend(x, x, value)[i] - before[i], weights[i, i] * change)
+    others = ~torch.eye(7).bool()
+    assert ((attend(x, x, x, allow=others) - before).abs() > 1e-3).any(-1).all()  # "all other inputs", taken literally
+    torch.testing.assert_close(attend(x[:1], x[:1], x[:1]), x[:1])  # a single token has only itself
+
+
+@pytest.mark.parametrize("layer", [Convolution(5, 11, 2), Dense(7, 5, 11)], ids=["convolution", "dense"])
+def test_padding_counts_as_zeros(layer: Convolution | Dense) -> None:
+    """Whatever stands at padding, NaN too, never reaches a real place, nor its gradient a real weight."""
+    layer = layer.double()
+    x_BLD, allow_BL = random_sequences(3, 7, 5), masks.first(torch.tensor([7, 4, 1]), 7)
+    clean = layer(torch.where(allow_BL[..., None], x_BLD, 0.0))
+    dirty = layer(torch.where(allow_BL[..., None], x_BLD, torch.nan), allow_BL)
+    assert torch.equal(clean, dirty)
+    dirty.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+    assert (x_BLD.grad[~allow_BL] == 0).all()
+
+
+def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
+    layer = Convolution(5, 11, 2).double()
+    x_BLD = random_sequences(1, 5, 5)
+    alone = layer(x_BLD)
+    for before, behind in ((0, 1), (0, 12), (3, 0), (1, 2)):
+        padded = torch.randn(1, before + 5 + behind, 5, dtype=torch.float64)
+        padded[:, before : before + 5] = x_BLD
+        places = torch.arange(before + 5 + behind)[None]
+        result = layer(padded, masks.both(places >= before, places < before + 5))
+        torch.testing.assert_close(result[:, before : before + 5], alone)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: Dense(7, 5, 11)(x), "x has 13 places, but this layer has weights for 7 places only; pad shorter inputs"),
+        (lambda x: Dense(13, 3, 11)(x), "x has shape (2, 13, 5), expected (batch, length, 3)"),
+        (lambda x: Convolution(3, 11, 2)(x), "x has shape (2, 13, 5), expected (batch, length, 3)"),
+        (lambda x: Convolution(5, 11, 2)(x[0]), "x has shape (13, 5), expected (batch, length, 5); one sequence wants x[None]"),
+        (lambda x: Convolution(5, 11, -1), "reach is -1; expected 0 (each place alone) or more"),
+        (
+            lambda x: Convolution(5, 11, 2)(x, torch.ones(2, 13)),
+            "allow_BL is torch.float32 of shape (2, 13), expected torch.bool of shape (2, 13)",
+        ),
+        (
+            lambda x: Convolution(5, 11, 2)(x, torch.ones(2, 1, 13).bool()),
+            "of shape (2, 1, 13), expected torch.bool of shape (2, 13) with True at real places; masks.first(lengths, 13)",
+        ),
+    ],
+)
+def test_errors_say_what_came_and_what_to_do(call, words: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call(torch.randn(2, 13, 5))
