@@ -1,0 +1,34 @@
+"""What the pages in docs/ name is there."""
+
+import ast
+import re
+
+import mutants
+import pytest
+
+DOCS = mutants.ROOT / "docs"
+TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_every_named_test_exists(page: str) -> None:
+    for path, name in TEST.findall((DOCS / page).read_text()):
+        tree = ast.parse((mutants.ROOT / path).read_text())
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{path}::{name}"
+
+
+def test_every_erratum_names_tests_that_carry_its_id() -> None:
+    sections = re.split(r"^## (A0\.\d+) ", (DOCS / "errata.md").read_text(), flags=re.MULTILINE)[1:]
+    pages = dict(zip(sections[::2], sections[1::2], strict=True))
+    assert list(pages) == [f"A0.{number}" for number in range(1, 8)]
+    proofs = mutants.tests_by_id()
+    for spec_id, text in pages.items():
+        assert {"::".join(match) for match in TEST.findall(text)} <= set(proofs.get(spec_id, [])), spec_id
+        assert re.search(r"^Tests?: ", text, re.MULTILINE), spec_id
+
+
+def test_the_code_runs() -> None:
+    codes = re.findall(r"```python\n(.*?)```", (DOCS / "costs.md").read_text(), re.DOTALL)
+    assert codes
+    for code in codes:
+        exec(code, {})
