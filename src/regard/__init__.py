@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.contracts import Edit, Look, Score, SearchOptions, Tap
-    from regard.core import masks
-    from regard.core.attention import attend, attention_weights
+    from regard.core import losses, masks, positions
+    from regard.core.attention import Attended, attend, attention_weights, self_attention
+    from regard.core.costs import cost
     from regard.core.summary import summarise
     from regard.errors import UserError
     from regard.inspection.render import draw
     from regard.layers import scores
+    from regard.layers.attention import MultiHeadAttention
+    from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
     from regard.pipeline import Translator
 
@@ -26,14 +29,22 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attend": "core.attention",
+    "Attended": "core.attention",
     "attention_weights": "core.attention",
+    "Convolution": "layers.mixing",
+    "cost": "core.costs",
+    "Dense": "layers.mixing",
     "draw": "inspection.render",
     "Edit": "contracts",
     "Look": "contracts",
+    "losses": "core",
     "masks": "core",
+    "MultiHeadAttention": "layers.attention",
+    "positions": "core",
     "Score": "contracts",
     "scores": "layers",
     "SearchOptions": "contracts",
+    "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "contracts",
     "Translator": "pipeline",
@@ -41,8 +52,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "Attended",
+    "Convolution",
+    "Dense",
     "Edit",
     "Look",
+    "MultiHeadAttention",
     "Score",
     "SearchOptions",
     "Tap",
@@ -50,10 +65,14 @@ __all__ = [
     "UserError",
     "attend",
     "attention_weights",
+    "cost",
     "draw",
     "load",
+    "losses",
     "masks",
+    "positions",
     "scores",
+    "self_attention",
     "summarise",
 ]
 
@@ -78,7 +97,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     home = f"regard.{_HOMES[name]}"
-    if name in ("masks", "scores"):
+    if name in ("losses", "masks", "positions", "scores"):
         return importlib.import_module(f"{home}.{name}")
     return getattr(importlib.import_module(home), name)
 

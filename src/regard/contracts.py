@@ -242,11 +242,13 @@ class Decoded:
     """A whole target sequence at once, as training wants it.
 
     choice_log_prob, choice_entropy (B, T): of the places that hard attention chose; None where attention is soft.
+    choices_last: whether a choice bears on later tokens too, not on its own alone.
     """
 
     logits_BTV: Tensor
     choice_log_prob_BT: Tensor | None = None
     choice_entropy_BT: Tensor | None = None
+    choices_last: bool = True
     seen: tuple[Seen, ...] = ()
 
 

@@ -141,8 +141,8 @@ def test_settings_are_changed_by_name() -> None:
             r"--set model.kind=transfomer: expected one of rnn, transformer; did you mean \"transformer\"",
         ),
         (
-            ["model.score=adition"],
-            r"--set model.*score 'adition'.*expected one of dot, scaled_dot, .*; did you mean \"additive\"",
+            ["model.score=aditive"],
+            r"--set model.*score 'aditive'.*expected one of dot, scaled_dot, .*; did you mean \"additive\"",
         ),
         (
             ["model.kind=transformer", "model.heads=3"],

@@ -132,6 +132,11 @@ def attend(
     return attended if choice in HARD else attended.context
 
 
+def self_attention(x: Tensor, *, allow: Tensor | None = None) -> Tensor:
+    """softmax(X Xᵀ) X: each place mixes all places, itself included, by likeness alone. No parameters."""
+    return attend(x, x, x, score=ScaledDot(divide_by=1.0), allow=allow)
+
+
 def attention_weights(
     query: Tensor,
     key: Tensor,

@@ -24,7 +24,7 @@ def reward_to_go(log_prob_BT: Tensor) -> Tensor:
 
 
 def policy_gradient(
-    log_prob_BT: Tensor,
+    reward_BT: Tensor,
     choice_log_prob_BT: Tensor,
     choice_entropy_BT: Tensor | None = None,
     *,
@@ -33,12 +33,12 @@ def policy_gradient(
 ) -> Tensor:
     """−Σ_t (R_t − b) log π(a_t), whose gradient teaches where to look (Xu et al. 2015, 4.1; Williams 1992).
 
-    log_prob_BT: of the tokens, given what was looked at; choice_log_prob_BT and choice_entropy_BT: of the decisions. All are 0
-    at padding. Add it to −Σ_t log p(y_t): together their gradient is, in the mean over the decisions, that of the expected
-    log-likelihood. b (see `Baseline`) and the bonus for undecided attention change the spread of the estimate, and the bonus
-    also its aim.
+    reward_BT: R_t, detached (`reward_to_go`); where a decision bears on its own token alone, log p(y_t) does, with far less
+    noise: the tokens after it add nothing in the mean. choice_log_prob_BT, choice_entropy_BT: of the decisions, 0 at padding.
+    Added to −Σ_t log p(y_t | a_≤t), the gradient is, in the mean over the decisions, that of the expected log-likelihood.
+    b (see `Baseline`) changes the spread of the estimate only, the bonus for undecided attention also its aim.
     """
-    loss = -((reward_to_go(log_prob_BT) - baseline) * choice_log_prob_BT).sum()
+    loss = -((reward_BT.detach() - baseline) * choice_log_prob_BT).sum()
     if choice_entropy_BT is None or not entropy_bonus:
         return loss
     return loss - entropy_bonus * choice_entropy_BT.sum()

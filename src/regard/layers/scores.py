@@ -207,8 +207,8 @@ def check_score_name(name: str, own: Collection[str] | None = None) -> None:
     known = [*SCORES, *(own or ())]
     if name not in known:
         raise UserError(
-            f"there is no score {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}; "
-            f'a score of your own comes along as scores={{"{name}": …}}, or with --score file.py:Class'
+            f"there is no score {name!r}; expected one of {', '.join(known)}, or one of your own, which comes along as "
+            f'scores={{"{name}": …}}, or with --score file.py:Class{did_you_mean(name, known)}'
         )
 
 

@@ -151,7 +151,8 @@ class RnnSeq2Seq(nn.Module):
             self.output(self.dropout(mixed_BRD)),
             None if log_prob is None else log_prob.squeeze(1),
             None if entropy is None else entropy.squeeze(1),
-            record(attended.weights, here, "cross", 0),
+            choices_last=False,  # the recurrence does not see c_t
+            seen=record(attended.weights, here, "cross", 0),
         )
 
     def _attend(

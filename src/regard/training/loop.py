@@ -78,12 +78,12 @@ def choice_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonu
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
     log_probs_BTV = decoded.logits_BTV.log_softmax(-1)
     log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
+    reward_BT = reward_to_go(log_prob_BT) if decoded.choices_last else log_prob_BT.detach()
     loss = policy_gradient(
-        log_prob_BT,
+        reward_BT,
         decoded.choice_log_prob_BT * real_BT,
         decoded.choice_entropy_BT * real_BT,
         baseline=baseline.value,
         entropy_bonus=entropy_bonus,
     )
-    mean_reward = (reward_to_go(log_prob_BT) * real_BT).sum() / batch.num_targets
-    return loss, baseline.after(mean_reward.item())
+    return loss, baseline.after(((reward_BT * real_BT).sum() / batch.num_targets).item())

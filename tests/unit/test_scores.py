@@ -1,0 +1,177 @@
+"""Location scores, and scores that a user writes."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from table import SOS
+from torch import Tensor, nn
+
+import regard
+from regard.checkpoint import folder
+from regard.checkpoint.folder import Saved
+from regard.contracts import Look, Source, Tap
+from regard.core import masks
+from regard.data.tokenizers.codec import Codec
+from regard.errors import UserError
+from regard.layers.scores import Location, make_score
+from regard.models.build import ModelSettings, build
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+
+# --- location ----------------------------------------------------------------------------------------------------------------
+
+
+def location_by_hand(query: np.ndarray, w: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Row j of W belongs to the j-th real place; softmax over as many rows as there are real places."""
+    weights = np.zeros((len(query), len(real)))
+    places = np.flatnonzero(real)
+    for i, s in enumerate(query):
+        e = np.exp(w[: len(places)] @ s)
+        weights[i, places] = e / e.sum()
+    return weights
+
+
+@pytest.mark.parametrize("real", ["1111111", "1111000", "0011111", "0101101"])
+def test_location_counts_real_places(real: str) -> None:  # SPEC A2.5
+    score, query = Location(11, 13).double(), torch.randn(5, 11).double()
+    key, value = torch.randn(7, 3).double(), torch.randn(7, 2).double()
+    allow = torch.tensor([letter == "1" for letter in real])
+    expected = torch.from_numpy(location_by_hand(query.numpy(), score.weight.detach().numpy(), allow.numpy()))
+    for one in (key, torch.randn_like(key)):  # only the query decides
+        torch.testing.assert_close(regard.attention_weights(query, one, score=score, allow=allow[None]), expected)
+        torch.testing.assert_close(regard.attend(query, one, value, score=score, allow=allow[None]), expected @ value)
+
+
+@pytest.mark.parametrize("settings", [RnnSettings, TransformerSettings])
+@pytest.mark.parametrize("left", [False, True])
+def test_location_in_a_model_counts_real_places(settings: type[ModelSettings], left: bool) -> None:  # SPEC A2.5
+    """Cross-attention weights are softmax(W s) over the real places, left padding or not: the values say so."""
+    model = build(settings(score="location", max_places=11, dropout=0.0), 17, 19).double().eval()
+    ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
+    if left:
+        ids[1] = torch.tensor([0, 0, 5, 6, 7])
+    allow = masks.not_padding(ids, 0)
+    memory = model.encode(Source(ids, allow))
+    look = Look((Tap("cross", layer=0),))
+    (seen,) = model.decode(torch.tensor([[SOS, 4], [SOS, 4]]), memory, look).seen
+    real = seen.weights_BHTS[1][..., allow[1]]
+    torch.testing.assert_close(real.sum(-1), torch.ones_like(real[..., 0]))
+    if isinstance(model, nn.Module) and settings is RnnSettings:
+        w = model.score.weight[:3]
+        hidden = model.start(memory).hidden_BKLD[1:, 0].transpose(0, 1).contiguous()
+        query, _ = model._recur(torch.tensor([[SOS, 4]]), hidden)
+        torch.testing.assert_close(real[0], (query[0] @ w.T).softmax(-1))
+
+
+def test_more_places_than_location_knows() -> None:  # SPEC A2.5
+    query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 3), torch.randn(2, 7, 2)
+    with pytest.raises(UserError, match=r"there are 7 places, but this location score was made for 4; .*max_source=7"):
+        regard.attend(query, key, value, score=Location(11, 4))
+    short = masks.first(torch.tensor([4, 3]), 7)[:, None]  # padding is not a place
+    assert regard.attend(query, key, value, score=Location(11, 4), allow=short).shape == (2, 5, 2)
+
+    score = Location(11, 4, beyond="ignore")
+    with pytest.warns(UserWarning, match="6 keys stand behind place 4, the last one that this location score knows"):
+        weights = regard.attention_weights(query, key, score=score)
+    assert (weights[..., 4:] == 0).all()
+    torch.testing.assert_close(weights[..., :4], (query @ score.weight.T).softmax(-1))
+    with pytest.warns(UserWarning, match="6 keys"):
+        torch.testing.assert_close(regard.attend(query, key, value, score=score), weights @ value)
+    with pytest.warns(UserWarning, match="6 keys"):
+        torch.testing.assert_close(regard.summarise(query, key, score=score, top=2).mass, weights.sum(-2))
+    with pytest.raises(ValueError, match="beyond is 'drop', expected error or ignore"):
+        Location(11, 4, beyond="drop")
+    with pytest.raises(ValueError, match="queries have width 5, but this location score was made for 11"):
+        regard.attend(query[..., :5], key, value, score=Location(11, 7))
+
+
+def test_a_row_that_sees_only_ignored_keys_gives_zeros() -> None:  # SPEC A2.5
+    query, key, value = torch.randn(2, 11), torch.randn(3, 3), torch.randn(3, 2)
+    allow = torch.tensor([[True, True, True], [False, False, True]])
+    with pytest.warns(UserWarning, match="1 keys"):
+        context = regard.attend(query, key, value, score=Location(11, 2, beyond="ignore"), allow=allow)
+    assert (context[1] == 0).all()
+    assert (context[0] != 0).all()
+
+
+# --- a score of one's own ----------------------------------------------------------------------------------------------------
+
+OWN = '''
+import torch
+from torch import nn
+import regard
+
+class Manhattan(nn.Module, regard.Score):
+    """−w·|s − h|: only `scores` is written, the rest has defaults."""
+
+    name = "manhattan"
+
+    def __init__(self, key_width):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(key_width))
+        self.numbers_per_pair = key_width
+
+    def scores(self, query, prepared):
+        return -((query.unsqueeze(-2) - prepared.unsqueeze(-3)).abs() * self.w).sum(-1)
+'''
+
+
+def own_score() -> type[nn.Module]:
+    names: dict[str, type[nn.Module]] = {}
+    exec(OWN, names)
+    return names["Manhattan"]
+
+
+@pytest.mark.parametrize(
+    "settings", [RnnSettings(width=8, score="manhattan"), TransformerSettings(width=8, heads=2, score="manhattan")]
+)
+def test_a_score_of_ones_own_works_in_every_model_and_in_its_folder(
+    settings: ModelSettings, tmp_path: Path
+) -> None:  # SPEC A2.6
+    mine = {"manhattan": own_score()}
+    source, target = Codec.learn(["abc"], "characters"), Codec.learn(["X Y Z"], "symbols")
+    model = build(settings, len(source), len(target), mine).eval()
+    folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "m")
+    (before,) = regard.Translator(model, source, target, torch.device("cpu")).batch(["cab"], max_length=5)
+    after = regard.load(tmp_path / "m", scores=mine)("cab", max_length=5)
+    assert (after.text, after.log_prob) == (before.text, before.log_prob)
+    assert any("w" in name.split(".")[-1:] for name, _ in model.named_parameters())  # its parameter is learnt and saved
+    with pytest.raises(UserError, match=r"needs the score 'manhattan', which is not part of regard: load it with .*scores="):
+        regard.load(tmp_path / "m")
+
+
+def test_scores_are_made_from_what_they_name() -> None:
+    sizes = {"query_width": 3, "key_width": 5, "width": 7, "max_source": 11}
+    assert make_score("general", **sizes).weight.weight.shape == (3, 5)
+    assert make_score("location", **sizes).weight.shape == (11, 3)
+    assert make_score("cosine", **sizes).temperature == 0.1
+    ignoring = make_score("mine", {"mine": partial(Location, beyond="ignore")}, **sizes)
+    assert ignoring.beyond == "ignore"
+
+    class Needy(regard.Score):
+        def __init__(self, secret: int) -> None:
+            self.secret = secret
+
+    with pytest.raises(
+        UserError, match="the score 'needy' cannot be made: it wants secret, but a model can only tell query_width"
+    ):
+        make_score("needy", {"needy": Needy}, **sizes)
+    with pytest.raises(UserError, match=r"the score 'linear' is a Identity, expected a subclass of regard.Score"):
+        make_score("linear", {"linear": nn.Identity}, **sizes)
+    with pytest.raises(UserError, match=r"there is no score 'genral'.*did you mean \"general\""):
+        make_score("genral", **sizes)
+
+
+def test_the_shape_of_scores_is_all_a_user_must_get_right() -> None:
+    class Bilinear(regard.Score):
+        name = "bilinear"
+
+        def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+            return 3 * query @ prepared.mT
+
+    query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 11), torch.randn(2, 7, 3)
+    context = regard.attend(query, key, value, score=Bilinear())
+    torch.testing.assert_close(context, regard.attend(query, key, value, score=regard.scores.ScaledDot(1 / 3)))
