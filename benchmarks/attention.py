@@ -1,15 +1,18 @@
-"""Time and memory of attention: ours beside raw SDPA, the plain formula and the materialised matrix, in one run.
+"""Time and memory of attention: ours beside raw SDPA, the plain formula, the materialised matrix and Keras, in one run.
 
-    python benchmarks/attention.py
+    python benchmarks/attention.py [lengths ...]      default: 128 512 2048 8192
 
-2 threads; medians of interleaved runs with their spread (first to third quartile); memory is the growth of the RSS over
-the inputs at its peak (sampled every half millisecond), each case in a fresh process. The result is written beside this
-script, with its date.
+2 threads; medians of interleaved rounds with their spread (first to third quartile). The share of GEMM is the rate of the two
+matrix products, 4·H·L²·d operations, over the rate of torch.mm on 1024 x 1024 matrices in the same rounds. Memory is the growth
+of the RSS over the inputs at its peak (sampled every half millisecond), each case in a fresh process. A case is left out where
+it would hold more than 12 GB or one run takes more than 2 minutes. The result is written beside this script, with its date;
+with lengths of your own it is only printed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -17,9 +20,14 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+os.environ["KERAS_BACKEND"] = "torch"
+os.environ["KERAS_HOME"] = os.devnull  # so it finds no settings, and writes none
+
+import keras
 import torch
 import torch.nn.functional as F
 
@@ -28,83 +36,120 @@ from regard.core.attention import additive_scores
 from regard.layers.scores import Additive, Cosine, Distance, General
 
 HEADS, WIDTH = 8, 64
-Case = Callable[[], object]
+LENGTHS = 128, 512, 2048, 8192
+MOST_BYTES, MOST_SECONDS = 12e9, 120.0
 
 
-def gemm_rate() -> float:
-    """Floating-point operations per second of torch.mm on 1024 x 1024 matrices: what this machine can do at best."""
-    one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    return 2 * 1024**3 / statistics.median(timed(lambda: torch.mm(one, other)) for _ in range(20))
+@dataclass(frozen=True)
+class Case:
+    run: Callable[[], object]
+    holds: int = 0
+    """About how many numbers it keeps at once, where that grows with L²."""
+    products: int = 0
+    """Floating-point operations of its matrix products, if those are its work."""
 
 
-def timed(case: Case) -> float:
-    began = time.perf_counter()
-    case()
-    return time.perf_counter() - began
-
-
-def cases(length: int) -> dict[str, Case]:
-    """8 heads of width 64, forward only."""
+def forward(length: int) -> dict[str, Case]:
+    """8 heads of width 64, forward only; (1, H, L, d), for Keras' function (1, L, H, d) and for its layer (H, L, d)."""
     torch.manual_seed(0)
-    query, key, value = (torch.randn(1, HEADS, length, WIDTH) for _ in range(3))
+    query, key, value = inputs = [torch.randn(1, HEADS, length, WIDTH) for _ in range(3)]
+    swapped = [tensor.transpose(1, 2).contiguous() for tensor in inputs]
     general = General(WIDTH, WIDTH).requires_grad_(False)
+    layer = keras.layers.Attention(use_scale=True, trainable=False)
+    layer.build([(HEADS, length, WIDTH)] * 3)
+    layer.scale.assign(WIDTH**-0.5)
+    matrix, products = HEADS * length**2, 4 * HEADS * length**2 * WIDTH
 
     def materialise() -> object:
         weights = regard.attention_weights(query, key)
         return weights.topk(8), -torch.special.xlogy(weights, weights).sum(-1), weights.sum(-2), weights @ value
 
     return {
-        "SDPA": lambda: F.scaled_dot_product_attention(query, key, value),
-        "attend": lambda: regard.attend(query, key, value),
-        "attend General": lambda: regard.attend(query, key, value, score=general),
-        "attend Cosine": lambda: regard.attend(query, key, value, score=Cosine()),
-        "attend Distance": lambda: regard.attend(query, key, value, score=Distance()),
-        "plain formula": lambda: (query @ key.transpose(-1, -2) / WIDTH**0.5).softmax(-1) @ value,
-        "attend + summarise": lambda: (regard.attend(query, key, value), regard.summarise(query, key)),
-        "materialise and summarise": materialise,
+        "SDPA": Case(lambda: F.scaled_dot_product_attention(query, key, value), products=products),
+        "attend": Case(lambda: regard.attend(query, key, value), products=products),
+        "attend General": Case(lambda: regard.attend(query, key, value, score=general), products=products),
+        "attend Cosine": Case(lambda: regard.attend(query, key, value, score=Cosine()), products=products),
+        "attend Distance": Case(lambda: regard.attend(query, key, value, score=Distance()), products=products),
+        "plain formula": Case(
+            lambda: (query @ key.transpose(-1, -2) / WIDTH**0.5).softmax(-1) @ value, holds=2 * matrix, products=products
+        ),
+        "Keras dot_product_attention": Case(lambda: keras.ops.nn.dot_product_attention(*swapped), products=products),
+        "Keras Attention": Case(lambda: layer([query[0], value[0], key[0]]), holds=2 * matrix, products=products),
+        "attend + summarise": Case(lambda: (regard.attend(query, key, value), regard.summarise(query, key))),
+        "materialise and summarise": Case(materialise, holds=3 * matrix),
     }
 
 
-def additive_cases(length: int) -> dict[str, Case]:
-    """One head, width 64, forward and backward."""
+def additive(length: int) -> dict[str, Case]:
+    """1 head of width 64, forward and backward; (1, L, d). Keras' layer projects neither queries nor keys."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, length, WIDTH, requires_grad=True) for _ in range(3))
-    score = Additive(WIDTH, WIDTH, WIDTH)
+    score, layer = Additive(WIDTH, WIDTH, WIDTH), keras.layers.AdditiveAttention()
+    hidden = length**2 * WIDTH
 
-    def plain() -> None:
-        scores = additive_scores(score.query(query), score.key(key), score.v)
-        (scores.softmax(-1) @ value).sum().backward()
+    def run(attention: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        return lambda: attention().sum().backward()
+
+    def plain() -> torch.Tensor:
+        return additive_scores(score.query(query), score.key(key), score.v).softmax(-1) @ value
 
     return {
-        "additive, tiled, fwd+bwd": lambda: regard.attend(query, key, value, score=score).sum().backward(),
-        "additive, plain, fwd+bwd": plain,
+        "plain formula": Case(run(plain), holds=3 * hidden),
+        "attend Additive": Case(run(lambda: regard.attend(query, key, value, score=score))),
+        "Keras AdditiveAttention": Case(run(lambda: layer([query, value, key])), holds=4 * hidden),
     }
 
 
-def times(named: dict[str, Case], repeats: int) -> dict[str, list[float]]:
-    """Round after round, so that a slow minute of the machine meets all cases alike."""
-    found: dict[str, list[float]] = {name: [] for name in named}
-    for case in named.values():
-        case()
-    for _ in range(repeats):
-        for name, case in named.items():
-            found[name].append(timed(case))
-    return found
+KINDS = {"forward": forward, "additive": additive}
+
+
+def check_that_all_compute_the_same() -> None:
+    cases = forward(128)
+    expected = cases["SDPA"].run()
+    for name in ("attend", "plain formula", "Keras Attention"):
+        torch.testing.assert_close(cases[name].run().reshape_as(expected), expected)
+    torch.testing.assert_close(cases["Keras dot_product_attention"].run().transpose(1, 2), expected)
+
+
+def timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def why_left_out(case: Case) -> str | None:
+    """Runs it once (which warms it up, too) if it fits."""
+    if case.holds * 4 > MOST_BYTES:
+        return f"would hold about {case.holds * 4 / 1e9:.0f} GB"
+    seconds = timed(case.run)
+    return f"took {seconds:.0f} s" if seconds > MOST_SECONDS else None
+
+
+def times(cases: dict[str, Case], rounds: int) -> tuple[dict[str, list[float]], float]:
+    """(seconds of every case, GEMM rate), round after round, so that a slow minute of the machine meets all alike."""
+    one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    gemm = []
+    for _ in range(rounds):
+        gemm += [timed(lambda: torch.mm(one, other)) for _ in range(3)]
+        for name, case in cases.items():
+            found[name].append(timed(case.run))
+    return found, 2 * 1024**3 / statistics.median(gemm)
 
 
 def peak_growth(kind: str, length: int, name: str) -> float:
     """MB, in a fresh process."""
     command = [sys.executable, __file__, "--memory", kind, str(length), name]
-    return float(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    return float(json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout))
 
 
 def measure_memory(kind: str, length: int, name: str) -> None:
     torch.set_num_threads(2)
-    {"forward": cases, "additive": additive_cases}[kind](64)[name]()  # libraries and thread pools are loaded
-    case = {"forward": cases, "additive": additive_cases}[kind](length)[name]
+    KINDS[kind](64)[name].run()  # libraries and thread pools are loaded
+    case = KINDS[kind](length)[name]
     before = peak = resident()
     with ThreadPoolExecutor(1) as worker:
-        running = worker.submit(case)
+        running = worker.submit(case.run)
         while not running.done():
             peak = max(peak, resident())
             time.sleep(0.0005)
@@ -117,38 +162,50 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def table(kind: str, length: int, named: dict[str, Case], base: str, repeats: int) -> list[str]:
-    rows = [f"\n{kind}, L = {length} ({repeats} interleaved rounds)"]
-    found = times(named, repeats)
-    for name, seconds in found.items():
-        low, middle, high = statistics.quantiles(seconds, n=4)
-        ratios = [one / other for one, other in zip(seconds, found[base], strict=True)]
+def table(kind: str, length: int, rounds: int) -> list[str]:
+    """The first case of a kind is what the others are compared with."""
+    cases = KINDS[kind](length)
+    base = next(iter(cases))
+    left_out = {name: why for name, case in cases.items() if (why := why_left_out(case))}
+    found, gemm_rate = times({name: case for name, case in cases.items() if name not in left_out}, rounds)
+    rows = [f"\n{kind}, L = {length} ({rounds} interleaved rounds; GEMM rate {gemm_rate / 1e9:.0f} GFLOP/s)"]
+    for name, case in cases.items():
+        if name in left_out:
+            rows.append(f"  {name:<27} left out: {left_out[name]}")
+            continue
+        low, middle, high = (1e3 * seconds for seconds in statistics.quantiles(found[name], n=4))
+        ratio = share = ""
+        if base in found:
+            ratios = [one / other for one, other in zip(found[name], found[base], strict=True)]
+            ratio = f"{statistics.median(ratios):.2f} x {base}"
+        if case.products:
+            share = f"{case.products / (middle / 1e3) / gemm_rate:.0%} of GEMM"
+        spread = f"({low:.2f}-{high:.2f})"
         growth = peak_growth(kind, length, name)
-        rows.append(
-            f"  {name:<27} {middle * 1e3:8.2f} ms ({low * 1e3:.2f}-{high * 1e3:.2f})   "
-            f"{statistics.median(ratios):5.2f} x {base}   {growth:7.1f} MB"
-        )
-        print(rows[-1], flush=True)
+        rows.append(f"  {name:<27} {middle:9.2f} ms {spread:<20} {ratio:>21} {share:>12} {growth:8.1f} MB")
+    print(*rows, sep="\n", flush=True)
     return rows
 
 
-def main() -> None:
+def main(lengths: list[int]) -> None:
     torch.set_num_threads(2)
+    check_that_all_compute_the_same()
     lines = [
-        f"torch {torch.__version__}, 2 threads, GEMM rate {gemm_rate() / 1e9:.0f} GFLOP/s; "
-        f"forward: {HEADS} heads of width {WIDTH}; additive: 1 head"
+        f"torch {torch.__version__}, Keras {keras.__version__} on torch, 2 threads",
+        *(f"{kind}: {make.__doc__}" for kind, make in KINDS.items()),
     ]
-    for length, repeats in ((128, 20), (512, 20), (2048, 20), (8192, 3)):
-        lines += table("forward", length, cases(length), "SDPA", repeats)
-    for length, repeats in ((512, 20), (2048, 5)):
-        lines += table("additive", length, additive_cases(length), "additive, plain, fwd+bwd", repeats)
-    result = Path(__file__).with_suffix(f".{date.today()}.txt")
-    result.write_text("\n".join(lines) + "\n")
-    print(f"written to {result.name}")
+    print(*lines, sep="\n", flush=True)
+    for kind in KINDS:
+        for length in lengths or LENGTHS:
+            lines += table(kind, length, rounds=20 if length <= 2048 else 5)
+    if not lengths:
+        result = Path(__file__).with_suffix(f".{date.today()}.txt")
+        result.write_text("\n".join(lines) + "\n")
+        print(f"written to {result.name}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--memory"]:
         measure_memory(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
-        main()
+        main([int(length) for length in sys.argv[1:]])
