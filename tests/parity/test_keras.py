@@ -17,6 +17,7 @@ from torch import Tensor
 
 import regard
 from regard.core import masks
+from regard.layers.attention import MultiHeadAttention
 from regard.layers.scores import Additive, Dot, ScaledDot
 
 # B2 Lq5 Lk7 d11 dv3
@@ -136,3 +137,46 @@ def test_keras_leaves_torch_as_it_was() -> None:
     assert torch.is_grad_enabled()
     assert torch.get_num_threads() == 1  # as conftest.py wants it
     assert torch.equal(before, torch.get_rng_state())
+
+
+def linear_weight(kernel: Tensor, num_inputs: int) -> Tensor:
+    """Keras keeps (inputs…, outputs…), with the heads apart; nn.Linear keeps (outputs, inputs)."""
+    return kernel.reshape(num_inputs, -1).T
+
+
+def test_multi_head_attention() -> None:
+    """2 heads, key_dim 2, value_dim 3, from queries of width 11 to a memory of width 13: outputs, weights, all gradients."""
+    x, memory = torch.randn(2, 5, 11, requires_grad=True), torch.randn(2, 7, 13, requires_grad=True)
+    theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=2, value_dim=3, bias_initializer="random_normal")
+    theirs.build(x.shape, memory.shape)
+    ours = MultiHeadAttention(11, 2, key_dim=2, value_dim=3, memory_width=13)
+    dense = {
+        "query": (ours.query, theirs.query_dense, 11),
+        "key": (ours.key, theirs.key_dense, 13),
+        "value": (ours.value, theirs.value_dense, 13),
+        "output": (ours.output, theirs.output_dense, 2 * 3),
+    }
+    with torch.no_grad():
+        for linear, einsum, num_inputs in dense.values():
+            linear.weight.copy_(linear_weight(einsum.kernel.value, num_inputs))
+            linear.bias.copy_(einsum.bias.value.flatten())
+    allow_BTS = torch.rand(2, 5, 7) < 0.7
+    allow_BTS[..., 0] = True  # a row without any key would be uniform there, and zeros here
+    allow_BHTS = allow_BTS[:, None]
+
+    mine = ours(x, memory, allow_BHTS)
+    other, weights = theirs(x, memory, attention_mask=allow_BTS, return_attention_scores=True)
+    assert_same(mine, other, (x, x), (memory, memory))
+    key, _ = ours.keys_values(memory)
+    torch.testing.assert_close(regard.attention_weights(ours.queries(x), key, allow=allow_BHTS), weights)
+    torch.testing.assert_close(mine, theirs(x, memory, attention_mask=allow_BTS))  # without scores it takes another path
+
+    mine.square().sum().backward()
+    other.square().sum().backward()
+    torch.testing.assert_close(
+        {name: (linear.weight.grad, linear.bias.grad) for name, (linear, _, _) in dense.items()},
+        {
+            name: (linear_weight(einsum.kernel.value.grad, num_inputs), einsum.bias.value.grad.flatten())
+            for name, (_, einsum, num_inputs) in dense.items()
+        },
+    )
