@@ -50,6 +50,14 @@ def test_broadcasts_and_survives_extremes() -> None:
     assert found.entropy.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_has_room_for_masked_scores(dtype: torch.dtype) -> None:
+    query, key = torch.full((1, 1), 300.0, dtype=dtype), torch.ones(3, 1, dtype=dtype)
+    found = regard.summarise(query, key, top=3, allow=torch.tensor([[True, False, True]]))
+    torch.testing.assert_close(found.entropy.float(), torch.tensor([0.6931]), atol=1e-2, rtol=0)
+    assert found.top_weights.tolist() == [[0.5, 0.5, 0.0]]
+
+
 def test_never_holds_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "TILE", 10_000)
     query, key = torch.randn(1, 4, 512, 8), torch.randn(1, 4, 512, 8)

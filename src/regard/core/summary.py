@@ -57,7 +57,7 @@ def summarise(query: Tensor, key: Tensor, *, top: int = 8, score: Score | None =
 
 def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None) -> None:
     """Writes down what the rows `part` say, and adds their weights to the mass of the keys."""
-    lowest = torch.finfo(scores.dtype).min
+    lowest = torch.finfo(scores.dtype).min / 2  # so that the distance to any score is a number too
     if allow is not None:
         scores = scores.masked_fill(~allow, lowest)
     peak, top_keys = scores.topk(found.top_keys.shape[-1], dim=-1)

@@ -97,7 +97,10 @@ def check_positions(positions: str, width: int, appended: int) -> None:
         )
     if not 0 <= appended < width:
         raise ValueError(f"{appended} of the width {width} are for appended positions; expected 0 (added) to {width - 1}")
-    if positions == "index" and appended > 1:
-        raise ValueError(f"the raw index is one number, but {appended} places are kept for it; append 1")
+    if positions == "index" and appended != 1:
+        raise ValueError(
+            f"the raw index is one number, to be appended, but its width is {appended or width}; say join=appended and "
+            "position_width=1 (added to every column, layer normalisation would take it out again)"
+        )
     if positions in ("sinusoidal", "fourier") and (size := appended or width) % 2:
         raise ValueError(f"{positions} positions come in pairs of sine and cosine, but their width is {size}; make it even")

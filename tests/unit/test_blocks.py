@@ -1,0 +1,52 @@
+import torch
+from torch import Tensor, nn
+
+from regard.core import masks
+from regard.layers.attention import MultiHeadAttention
+from regard.layers.blocks import DecoderLayer, EncoderLayer
+from regard.models.transformer import Causal
+
+
+def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention() -> None:  # SPEC A0.6
+    """Both are GPT: with the weights copied across, equal logits; and equal to torch's encoder under the same mask."""
+    vocab, width = 19, 12
+    embedding, output = nn.Embedding(vocab, width).double(), nn.Linear(width, vocab).double()
+    encoder = [EncoderLayer(width, 29, 0.0, attention=MultiHeadAttention(width, 3)).double() for _ in range(2)]
+    decoder = [DecoderLayer(width, 29, 0.0, attention=MultiHeadAttention(width, 3), cross=None).double() for _ in range(2)]
+    for left, right in zip(encoder, decoder, strict=True):
+        right.load_state_dict(left.state_dict())
+    ids = torch.randint(vocab, (2, 7))
+
+    def left_stack(ids: Tensor) -> Tensor:
+        x = embedding(ids)
+        for layer in encoder:
+            x, _ = layer(x, masks.causal(7), None, None)
+        return output(x)
+
+    def right_stack(ids: Tensor) -> Tensor:
+        x, looking = embedding(ids), Causal(masks.causal(7))
+        for number, layer in enumerate(decoder):
+            x, _, cross = layer(x, lambda attention, y, number=number: looking(number, None, attention, y), None, None, None)
+            assert cross is None
+        return output(x)
+
+    theirs = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(width, 3, 29, 0.0, batch_first=True, norm_first=True), 2, enable_nested_tensor=False
+    ).double()
+    with torch.no_grad():
+        for mine, other in zip(encoder, theirs.layers, strict=True):
+            linears = (mine.attention.query, mine.attention.key, mine.attention.value)
+            other.self_attn.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears]))
+            other.self_attn.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears]))
+            other.self_attn.out_proj.load_state_dict(mine.attention.output.state_dict())
+            other.linear1.load_state_dict(mine.feed_forward[0].state_dict())
+            other.linear2.load_state_dict(mine.feed_forward[3].state_dict())
+            other.norm1.load_state_dict(mine.attention_norm.state_dict())
+            other.norm2.load_state_dict(mine.feed_forward_norm.state_dict())
+    left, right = left_stack(ids), right_stack(ids)
+    torch.testing.assert_close(left, right)
+    torch.testing.assert_close(left, output(theirs(embedding(ids), mask=~masks.causal(7))))
+    later = ids.clone()
+    later[:, 4:] = (later[:, 4:] + 1) % vocab
+    torch.testing.assert_close(right_stack(later)[:, :4], right[:, :4])
+    assert not torch.allclose(right_stack(later)[:, 4:], right[:, 4:])

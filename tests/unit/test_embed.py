@@ -1,0 +1,137 @@
+"""How positions join the tokens, in whole models."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.contracts import Source
+from regard.core import masks
+from regard.core.positions import fourier, sinusoidal
+from regard.errors import UserError
+from regard.layers.attention import MultiHeadAttention
+from regard.layers.blocks import EncoderLayer
+from regard.layers.embed import POSITIONS, TokenEmbedding
+from regard.models.transformer import Transformer, TransformerSettings
+
+
+def make(**changes: object) -> Transformer:
+    torch.manual_seed(2)
+    settings = TransformerSettings(**{"width": 12, "heads": 2, "feed_forward": 29, "dropout": 0.0, **changes})
+    return Transformer(settings, 17, 19).double().eval()
+
+
+def encode(model: Transformer, ids: Tensor) -> Tensor:
+    return model.encode(Source(ids, torch.ones_like(ids) > 0)).values_BSE
+
+
+def test_added_or_appended() -> None:  # SPEC A7.9
+    ids, places = torch.tensor([[3, 5, 3]]), torch.arange(3)
+    added = TokenEmbedding(7, 10).double()
+    tokens = added.tokens.weight[ids] * math.sqrt(10)
+    torch.testing.assert_close(added(ids, places), tokens + sinusoidal(places, 10, dtype=torch.float64))
+    appended = TokenEmbedding(7, 10, "fourier", appended=4, layout="halves").double()
+    assert appended.tokens.weight.shape == (7, 6)  # D = d_token + d_pos
+    tokens = appended.tokens.weight[ids] * math.sqrt(6)  # √d of the token
+    expected = torch.cat((tokens, fourier(places, 4, layout="halves", dtype=torch.float64)[None]), -1)
+    torch.testing.assert_close(appended(ids, places), expected)
+
+
+def test_the_width_with_appended_positions_divides_by_the_heads_unless_key_dim_is_given() -> None:  # SPEC A7.9
+    with pytest.raises(ValueError, match="width 13 does not split into 2 heads; try width=14, or give key_dim"):
+        TransformerSettings(width=13, heads=2, join="appended", position_width=4)
+    model = make(width=13, key_dim=5, join="appended", position_width=4)
+    assert model.source_embedding.tokens.weight.shape == (17, 9)
+    assert model.encoder[0].attention.query.weight.shape == (10, 13)
+    assert encode(model, torch.tensor([[3, 5]])).shape == (1, 2, 13)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_every_scheme_but_none_knows_the_order(positions: str) -> None:  # SPEC A7.12
+    appended = {"join": "appended", "position_width": 1, "width": 13, "key_dim": 5} if positions == "index" else {}
+    model, ids = make(positions=positions, max_places=9, **appended), torch.tensor([[3, 5, 7, 11]])
+    order = torch.tensor([2, 0, 3, 1])
+    straight, shuffled = encode(model, ids), encode(model, ids[:, order])
+    if positions == "none":
+        torch.testing.assert_close(shuffled, straight[:, order])
+    else:
+        assert (shuffled - straight[:, order]).abs().max() > 1e-3
+
+
+def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not() -> None:  # SPEC A7.11
+    """One causal layer tells the last place the same whatever the order before it; two layers do not."""
+    model, ids = make(positions="none"), torch.tensor([[3, 5, 7, 11, 13]])
+    for order in (torch.tensor([4, 3, 2, 1, 0]), torch.tensor([1, 0, 4, 2, 3])):
+        torch.testing.assert_close(encode(model, ids[:, order]), encode(model, ids)[:, order])
+
+    def last_of_causal_stack(depth: int, ids: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        layers = [EncoderLayer(12, 29, 0.0, attention=MultiHeadAttention(12, 2)).double() for _ in range(depth)]
+        x: Tensor = model.source_embedding.tokens(ids)
+        for layer in layers:
+            x, _ = layer(x, masks.causal(ids.shape[1]), None, None)
+        return x[:, -1]
+
+    swapped = ids[:, [1, 0, 2, 3, 4]]
+    torch.testing.assert_close(last_of_causal_stack(1, swapped), last_of_causal_stack(1, ids))
+    assert (last_of_causal_stack(2, swapped) - last_of_causal_stack(2, ids)).abs().max() > 1e-3
+
+
+def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
+    model = make(positions="learned", max_places=4)
+    encode(model, torch.tensor([[3, 5, 7]])).square().sum().backward()
+    gradient = model.source_embedding.learned.vectors.weight.grad
+    assert (gradient[:3].abs().sum(-1) > 0).all()
+    assert (gradient[3:] == 0).all()
+    with pytest.raises(UserError, match=r"there are 5 places, but the positions were learned for 4; .*max_places=5"):
+        encode(model, torch.tensor([[3, 5, 7, 9, 11]]))
+
+
+def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
+    """With the same tokens before it, a place deep in a text looks like one at its beginning."""
+    for positions in ("rotary", "alibi"):
+        layer = make(positions=positions).encoder[0]
+        x = torch.randn(1, 4, 12, dtype=torch.float64)
+        at_start, _ = layer(x, torch.ones(4, 4) > 0, torch.arange(4)[None], None)
+        later, _ = layer(x, torch.ones(4, 4) > 0, torch.arange(4)[None] + 700, None)
+        torch.testing.assert_close(at_start, later)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"positions": "sinus"},
+            r"there are no positions 'sinus'; expected one of sinusoidal, learned, .*did you mean \"sinusoidal\"",
+        ),
+        ({"positions": "rotary", "join": "appended", "position_width": 2}, r"positions 'rotary' have no vector that could be appended"),
+        (
+            {"join": "appended", "position_width": 12},
+            r"12 of the width 12 are for appended positions; expected 0 \(added\) to 11",
+        ),
+        ({"positions": "index"}, r"the raw index is one number, to be appended, but its width is 12; say join=appended"),
+        ({"positions": "index", "join": "appended", "position_width": 2}, r"the raw index is one number.* but its width is 2"),
+        (
+            {"width": 13, "key_dim": 4},
+            r"sinusoidal positions come in pairs of sine and cosine, but their width is 13; make it even",
+        ),
+        ({"positions": "rotary", "key_dim": 5}, r"rotary positions turn pairs, but a head has width 5; make key_dim even"),
+    ],
+)
+def test_schemes_that_do_not_fit_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make(**changes)
+
+
+@pytest.mark.parametrize("score", ["additive", "location"])
+def test_rotary_models_refuse_scores_by_name(score: str) -> None:  # SPEC A7.12
+    with pytest.raises(ValueError, match=f"the score is '{score}'; use another score such as scaled_dot, or positions that"):
+        make(positions="rotary", score=score)
+
+
+def test_the_raw_index_is_appended() -> None:
+    ids, places = torch.tensor([3, 5]), torch.tensor([4, 9])
+    appended = TokenEmbedding(7, 6, "index", appended=1).double()
+    torch.testing.assert_close(appended(ids, places)[:, :-1], appended.tokens.weight[ids] * math.sqrt(5))
+    assert appended(ids, places)[:, -1].tolist() == [4.0, 9.0]

@@ -1,0 +1,219 @@
+"""Self-, cross- and multi-head attention."""
+
+import pytest
+import torch
+from table import SCORES
+from test_attention import Largest
+from torch import Tensor, nn
+
+import regard
+from regard.contracts import Edit, Look, Tap
+from regard.core import masks
+from regard.layers.attention import MultiHeadAttention
+from regard.layers.scores import Additive, Location
+
+
+def softmax_rows(scores: Tensor) -> Tensor:
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def test_basic_self_attention() -> None:  # SPEC A6.1
+    x = torch.randn(2, 5, 11).double().requires_grad_()
+    expected = softmax_rows(x @ x.mT) @ x
+    ours = regard.self_attention(x)
+    torch.testing.assert_close(ours, expected)
+    weight = torch.randn_like(expected)
+    torch.testing.assert_close(*(torch.autograd.grad((one * weight).sum(), x)[0] for one in (ours, expected)))
+    lower = masks.causal(5)
+    alone = regard.self_attention(x, allow=lower)
+    torch.testing.assert_close(alone[:, 0], x[:, 0])  # the first place sees itself only
+    torch.testing.assert_close(alone[:, -1], ours[:, -1])
+
+
+def test_one_learnable_head_in_one_line() -> None:  # SPEC A6.2
+    layer = MultiHeadAttention(11, 1, key_dim=5, value_dim=3, bias=False, project_output=False).double()
+    x = torch.randn(2, 7, 11).double().requires_grad_()
+    w_q, w_k, w_v = (linear.weight.T for linear in (layer.query, layer.key, layer.value))
+    expected = softmax_rows(x @ w_q @ w_k.T @ x.mT / 5**0.5) @ x @ w_v
+    ours = layer(x)
+    assert ours.shape == (2, 7, 3)
+    torch.testing.assert_close(ours, expected)
+    wrt = [x, *layer.parameters()]
+    weight = torch.randn_like(expected)
+    for one, other in zip(*(torch.autograd.grad((y * weight).sum(), wrt) for y in (ours, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("project_output", [True, False])
+def test_one_wide_matrix_is_many_small_ones(project_output: bool) -> None:  # SPEC A6.3
+    layer = MultiHeadAttention(11, 2, key_dim=2, value_dim=3, project_output=project_output).double()
+    x, memory = torch.randn(2, 5, 11).double(), torch.randn(2, 7, 11).double()
+    heads = []
+    for head in range(2):
+        keys, values = slice(2 * head, 2 * head + 2), slice(3 * head, 3 * head + 3)
+        q = x @ layer.query.weight[keys].T + layer.query.bias[keys]
+        k = memory @ layer.key.weight[keys].T + layer.key.bias[keys]
+        v = memory @ layer.value.weight[values].T + layer.value.bias[values]
+        heads.append(softmax_rows(q @ k.mT / 2**0.5) @ v)
+    together = torch.cat(heads, -1)
+    expected = together @ layer.output.weight.T + layer.output.bias if project_output else together
+    assert expected.shape == (2, 5, 11 if project_output else 6)
+    torch.testing.assert_close(layer(x, memory), expected)
+    assert MultiHeadAttention(12, 3).key.weight.shape == (12, 12)  # key_dim = d/h unless it is given
+
+
+def test_cross_attention_between_modalities() -> None:  # SPEC A6.4
+    """Attention(Q_audio, K_text, V_text): other lengths, other widths; the padding of the text is not heard."""
+    layer = MultiHeadAttention(11, 2, memory_width=13, key_dim=5).double()
+    audio, text = torch.randn(3, 17, 11).double(), torch.randn(3, 7, 13).double()
+    allow = masks.first(torch.tensor([7, 2, 5]), 7)
+    heard = layer(audio, text, allow[:, None, None])
+    assert heard.shape == (3, 17, 11)
+    theirs = nn.MultiheadAttention(10, 2, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.eye(10).repeat(3, 1))
+        theirs.in_proj_bias.zero_()
+        theirs.out_proj.weight.copy_(torch.eye(10))
+        theirs.out_proj.bias.zero_()
+    heads, _ = theirs(layer.query(audio), layer.key(text), layer.value(text), key_padding_mask=~allow)
+    torch.testing.assert_close(heard, layer.output(heads))
+    for row, length in enumerate((7, 2, 5)):
+        torch.testing.assert_close(layer(audio[row], text[row, :length]), heard[row])
+
+
+def test_values_are_the_states_themselves() -> None:  # SPEC A6.5
+    layer = MultiHeadAttention(11, 2, memory_width=13, key_dim=5, project_values=False, project_output=False).double()
+    x, memory = torch.randn(2, 5, 11).double(), torch.randn(2, 7, 13).double()
+    heads = []
+    for head in range(2):
+        part = slice(5 * head, 5 * head + 5)
+        q = x @ layer.query.weight[part].T + layer.query.bias[part]
+        k = memory @ layer.key.weight[part].T + layer.key.bias[part]
+        heads.append(softmax_rows(q @ k.mT / 5**0.5) @ memory)
+    torch.testing.assert_close(layer(x, memory), torch.cat(heads, -1))
+    assert layer.value is None
+    joined = MultiHeadAttention(11, 2, memory_width=13, key_dim=5, project_values=False)
+    assert joined.output.weight.shape == (11, 26)
+
+
+# --- grouped keys and values -------------------------------------------------------------------------------------------------
+
+
+def repeated(layer: MultiHeadAttention, groups: int) -> MultiHeadAttention:
+    """The same function with a copy of its keys and values for every query head."""
+    score = layer.score
+    full = MultiHeadAttention(layer.query.in_features, layer.heads, score=score).double()
+    full.query, full.output = layer.query, layer.output
+    for name in ("key", "value"):
+        few, many = getattr(layer, name), getattr(full, name)
+        if few is None:
+            continue
+        with torch.no_grad():
+            for mine, theirs in ((few.weight, many.weight), (few.bias, many.bias)):
+                copies = mine.unflatten(0, (groups, -1)).repeat_interleave(layer.heads // groups, dim=0)
+                theirs.copy_(copies.flatten(0, 1))
+    return full
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("score_name", ["scaled_dot", "additive", "cosine", "location"])
+@pytest.mark.parametrize("mask", ["none", "causal", "per head", "padding"])
+def test_grouped_heads_share_their_keys(groups: int, score_name: str, mask: str) -> None:
+    score = SCORES[score_name](5)
+    score = score.double() if isinstance(score, nn.Module) else score
+    layer = MultiHeadAttention(30, 6, kv_heads=groups, score=score).double()
+    x = torch.randn(2, 7, 30).double()
+    allow = {
+        "none": None,
+        "causal": masks.causal(7),
+        "per head": torch.rand(6, 7, 7) < 0.7,
+        "padding": masks.first(torch.tensor([7, 3]), 7)[:, None, None],
+    }[mask]
+    full = repeated(layer, groups)
+    torch.testing.assert_close(layer(x, allow=allow), full(x, allow=allow))
+    look = Look((Tap("encoder"),), (Edit("encoder", head=4),))  # heads are query heads, for edits too
+    one, other = (part.attend(part.queries(x), *part.keys_values(x), allow, look) for part in (layer, full))
+    torch.testing.assert_close(one.context, other.context)
+    torch.testing.assert_close(one.weights, other.weights)
+    assert (one.weights[:, 4] == 0).all()
+
+
+def test_grouped_heads_copy_no_key() -> None:
+    layer = MultiHeadAttention(64, 16, kv_heads=1)
+    query, (keys, values) = layer.queries(torch.randn(1, 1, 64)), layer.keys_values(torch.randn(1, 4096, 64))
+    with Largest() as largest, torch.no_grad():
+        layer.attend(query, keys, values, None, None)
+    assert largest.numel <= 4096 * 4 * 4  # 16 heads would have 4096 · 64 numbers each for keys and values
+
+
+# --- positions inside attention ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+@pytest.mark.parametrize("score_name", ["dot", "scaled_dot", "scaled_dot by d", "general", "cosine", "distance"])
+def test_rotary_scores_depend_on_the_distance(score_name: str, layout: str) -> None:  # SPEC A7.12
+    score = SCORES[score_name](6)
+    score = score.double() if isinstance(score, nn.Module) else score
+    layer = MultiHeadAttention(12, 2, score=score, rotary=layout).double()
+    x = torch.randn(2, 5, 12).double()
+
+    def scores(shift: int) -> Tensor:
+        places = torch.arange(5)[None] + shift
+        keys, _ = layer.keys_values(x, places)
+        return layer.score.scores(layer.queries(x, places), keys)
+
+    torch.testing.assert_close(scores(0), scores(1000))
+    plain = MultiHeadAttention(12, 2, score=score).double()
+    plain.load_state_dict(layer.state_dict())
+    assert not torch.allclose(layer(x), plain(x))
+    same = x[:, :1].expand(2, 5, 12)  # equal tokens: only places differ
+    keys, _ = layer.keys_values(same)
+    diagonals = layer.score.scores(layer.queries(same), keys)
+    for distance in range(-4, 5):
+        diagonal = diagonals.diagonal(distance, -2, -1)
+        torch.testing.assert_close(diagonal, diagonal[..., :1].expand_as(diagonal))
+
+
+@pytest.mark.parametrize("score", [Additive(6, 6, 5), Location(6, 9)])
+def test_rotary_is_refused_by_name(score: regard.Score) -> None:  # SPEC A7.12
+    with pytest.raises(
+        ValueError, match=f"rotary positions turn queries and keys.* but the score is '{score.name}'; use another"
+    ):
+        MultiHeadAttention(12, 2, score=score, rotary="halves")
+
+
+@pytest.mark.parametrize("score_name", SCORES)
+@pytest.mark.parametrize("tile", [None, 1, 2 * 3 * 7 * 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_alibi_takes_off_score_by_distance(
+    score_name: str, tile: int | None, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:  # SPEC A7.12
+    if tile is not None:
+        monkeypatch.setattr("regard.core.attention.TILE", tile)
+    score = SCORES[score_name](5)
+    score = score.double() if isinstance(score, nn.Module) else score
+    layer = MultiHeadAttention(15, 3, score=score, alibi=True, project_output=False).double()
+    x = torch.randn(2, 7, 15).double().requires_grad_()
+    allow = masks.causal(7) if causal else torch.ones(7, 7) > 0
+    keys, values = layer.keys_values(x)
+    distance = (torch.arange(7)[:, None] - torch.arange(7)).abs()
+    slopes = torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=torch.float64)  # 3 heads: those of 2, and one of 4's
+    biased = layer.score.scores(layer.queries(x), keys) - slopes[:, None, None] * distance
+    expected = (softmax_rows(biased.masked_fill(~allow, -1e300)) @ values).transpose(1, 2).flatten(-2)
+    ours = layer(x, allow=allow)
+    torch.testing.assert_close(ours, expected)
+    weight = torch.randn_like(expected)
+    gradients = (torch.autograd.grad((y * weight).sum(), x, retain_graph=True)[0] for y in (ours, expected))
+    torch.testing.assert_close(*gradients)
+    seen = layer.attend(layer.queries(x), keys, values, allow, Look((Tap("encoder"),))).weights
+    torch.testing.assert_close(seen, softmax_rows(biased.masked_fill(~allow, -1e300)))
+
+
+def test_wrong_sizes_are_explained() -> None:
+    with pytest.raises(ValueError, match="width 10 does not split into 3 heads; choose a multiple of 3, or give key_dim"):
+        MultiHeadAttention(10, 3)
+    with pytest.raises(ValueError, match="6 heads do not fall into groups for 4 heads of keys and values; expected a divisor"):
+        MultiHeadAttention(12, 6, kv_heads=4)
+    with pytest.raises(ValueError, match=r"work on pairs.*the width is 3; make it even"):
+        MultiHeadAttention(9, 3, rotary="halves")(torch.randn(2, 5, 9))
