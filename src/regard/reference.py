@@ -1,18 +1,61 @@
-"""The formulas of attention, in NumPy, one line each where possible: a page to read, and the oracle of the parity tests.
+"""Every formula of the notes in NumPy, in their letters, one line each where possible: a page to read, and the oracle of the
+parity tests.
 
 Nothing here is fast and nothing here is used by the models. Needs numpy (`pip install "regard[plot]"` brings it).
 
-Letters: Q (…, Lq, dq) queries, K (…, Lk, dk) keys, V (…, Lk, dv) values; s a decoder state, h an encoder state;
-allow (…, Lq, Lk) is True where a query may attend to a key.
+Letters: Q (…, Lq, dq) queries, K (…, Lk, dk) keys, V (…, Lk, dv) values; s_t a decoder state, h_i an encoder state, H all of
+them as rows; y_t an output token (its embedding), c_t a context; X, Z sequences of vectors as rows; W, U, V matrices, b a bias.
+allow (…, Lq, Lk) is True where a query may attend to a key. [a; b] puts two vectors side by side. Any leading dimensions.
+
+The papers write both W x and x W: where it says W x here, W is (out, in), as torch stores it; where it says x W, (in, out).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Allow = Mask | None  # None: everything is allowed
+Bias = Array | float
+Map = Callable[[Array], Array]
+Score = Callable[[Array, Array], Array]  # (Q, K) -> scores; one with parameters goes in as `lambda Q, K: general(Q, K, W)`
+Normalise = Callable[[Array, Allow], Array]  # (scores, allow) -> weights: softmax, hard or hard_gates
+Places = int | Ints
+
+# --- small functions ---------------------------------------------------------------------------------------------------------
+
+
+def beside(*parts: Array) -> Array:
+    """[a; b; …]."""
+    return np.concatenate(parts, axis=-1)
+
+
+def masked(x: Array, allow: Allow, fill: float) -> Array:
+    """x where allowed, `fill` elsewhere."""
+    return x if allow is None else np.where(allow, x, fill)
+
+
+def sigmoid(x: Array) -> Array:
+    """σ(x) = 1 / (1 + exp(−x)), written so that nothing overflows."""
+    return (1 + np.tanh(x / 2)) / 2
+
+
+def relu(x: Array) -> Array:
+    """max(0, x)."""
+    return np.maximum(0, x)
+
+
+def gelu(x: Array) -> Array:
+    """x Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016)."""
+    return x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2
+
 
 # --- scores: how well a query fits a key, (…, Lq, Lk) ------------------------------------------------------------------------
 
@@ -42,8 +85,16 @@ def concat(Q: Array, K: Array, W: Array, v: Array) -> Array:
     """vᵀ tanh(W [s; h]) (Luong et al. 2015); W is (a, dq + dk)."""
     s, h = Q[..., :, None, :], K[..., None, :, :]
     pairs = np.broadcast_shapes(s.shape[:-1], h.shape[:-1])
-    together = np.concatenate([np.broadcast_to(s, (*pairs, s.shape[-1])), np.broadcast_to(h, (*pairs, h.shape[-1]))], axis=-1)
+    together = beside(np.broadcast_to(s, (*pairs, s.shape[-1])), np.broadcast_to(h, (*pairs, h.shape[-1])))
     return np.tanh(together @ W.T) @ v
+
+
+def location(Q: Array, W: Array, real: Mask) -> Array:
+    """W s (Luong et al. 2015): row j of W is the key of the j-th real place, whatever stands there. real (…, Lk) is False at
+    padding, left or right. Padding, and places beyond the rows of W, have the score −∞."""
+    j = np.cumsum(real, -1) - 1
+    known = real & (j < len(W))
+    return masked(dot(Q, W[np.where(known, j, 0)]), known[..., None, :], -np.inf)
 
 
 def cosine(Q: Array, K: Array, temperature: float) -> Array:
@@ -61,23 +112,79 @@ def distance(Q: Array, K: Array) -> Array:
 # --- from scores to weights to context ---------------------------------------------------------------------------------------
 
 
-def softmax(scores: Array, allow: Mask | None = None) -> Array:
+def softmax(scores: Array, allow: Allow = None) -> Array:
     """Per row, and stable. A key that is not allowed has the score −∞ and the weight 0; a row without any key gives zeros."""
-    scores = scores if allow is None else np.where(allow, scores, -np.inf)
+    scores = masked(scores, allow, -np.inf)
     top = scores.max(-1, keepdims=True)
     e = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
     total = e.sum(-1, keepdims=True)
     return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
 
 
-def attention(scores: Array, V: Array, allow: Mask | None = None) -> Array:
+def attention(scores: Array, V: Array, allow: Allow = None) -> Array:
     """output_i = Σ_j weights_ij · v_j."""
     return softmax(scores, allow) @ V
+
+
+def unnormalised(scores: Array, V: Array, allow: Allow = None) -> Array:
+    """output_i = Σ_j f(q_i, k_j) v_j, with no normaliser."""
+    return masked(scores, allow, 0.0) @ V
 
 
 def entropy(weights: Array) -> Array:
     """−Σ_j w_j ln w_j of every row: 0 where one key has all the weight, ln Lk where all are equal."""
     return -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1.0)), 0.0).sum(-1)
+
+
+# --- hard attention: a choice, and how its chance is trained (Xu et al. 2015, 4.1; Williams 1992) ----------------------------
+
+
+def hard(scores: Array, allow: Allow = None) -> Array:
+    """All weight on the best key that is allowed: what inference does. A row without any key gives zeros."""
+    scores = masked(scores, allow, -np.inf)
+    best = scores.argmax(-1)[..., None] == np.arange(scores.shape[-1])
+    return (best & (scores > -np.inf)).astype(np.float64)
+
+
+def log_choice(scores: Array, a: Ints, allow: Allow = None) -> Array:
+    """ln π(a) = s_a − ln Σ_j exp s_j for one chosen key a (…, Lq) per query; 0 in a row where there was nothing to choose.
+    The entropy of the choice is `entropy(softmax(scores, allow))`."""
+    scores = masked(scores, allow, -np.inf)
+    total = np.logaddexp.reduce(scores, axis=-1)
+    s_a = np.take_along_axis(scores, a[..., None], axis=-1)[..., 0]
+    return np.subtract(s_a, total, out=np.zeros_like(total), where=total > -np.inf)
+
+
+def gate_weights(g: NDArray[np.generic]) -> Array:
+    """g / max(1, Σ_j g_j): the open gates share the weight, and where none is open there is none."""
+    return g / np.maximum(1, g.sum(-1, keepdims=True))
+
+
+def hard_gates(scores: Array, allow: Allow = None) -> Array:
+    """Independent gates at inference: each key whose chance σ(score) is above ½ is open."""
+    return gate_weights(masked(scores, allow, -np.inf) > 0)
+
+
+def log_gates(scores: Array, g: NDArray[np.generic], allow: Allow = None) -> Array:
+    """ln π(g) = Σ_j ln σ(s_j) where g_j = 1, ln σ(−s_j) where g_j = 0, over the allowed keys; ln σ(x) = −ln(1 + exp(−x))."""
+    return masked(-np.logaddexp(0.0, np.where(g, -scores, scores)), allow, 0.0).sum(-1)
+
+
+def gates_entropy(scores: Array, allow: Allow = None) -> Array:
+    """Independent choices: the sum of each allowed gate's entropy."""
+    chance = sigmoid(scores)
+    return masked(entropy(np.stack([chance, 1 - chance], axis=-1)), allow, 0.0).sum(-1)
+
+
+def reward_to_go(log_p: Array) -> Array:
+    """R_t = Σ_{u≥t} log p(y_u | a≤u): all that the choice at t can still change."""
+    return np.cumsum(log_p[..., ::-1], axis=-1)[..., ::-1]
+
+
+def surrogate(log_p: Array, log_pi: Array, R: Array, b: float, H: Array | float = 0.0, bonus: float = 0.0) -> Array:
+    """Σ_t log p(y_t) + (R_t − b) log π(a_t) + bonus · H_t, H_t the entropy of choice t. With R and b held fixed, its
+    gradient is on average that of E_a Σ_t log p(y_t), plus the bonus."""
+    return (log_p + (R - b) * log_pi + bonus * H).sum(-1)
 
 
 # --- masks -------------------------------------------------------------------------------------------------------------------
@@ -94,10 +201,295 @@ def window(Lq: int, Lk: int, w: int) -> Mask:
     return np.abs(np.arange(Lk)[None, :] - i) <= w
 
 
-# --- positions ---------------------------------------------------------------------------------------------------------------
+# --- positions: φ(i) for one place i, or for places of any shape (…) -> (…, d) -----------------------------------------------
+
+Layout = Literal["interleaved", "halves"]  # how pairs (a_k, b_k) stand in a vector: a_0 b_0 a_1 b_1 …, or a_0 a_1 … b_0 b_1 …
 
 
-def sinusoidal(i: int, d: int) -> Array:
-    """φ(i) = (sin ω_0 i, cos ω_0 i, sin ω_1 i, cos ω_1 i, …), ω_k = 10000^(−2k/d) (Vaswani et al. 2017)."""
-    omega = 10000.0 ** (-2 * np.arange(d // 2) / d)
-    return np.stack([np.sin(omega * i), np.cos(omega * i)], axis=-1).reshape(d)
+def join(a: Array, b: Array, layout: Layout) -> Array:
+    return beside(a, b) if layout == "halves" else np.stack([a, b], axis=-1).reshape(*a.shape[:-1], -1)
+
+
+def split(x: Array, layout: Layout) -> tuple[Array, Array]:
+    half = x.shape[-1] // 2
+    return (x[..., :half], x[..., half:]) if layout == "halves" else (x[..., 0::2], x[..., 1::2])
+
+
+def sinusoidal(i: Places, d: int, first: int = 0, layout: Layout = "interleaved") -> Array:
+    """sin(ω_k i), cos(ω_k i), ω_k = 10000^(−2k/d), k = first … first + d/2 − 1 (Vaswani et al. 2017, 3.5)."""
+    angle = np.asarray(i)[..., None] * 10000.0 ** (-2 * (first + np.arange(d // 2)) / d)
+    return join(np.sin(angle), np.cos(angle), layout)
+
+
+def raw_index(i: Places) -> Array:
+    """φ(i) = i: one number, which grows without bound."""
+    return np.asarray(i, dtype=np.float64)[..., None]
+
+
+def one_hot(i: Places, d: int) -> Array:
+    """φ(i) = e_i: φ(i)·φ(j) is 1 if i = j, else 0, so neighbours are no nearer than strangers."""
+    return np.eye(d)[i]
+
+
+def fourier_kernel(i: Places, j: Places, lam: float = 0.01) -> Array:
+    """exp(−λ (i−j)²): what φ(i)·φ(j) of Fourier features approximates (Rahimi & Recht 2007)."""
+    return np.exp(-lam * (np.asarray(i, dtype=np.float64) - j) ** 2)
+
+
+def added(X: Array, phi: Array) -> Array:
+    """√d x_i + φ(i) (Vaswani et al. 2017, 3.4), d the width of a token."""
+    return math.sqrt(X.shape[-1]) * X + phi
+
+
+def appended(X: Array, phi: Array) -> Array:
+    """[√d x_i; φ(i)]: the width is d + d_pos."""
+    return beside(math.sqrt(X.shape[-1]) * X, np.broadcast_to(phi, (*X.shape[:-1], phi.shape[-1])))
+
+
+def rotary(x: Array, i: Places, layout: Layout = "halves", base: float = 10000.0) -> Array:
+    """Each pair (a_k, b_k), as the complex number a_k + i b_k, times e^(i ω_k place) (Su et al. 2021, 3.2): q·k then depends
+    on the distance of their places alone. x is (…, L, d), the places i are (…, L)."""
+    a, b = split(x, layout)
+    omega = base ** (-2 * np.arange(a.shape[-1]) / x.shape[-1])
+    z = (a + 1j * b) * np.exp(1j * omega * np.asarray(i)[..., None])
+    return join(z.real, z.imag, layout)
+
+
+def alibi_slopes(h: int) -> Array:
+    """m = 2^(−8/h), 2^(−16/h), …, 2^−8 for h heads (Press et al. 2022). If h is no power of two: those of the power n below it,
+    then every other one of 2n."""
+    n = 2 ** int(math.log2(h))
+    slopes = 2.0 ** (-8 * np.arange(1, n + 1) / n)
+    return slopes if n == h else np.concatenate([slopes, alibi_slopes(2 * n)[0::2][: h - n]])
+
+
+def alibi(i: Ints, j: Ints, m: float | Array) -> Array:
+    """−m |i−j|, added to the scores: (Lq,), (Lk,) -> (Lq, Lk) for one slope, (h, Lq, Lk) for h of them."""
+    return -np.asarray(m)[..., None, None] * np.abs(i[:, None] - j[None, :])
+
+
+# --- self-, cross- and multi-head attention ----------------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """One head's matrices, (d, d_k), (d, d_k), (d, d_v). Without W_V the values are the states themselves."""
+
+    W_Q: Array
+    W_K: Array
+    W_V: Array | None = None
+    b_Q: Bias = 0.0
+    b_K: Bias = 0.0
+    b_V: Bias = 0.0
+    score: Score = scaled_dot
+
+
+def self_attention(X: Array, allow: Allow = None) -> Array:
+    """softmax(X Xᵀ) X: no parameter at all."""
+    return attention(dot(X, X), X, allow)
+
+
+def one_head(X: Array, Z: Array, head: Head, allow: Allow = None) -> Array:
+    """q = W_Qᵀ x, k = W_Kᵀ z, v = W_Vᵀ z; softmax(Q Kᵀ/√d_k) V. Self-attention: Z = X; cross-attention: Z another sequence."""
+    Q, K = X @ head.W_Q + head.b_Q, Z @ head.W_K + head.b_K
+    V = Z if head.W_V is None else Z @ head.W_V + head.b_V
+    return attention(head.score(Q, K), V, allow)
+
+
+def multi_head(
+    X: Array, Z: Array, heads: Sequence[Head], W_O: Array | None = None, b_O: Bias = 0.0, allow: Allow = None
+) -> Array:
+    """[head_1; …; head_h] W_O + b_O (Vaswani et al. 2017, 3.2.2). W_O is (h·d_v, d); without it there are h·d_v features."""
+    together = beside(*(one_head(X, Z, head, allow) for head in heads))
+    return together if W_O is None else together @ W_O + b_O
+
+
+def grouped(W_Q: Sequence[Array], W_K: Sequence[Array], W_V: Sequence[Array]) -> list[Head]:
+    """h queries share g < h keys and values: query head n uses those of group ⌊n g / h⌋ (Ainslie et al. 2023)."""
+    group = [n * len(W_K) // len(W_Q) for n in range(len(W_Q))]
+    return [Head(W, W_K[n], W_V[n]) for W, n in zip(W_Q, group, strict=True)]
+
+
+# --- recurrent networks ------------------------------------------------------------------------------------------------------
+
+State = tuple[Array, ...]  # what a cell hands on to itself: (h,) or, with a cell state, (h, c); others see the first
+Cell = Callable[..., State]  # (x_t, *state) -> state: a cell with its weights, `lambda x, h: gru_cell(x, h, W, U, b_W, b_U)`
+
+
+def rnn_cell(x: Array, h: Array, W: Array, U: Array, b: Array, f: Map = np.tanh) -> State:
+    """h_t = f(U h_{t−1} + W x_t + b), f = tanh, relu or sigmoid (Elman 1990). W is (n, m), U (n, n)."""
+    return (f(h @ U.T + x @ W.T + b),)
+
+
+def lstm_cell(x: Array, h: Array, c: Array, W: Array, U: Array, b: Array) -> State:
+    """c_t = f ⊙ c_{t−1} + i ⊙ g, h_t = o ⊙ tanh c_t (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000). The rows
+    of W (4n, m), U (4n, n) and b (4n,) belong to i, f, g, o, which is torch's order; b is the sum of torch's two."""
+    i, f, g, o = np.split(x @ W.T + h @ U.T + b, 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def gru_cell(x: Array, h: Array, W: Array, U: Array, b_W: Array, b_U: Array) -> State:
+    """h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}, n = tanh(W_n x_t + b_Wn + r ⊙ (U_n h_{t−1} + b_Un)) (Cho et al. 2014), torch's form:
+    r acts after the product. The rows of W (3n, m), U (3n, n), b_W and b_U (3n,) belong to r, z, n, which is torch's order."""
+    (W_r, W_z, W_n), (U_r, U_z, U_n) = (np.split(a, 3, axis=-1) for a in (x @ W.T + b_W, h @ U.T + b_U))
+    r, z = sigmoid(W_r + U_r), sigmoid(W_z + U_z)
+    return ((1 - z) * np.tanh(W_n + r * U_n) + z * h,)
+
+
+def unroll(cell: Cell, X: Array, state: State) -> tuple[Array, State]:
+    """All states h_1 … h_L as rows, and what the last step hands on. A second layer reads H as its X."""
+    H = []
+    for t in range(X.shape[-2]):
+        state = cell(X[..., t, :], *state)
+        H.append(state[0])
+    return np.stack(H, axis=-2), state
+
+
+def bidirectional(ahead: Cell, back: Cell, X: Array, state: State) -> tuple[Array, Array]:
+    """h_i = [→h_i; ←h_i] as rows, and both ends, [→h_L; ←h_1] (Schuster & Paliwal 1997)."""
+    (A, end), (B, start) = unroll(ahead, X, state), unroll(back, X[..., ::-1, :], state)
+    return beside(A, B[..., ::-1, :]), beside(end[0], start[0])
+
+
+def tagger(H: Array, W_o: Array, b_o: Array) -> Array:
+    """softmax(W_o h_t + b_o): an output at every step."""
+    return softmax(H @ W_o.T + b_o)
+
+
+# --- recurrent decoders: one step --------------------------------------------------------------------------------------------
+
+Look = Callable[[Array], tuple[Array, Array]]  # s -> (c, weights): `lambda s: context(s, H, score, allow)`
+
+
+class Step(NamedTuple):
+    """readout: what the logits are made of, s̃_t or [s_t; c_t]. weights: (…, Lk)."""
+
+    state: State
+    context: Array
+    weights: Array
+    readout: Array
+    logits: Array
+
+
+def context(s: Array, H: Array, score: Score, allow: Allow = None, normalise: Normalise = softmax) -> tuple[Array, Array]:
+    """c = Σ_i weights_i h_i, and the weights, for one state s; allow is (…, Lk)."""
+    weights = normalise(score(s[..., None, :], H), None if allow is None else allow[..., None, :])
+    return (weights @ H)[..., 0, :], weights[..., 0, :]
+
+
+def fixed_step(state: State, y: Array, cell: Cell, W_o: Array, b_o: Bias, C: Array | None = None) -> tuple[State, Array]:
+    """s_t = RNN(s_{t−1}, y_{t−1}), logits = W_o s_t + b_o: no attention; s_0 is made of C, the encoder's last state
+    (Sutskever et al. 2014). Given here, C also joins every input, [C; y_{t−1}] (Cho et al. 2014)."""
+    state = cell(y if C is None else beside(C, y), *state)
+    return state, state[0] @ W_o.T + b_o
+
+
+def luong_step(
+    state: State, y: Array, cell: Cell, look: Look, W: Array, b: Bias, W_o: Array, b_o: Bias, fed: Array | None = None
+) -> Step:
+    """s_t = RNN(s_{t−1}, y_{t−1}); c_t from s_t; s̃_t = tanh(W [c_t; s_t] + b); logits = W_o s̃_t + b_o (Luong et al. 2015, 3).
+    With input feeding (3.3) `fed` is s̃_{t−1}, zeros at first, and the input is [s̃_{t−1}; y_{t−1}]."""
+    state = cell(y if fed is None else beside(fed, y), *state)
+    c, weights = look(state[0])
+    s_tilde = np.tanh(beside(c, state[0]) @ W.T + b)
+    return Step(state, c, weights, s_tilde, s_tilde @ W_o.T + b_o)
+
+
+def bahdanau_step(state: State, y: Array, cell: Cell, look: Look, W_o: Array, b_o: Bias) -> Step:
+    """c_t from s_{t−1}; s_t = RNN(s_{t−1}, [c_t; y_{t−1}]); logits = W_o [s_t; c_t] + b_o (Bahdanau et al. 2015, 3.1)."""
+    c, weights = look(state[0])
+    state = cell(beside(c, y), *state)
+    readout = beside(state[0], c)
+    return Step(state, c, weights, readout, readout @ W_o.T + b_o)
+
+
+# --- the Transformer (Vaswani et al. 2017) -----------------------------------------------------------------------------------
+
+
+def layer_norm(x: Array, g: Array, b: Array, eps: float = 1e-5) -> Array:
+    """g ⊙ (x − mean) / √(variance + ε) + b (Ba et al. 2016)."""
+    return g * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) + b
+
+
+def rms_norm(x: Array, g: Array, eps: float = 1e-5) -> Array:
+    """g ⊙ x / √(mean of x² + ε) (Zhang & Sennrich 2019)."""
+    return g * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+
+
+def feed_forward(x: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, f: Map = relu) -> Array:
+    """max(0, x W_1 + b_1) W_2 + b_2, place by place (eq. 2), or with another f, such as gelu, for max(0, ·)."""
+    return f(x @ W_1 + b_1) @ W_2 + b_2
+
+
+def swiglu(x: Array, W: Array, V: Array, W_2: Array) -> Array:
+    """(swish(x W) ⊙ x V) W_2, swish(x) = x σ(x) (Shazeer 2020, eq. 6)."""
+    gate = x @ W
+    return (gate * sigmoid(gate) * (x @ V)) @ W_2
+
+
+Mix = Callable[
+    [Array, Array, Allow], Array
+]  # with its parameters inside: `lambda X, Z, allow: multi_head(X, Z, heads, …, allow)`
+Order = Literal["pre", "post"]
+
+
+def residual(x: Array, f: Map, norm: Map, order: Order) -> Array:
+    """pre: x + f(LN(x)), with one more LN after the last layer (Xiong et al. 2020); post: LN(x + f(x)), as in the paper."""
+    return x + f(norm(x)) if order == "pre" else norm(x + f(x))
+
+
+def encoder_layer(X: Array, attend: Mix, feed: Map, norms: Sequence[Map], order: Order = "pre", allow: Allow = None) -> Array:
+    """Self-attention and feed-forward, each in a residual connection. With the look-ahead mask `causal(L, L)` as allow it is a
+    layer of a decoder-only model (GPT)."""
+    X = residual(X, lambda x: attend(x, x, allow), norms[0], order)
+    return residual(X, feed, norms[1], order)
+
+
+def decoder_layer(
+    Y: Array, H: Array, attend: Mix, cross: Mix, feed: Map, norms: Sequence[Map], order: Order = "pre", allow: Allow = None
+) -> Array:
+    """Masked self-attention, cross-attention (Q from the decoder, K and V from the encoder's H) and feed-forward, each in a
+    residual connection. allow says which of H is real."""
+    look_ahead = causal(Y.shape[-2], Y.shape[-2])
+    Y = residual(Y, lambda y: attend(y, y, look_ahead), norms[0], order)
+    Y = residual(Y, lambda y: cross(y, H, allow), norms[1], order)
+    return residual(Y, feed, norms[2], order)
+
+
+# --- what came before, and what each costs -----------------------------------------------------------------------------------
+
+
+def convolution(X: Array, W: Array) -> Array:
+    """y_i = Σ_o x_{i+o} W_o, o = −r … r, zeros beyond both ends: weights by i − j. W is (2r + 1, d, d_v)."""
+    r, L = len(W) // 2, X.shape[-2]
+    wide = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(r, r), (0, 0)])
+    return np.sum([wide[..., o : o + L, :] @ W_o for o, W_o in enumerate(W)], axis=0)
+
+
+def dense(X: Array, W: Array) -> Array:
+    """y_i = Σ_j x_j W_ij: weights by (i, j). W is (L, L, d, d_v)."""
+    return np.einsum("...jd,ijde->...ie", X, W)
+
+
+class Cost(NamedTuple):
+    operations: int
+    parameters: int
+    sequential_steps: int
+
+
+def costs(L: int, d: int, d_k: int, d_v: int, k: int, form: Literal["notes", "exact"] = "notes") -> dict[str, Cost]:
+    """L places, d features in and d_v out, keys of d_k, a convolution k wide; bias off; a multiply-add is one operation. The
+    notes leave out attention's projections and its mixture of values, the recurrence's U h, and dense's matrix per output."""
+    notes = {
+        "self-attention": Cost(L**2 * d_k, d * d_k + d * d_k + d * d_v, 1),
+        "recurrent": Cost(L * d * d_v, d * d_v + d_v**2, L),
+        "convolution": Cost(L * k * d * d_v, k * d * d_v, 1),
+        "dense": Cost(L**2 * d * d_v, L * d * d_v, 1),
+    }
+    exact = {
+        "self-attention": Cost(L**2 * (d_k + d_v) + L * d * (2 * d_k + d_v), d * d_k + d * d_k + d * d_v, 1),
+        "recurrent": Cost(L * (d * d_v + d_v**2), d * d_v + d_v**2, L),
+        "convolution": Cost(L * k * d * d_v, k * d * d_v, 1),
+        "dense": Cost(L**2 * d * d_v, L**2 * d * d_v, 1),
+    }
+    return {"notes": notes, "exact": exact}[form]

@@ -1,10 +1,16 @@
-"""Every score function against its formula in regard.reference."""
+"""Our functions against their formulas in regard.reference, and those formulas against torch or by hand, so that the oracle is
+not only compared with what it judges."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from regard import reference
 from regard.core import masks
@@ -116,8 +122,26 @@ def test_sinusoidal() -> None:
         torch.testing.assert_close(sinusoidal(torch.tensor(place), 12, dtype=torch.float64), expected)
 
 
+# --- the reference itself ----------------------------------------------------------------------------------------------------
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Random numbers from torch's generator, which every test starts anew."""
+    return torch.randn(shape, dtype=torch.float64).numpy()
+
+
+def same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> None:
+    theirs = array(theirs) if isinstance(theirs, torch.Tensor) else theirs
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+def matrix(linear: nn.Linear) -> np.ndarray:
+    """torch's Linear in the Transformer's way of writing: x W."""
+    return array(linear.weight).T
+
+
 def test_the_reference_itself() -> None:
-    """By hand, so that the oracle is not only compared with what it judges."""
     scores = np.array([[0.0, np.log(3.0), 5.0], [1.0, 2.0, 3.0]])
     allow = np.array([[True, True, False], [False, False, False]])
     np.testing.assert_allclose(reference.softmax(scores, allow), [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]])
@@ -127,3 +151,410 @@ def test_the_reference_itself() -> None:
     np.testing.assert_allclose(reference.dot(q, k), [[24.0, 0.0]])
     np.testing.assert_allclose(reference.cosine(q, k, 0.5), [[24 / 25 / 0.5, 0.0]])
     np.testing.assert_allclose(reference.distance(q, k), [[-2 / 4, -25 / 4]])
+
+
+def test_reference_location() -> None:
+    """Row j of W belongs to the j-th real place, wherever padding stands; what is beyond W is not seen."""
+    Q, W = normal(2, 3, 5), normal(4, 5)
+    real = np.array([[True, True, True, False, False, False, False], [False, True, True, False, True, True, True]])
+    weights = reference.softmax(reference.location(Q, W, real))
+    expected = np.zeros((2, 3, 7))
+    for i in range(3):
+        expected[0, i, :3] = reference.softmax(W[:3] @ Q[0, i])
+        expected[1, i, [1, 2, 4, 5]] = reference.softmax(W @ Q[1, i])  # the fifth real place has no row
+    same(weights, expected)
+    same(reference.location(Q, W, np.full((2, 4), True)), np.einsum("bqd,kd->bqk", Q, W))
+    assert (reference.softmax(reference.location(Q, W, np.full((2, 7), False))) == 0).all()
+
+
+def test_reference_without_a_normaliser() -> None:
+    scores, V = np.array([[2.0, -3.0, 5.0]]), np.array([[1.0, 0.0], [1.0, 1.0], [7.0, 7.0]])
+    same(reference.unnormalised(scores, V), np.array([[34.0, 32.0]]))
+    same(reference.unnormalised(scores, V, np.array([[True, True, False]])), np.array([[-1.0, -3.0]]))
+
+
+def test_reference_one_hard_choice() -> None:
+    scores, a = normal(2, 3, 7), np.array([[0, 6, 2], [3, 3, 5]])
+    chances = torch.distributions.Categorical(logits=torch.from_numpy(scores))
+    same(reference.log_choice(scores, a), chances.log_prob(torch.from_numpy(a)))
+    same(reference.entropy(reference.softmax(scores)), chances.entropy())
+    scores = np.array([[1.0, 3.0, 9.0], [800.0, 0.0, 2.0], [1.0, 2.0, 3.0]])
+    allow = np.array([[True, True, False], [True, True, True], [False, False, False]])
+    same(reference.hard(scores, allow), np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    same(reference.log_choice(scores, np.array([1, 1, 1]), allow), np.array([-np.log1p(np.exp(-2.0)), -800.0, 0.0]))
+    assert reference.log_choice(scores, np.array([2, 0, 0]), allow)[0] == -np.inf  # a key that may not be chosen
+
+
+def test_reference_gates() -> None:
+    scores, g = normal(2, 3, 7), normal(2, 3, 7) > 0
+    allow = np.arange(7) < np.array([[[7]], [[4]]])
+    chances = torch.distributions.Bernoulli(logits=torch.from_numpy(scores))
+    kept = torch.from_numpy(allow)
+    same(reference.log_gates(scores, g, allow), (chances.log_prob(torch.from_numpy(g).double()) * kept).sum(-1))
+    same(reference.log_gates(scores, g), chances.log_prob(torch.from_numpy(g).double()).sum(-1))
+    same(reference.gates_entropy(scores, allow), (chances.entropy() * kept).sum(-1))
+    same(reference.gates_entropy(scores), chances.entropy().sum(-1))
+    all_g = np.array(list(itertools.product([0, 1], repeat=7)))  # the chances of all 2⁷ settings sum to 1
+    assert np.exp(reference.log_gates(scores[0, 0], all_g)).sum() == pytest.approx(1.0)
+    same(reference.gate_weights(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1]])), np.array([[0, 0, 0], [0, 1, 0], [0.5, 0, 0.5]]))
+    scores, allow = np.array([[0.1, 0.0, 900.0], [-1.0, -900.0, -2.0]]), np.array([[True, True, False], [True, True, True]])
+    same(reference.hard_gates(scores), np.array([[0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]))
+    same(reference.hard_gates(scores, allow), np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert reference.log_gates(np.array([900.0, -900.0, 900.0]), np.array([0, 1, 1])) == -1800.0
+
+
+def test_reference_gradient_of_hard_attention() -> None:
+    """3 keys, 2 steps, all 9 choices enumerated; the second step's scores and output depend on the first choice."""
+    same(
+        reference.reward_to_go(np.array([[-1.0, -2.0, -4.0], [-3.0, 0.0, 0.0]])),
+        np.array([[-7.0, -6.0, -4.0], [-3.0, 0.0, 0.0]]),
+    )
+    theta, first, second, values = normal(5), normal(3, 5), normal(3, 3, 5), normal(3, 3, 5)
+    choices = list(itertools.product(range(3), repeat=2))
+
+    def steps(theta: np.ndarray, a: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """log p and log π of both steps."""
+        scores = np.stack([first @ theta, second[a[0]] @ theta])
+        log_p = -np.logaddexp(0.0, np.array([values[a[0], 0] @ theta, values[a] @ theta]))
+        return log_p, reference.log_choice(scores, np.array(a))
+
+    def slope(f: Callable[[np.ndarray], float]) -> np.ndarray:
+        return np.array([(f(theta + e) - f(theta - e)) / 2e-6 for e in np.eye(5) * 1e-6])
+
+    def objective(theta: np.ndarray) -> float:
+        """E_a Σ_t log p(y_t)."""
+        return float(sum(np.exp(log_pi.sum()) * log_p.sum() for log_p, log_pi in (steps(theta, a) for a in choices)))
+
+    def mean_slope(b: float) -> np.ndarray:
+        chance = {a: np.exp(steps(theta, a)[1].sum()) for a in choices}
+        R = {a: reference.reward_to_go(steps(theta, a)[0]) for a in choices}
+        return sum(chance[a] * slope(lambda x, a=a: float(reference.surrogate(*steps(x, a), R[a], b))) for a in choices)
+
+    for b in (0.0, -1.7):  # the baseline changes the noise, not the mean
+        np.testing.assert_allclose(mean_slope(b), slope(objective), atol=1e-7)
+    log_p, log_pi, R, H = (np.array(pair) for pair in ((-1.0, -2.0), (-0.5, -3.0), (-3.0, -2.0), (0.2, 0.4)))
+    assert reference.surrogate(log_p, log_pi, R, -1.0) == pytest.approx((-1 + 2 * 0.5) + (-2 + 1 * 3))
+    assert reference.surrogate(log_p, log_pi, R, -1.0, H, 0.5) == pytest.approx(1.0 + 0.3)
+
+
+def test_reference_self_attention() -> None:
+    X, allow = normal(2, 7, 5), reference.causal(7, 7)
+    x = torch.from_numpy(X)
+    same(reference.self_attention(X), F.scaled_dot_product_attention(x, x, x, scale=1.0))
+    same(reference.self_attention(X, allow), F.scaled_dot_product_attention(x, x, x, scale=1.0, is_causal=True))
+    W_q, W_k, W_v = normal(5, 3), normal(5, 3), normal(5, 11)
+    in_one_line = reference.softmax(X @ W_q @ W_k.T @ X.swapaxes(1, 2) / np.sqrt(3)) @ X
+    same(reference.one_head(X, X, reference.Head(W_q, W_k, W_v)), in_one_line @ W_v)
+    same(reference.one_head(X, X, reference.Head(W_q, W_k)), in_one_line)  # the values are the states themselves
+
+
+def heads_of(theirs: nn.MultiheadAttention) -> list[reference.Head]:
+    """torch's matrices, (out, in), cut into heads."""
+    if theirs.in_proj_weight is None:
+        wide = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
+    else:
+        wide = list(theirs.in_proj_weight.chunk(3))
+    parts = [np.split(array(weight).T, theirs.num_heads, axis=1) for weight in wide]
+    parts += [np.split(array(bias), theirs.num_heads) for bias in theirs.in_proj_bias.chunk(3)]
+    return [reference.Head(*head) for head in zip(*parts, strict=True)]
+
+
+def multi_head_of(theirs: nn.MultiheadAttention) -> reference.Mix:
+    nn.init.normal_(theirs.in_proj_bias)  # they start at 0
+    nn.init.normal_(theirs.out_proj.bias)
+    heads, W_O, b_O = heads_of(theirs), matrix(theirs.out_proj), array(theirs.out_proj.bias)
+    return lambda X, Z, allow: reference.multi_head(X, Z, heads, W_O, b_O, allow)
+
+
+def test_reference_multi_head() -> None:
+    """Cross-attention between two modalities: 15 features attend to 7."""
+    theirs = nn.MultiheadAttention(15, 3, kdim=7, vdim=7, batch_first=True).double()
+    X, Z, real = normal(2, 5, 15), normal(2, 11, 7), np.arange(11) < np.array([[11], [4]])
+    ours = multi_head_of(theirs)(X, Z, real[:, None])
+    x, z = torch.from_numpy(X), torch.from_numpy(Z)
+    same(ours, theirs(x, z, z, key_padding_mask=torch.from_numpy(~real))[0])
+
+
+def test_reference_heads_of_any_width() -> None:
+    """2 heads, key_dim 2, value_dim 3; a score per head; groups that share keys and values."""
+    X, Z = normal(2, 5, 7), normal(2, 11, 7)
+    heads = [reference.Head(normal(7, 2), normal(7, 2), normal(7, 3)) for _ in range(2)]
+    x, z = torch.from_numpy(X)[:, None], torch.from_numpy(Z)[:, None]
+    W_Q, W_K, W_V = (torch.from_numpy(np.stack(part)) for part in list(zip(*heads, strict=True))[:3])
+    theirs = F.scaled_dot_product_attention(x @ W_Q, z @ W_K, z @ W_V).transpose(1, 2).flatten(2)
+    assert theirs.shape == (2, 5, 6)
+    same(reference.multi_head(X, Z, heads), theirs)
+    W_O = normal(6, 7)
+    same(reference.multi_head(X, Z, heads, W_O), array(theirs) @ W_O)
+    heads = [head._replace(score=reference.dot) for head in heads]
+    theirs = F.scaled_dot_product_attention(x @ W_Q, z @ W_K, z @ W_V, scale=1.0).transpose(1, 2).flatten(2)
+    same(reference.multi_head(X, Z, heads), theirs)
+    W_Q, W_K, W_V = (torch.randn(shape).double() for shape in ((6, 7, 2), (3, 7, 2), (3, 7, 5)))
+    theirs = F.scaled_dot_product_attention(x @ W_Q, z @ W_K, z @ W_V, enable_gqa=True).transpose(1, 2).flatten(2)
+    same(reference.multi_head(X, Z, reference.grouped(array(W_Q), array(W_K), array(W_V))), theirs)
+
+
+def test_reference_positions() -> None:
+    def waves(i: int, first: int) -> list[tuple[float, float]]:
+        return [(math.sin(i / 10000 ** (2 * k / 6)), math.cos(i / 10000 ** (2 * k / 6))) for k in range(first, first + 3)]
+
+    for i, first in itertools.product((0, 5, 977), (0, 1)):
+        pairs = waves(i, first)
+        same(reference.sinusoidal(i, 6, first), np.array(pairs).ravel())
+        same(reference.sinusoidal(i, 6, first, "halves"), np.array(pairs).T.ravel())
+    places = np.array([[0, 3], [7, 2]])
+    same(reference.sinusoidal(places, 6)[1, 0], np.array(waves(7, 0)).ravel())
+    same(reference.raw_index(places), np.array([[[0.0], [3.0]], [[7.0], [2.0]]]))
+    same(reference.one_hot(places, 11), F.one_hot(torch.from_numpy(places), 11))
+    assert reference.fourier_kernel(7, 3, 0.5) == pytest.approx(math.exp(-8))
+    assert reference.fourier_kernel(7, 3) == pytest.approx(math.exp(-0.16))
+    X, phi = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[10.0, 20.0, 30.0, 40.0]])
+    same(reference.added(X, phi), np.array([[[12.0, 24.0, 36.0, 48.0]]]))
+    same(reference.appended(X, phi[:, :2]), np.array([[[2.0, 4.0, 6.0, 8.0, 10.0, 20.0]]]))
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [("halves", [(0, 3), (1, 4), (2, 5)]), ("interleaved", [(0, 1), (2, 3), (4, 5)])])
+def test_reference_rotary(layout: reference.Layout, pairs: list[tuple[int, int]]) -> None:
+    x, places = normal(2, 5, 6), np.array([0, 1, 2, 13, 977])
+    expected = np.empty_like(x)
+    for (row, place), (k, pair) in itertools.product(enumerate(places), enumerate(pairs)):
+        angle = place / 10000 ** (2 * k / 6)
+        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        expected[:, row, pair] = x[:, row, pair] @ turn.T
+    same(reference.rotary(x, places, layout), expected)
+    q, k = normal(1, 6), normal(1, 6)
+    scores = [reference.dot(reference.rotary(q, i, layout), reference.rotary(k, i - 3, layout)) for i in (3, 40, 500)]
+    same(scores[1], scores[0])
+    same(scores[2], scores[0])
+
+
+def test_reference_alibi() -> None:
+    same(reference.alibi_slopes(8), 1 / np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]))
+    same(reference.alibi_slopes(6), 1 / np.array([4.0, 16.0, 64.0, 256.0, 2.0, 8.0]))
+    same(reference.alibi_slopes(1), np.array([1 / 256]))
+    i, j = np.array([4, 5]), np.arange(3, 6)
+    same(reference.alibi(i, j, 0.5), np.array([[-0.5, 0.0, -0.5], [-1.0, -0.5, 0.0]]))
+    same(reference.alibi(i, j, np.array([0.5, 0.25]))[1], reference.alibi(i, j, 0.25))
+
+
+def weights_of(theirs: nn.Module, suffix: str = "") -> tuple[np.ndarray, ...]:
+    """W, U and both biases."""
+    return tuple(array(getattr(theirs, name + suffix)) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+
+
+def test_reference_cells() -> None:
+    x, h, c = normal(2, 5), normal(2, 3), normal(2, 3)
+    as_torch = [torch.from_numpy(one) for one in (x, h, c)]
+    for name, f in (("tanh", np.tanh), ("relu", reference.relu)):
+        cell = nn.RNNCell(5, 3, nonlinearity=name).double()
+        W, U, b_W, b_U = weights_of(cell)
+        (ours,) = reference.rnn_cell(x, h, W, U, b_W + b_U, f)
+        same(ours, cell(*as_torch[:2]))
+    (ours,) = reference.rnn_cell(x, h, W, U, b_W + b_U, reference.sigmoid)
+    same(ours, 1 / (1 + np.exp(-(np.einsum("nm,bm->bn", W, x) + np.einsum("nm,bm->bn", U, h) + b_W + b_U))))
+    cell = nn.LSTMCell(5, 3).double()
+    W, U, b_W, b_U = weights_of(cell)
+    for ours, theirs in zip(reference.lstm_cell(x, h, c, W, U, b_W + b_U), cell(as_torch[0], tuple(as_torch[1:])), strict=True):
+        same(ours, theirs)
+    cell = nn.GRUCell(5, 3).double()
+    (ours,) = reference.gru_cell(x, h, *weights_of(cell))
+    same(ours, cell(*as_torch[:2]))
+
+
+def gru(theirs: nn.Module, suffix: str = "") -> reference.Cell:
+    return lambda x, h: reference.gru_cell(x, h, *weights_of(theirs, suffix))
+
+
+def lstm(theirs: nn.Module, suffix: str = "") -> reference.Cell:
+    W, U, b_W, b_U = weights_of(theirs, suffix)
+    return lambda x, h, c: reference.lstm_cell(x, h, c, W, U, b_W + b_U)
+
+
+def test_reference_encoders() -> None:
+    X, h, c = normal(2, 7, 5), normal(2, 3), normal(2, 3)
+    theirs = nn.LSTM(5, 3, batch_first=True).double()
+    states, (last_h, last_c) = theirs(torch.from_numpy(X), (torch.from_numpy(h)[None], torch.from_numpy(c)[None]))
+    H, last = reference.unroll(lstm(theirs, "_l0"), X, (h, c))
+    for ours, other in ((H, states), (last[0], last_h[0]), (last[1], last_c[0])):
+        same(ours, other)
+    theirs = nn.GRU(5, 3, num_layers=2, bidirectional=True, batch_first=True).double()
+    states, last_h = theirs(torch.from_numpy(X))
+    H = X
+    for layer in ("_l0", "_l1"):  # stacked: the second layer reads the states of the first
+        H, ends = reference.bidirectional(gru(theirs, layer), gru(theirs, layer + "_reverse"), H, (np.zeros((2, 3)),))
+    same(H, states)
+    same(ends, torch.cat((last_h[-2], last_h[-1]), dim=-1))
+    output = nn.Linear(6, 11).double()
+    same(reference.tagger(H, array(output.weight), array(output.bias)), output(states).softmax(-1))
+
+
+def linear(in_width: int, out_width: int) -> tuple[nn.Linear, np.ndarray, np.ndarray]:
+    layer = nn.Linear(in_width, out_width).double()
+    return layer, array(layer.weight), array(layer.bias)
+
+
+@pytest.mark.parametrize("feeding", [False, True])
+def test_reference_luong_decoder(feeding: bool) -> None:
+    """Three steps with a GRU and the general score: B2 Lk5 h7 s3 s̃11 y13, vocabulary 17."""
+    H, Y, s = normal(2, 5, 7), normal(2, 3, 13), normal(2, 3)
+    W_a, real = normal(3, 7), np.arange(5) < np.array([[5], [2]])
+    cell = nn.GRUCell(13 + 11 * feeding, 3).double()
+    (combine, W, b), (output, W_o, b_o) = linear(7 + 3, 11), linear(11, 17)
+    h, hidden, mixed = torch.from_numpy(H), torch.from_numpy(s), torch.zeros(2, 11).double()
+    state, fed = (s,), np.zeros((2, 11)) if feeding else None
+
+    def look(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return reference.context(s, H, lambda Q, K: reference.general(Q, K, W_a), real)
+
+    for t in range(3):
+        y = torch.from_numpy(Y[:, t])
+        hidden = cell(torch.cat((mixed, y), dim=-1) if feeding else y, hidden)
+        scores = torch.einsum("bn,nm,bkm->bk", hidden, torch.from_numpy(W_a), h)
+        weights = scores.masked_fill(torch.from_numpy(~real), -torch.inf).softmax(-1)
+        context = torch.einsum("bk,bkm->bm", weights, h)
+        mixed = combine(torch.cat((context, hidden), dim=-1)).tanh()
+        step = reference.luong_step(state, Y[:, t], gru(cell), look, W, b, W_o, b_o, fed)
+        same(step.state[0], hidden)
+        same(step.weights, weights)
+        same(step.context, context)
+        same(step.readout, mixed)
+        same(step.logits, output(mixed))
+        state, fed = step.state, step.readout if feeding else None
+
+
+def test_reference_bahdanau_decoder() -> None:
+    """Three steps with an LSTM and the additive score: B2 Lk5 h7 s3 a11 y13, vocabulary 17."""
+    H, Y, s, c = normal(2, 5, 7), normal(2, 3, 13), normal(2, 3), normal(2, 3)
+    W_b, W_c, v = normal(11, 3), normal(11, 7), normal(11)
+    cell = nn.LSTMCell(7 + 13, 3).double()
+    output, W_o, b_o = linear(3 + 7, 17)
+    h, hidden = torch.from_numpy(H), (torch.from_numpy(s), torch.from_numpy(c))
+    state: reference.State = (s, c)
+
+    def look(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return reference.context(s, H, lambda Q, K: reference.additive(Q, K, W_b, W_c, v))
+
+    for t in range(3):
+        inner = (hidden[0] @ torch.from_numpy(W_b).T)[:, None] + h @ torch.from_numpy(W_c).T
+        weights = (inner.tanh() @ torch.from_numpy(v)).softmax(-1)
+        context = torch.einsum("bk,bkm->bm", weights, h)
+        hidden = cell(torch.cat((context, torch.from_numpy(Y[:, t])), dim=-1), hidden)
+        step = reference.bahdanau_step(state, Y[:, t], lstm(cell), look, W_o, b_o)
+        for ours, theirs in zip(step.state, hidden, strict=True):
+            same(ours, theirs)
+        same(step.weights, weights)
+        same(step.context, context)
+        same(step.logits, output(torch.cat((hidden[0], context), dim=-1)))
+        state = step.state
+
+
+@pytest.mark.parametrize("normalise", [reference.hard, reference.hard_gates])
+def test_reference_hard_context(normalise: reference.Normalise) -> None:
+    s, H = np.array([1.0, -1.0]), np.array([[3.0, 1.0], [-1.0, 5.0], [9.0, 0.0], [1.0, 0.0]])  # scores 2, −6, 9, 1
+    c, weights = reference.context(s, H, reference.dot, np.array([True, True, False, True]), normalise)
+    expected = [1.0, 0.0, 0.0, 0.0] if normalise is reference.hard else [0.5, 0.0, 0.0, 0.5]
+    same(weights, np.array(expected))
+    same(c, np.array([3.0, 1.0] if normalise is reference.hard else [2.0, 0.5]))
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_reference_fixed_vector_decoder(joins: bool) -> None:
+    s, y, C = normal(2, 3), normal(2, 5), normal(2, 7)
+    cell = nn.GRUCell(5 + 7 * joins, 3).double()
+    output, W_o, b_o = linear(3, 11)
+    state, logits = reference.fixed_step((s,), y, gru(cell), W_o, b_o, C if joins else None)
+    hidden = cell(torch.from_numpy(np.concatenate([C, y], axis=-1) if joins else y), torch.from_numpy(s))
+    same(state[0], hidden)
+    same(logits, output(hidden))
+
+
+def test_reference_norms_and_feed_forward() -> None:
+    x, g, b = normal(2, 3, 5), normal(5), normal(5)
+    as_torch = [torch.from_numpy(one) for one in (x, g, b)]
+    same(reference.layer_norm(x, g, b), F.layer_norm(as_torch[0], (5,), *as_torch[1:]))
+    same(reference.layer_norm(x, g, b, 0.1), F.layer_norm(as_torch[0], (5,), *as_torch[1:], eps=0.1))
+    same(reference.rms_norm(x, g), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=1e-5))
+    same(reference.rms_norm(x, g, 0.1), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=0.1))
+    same(reference.gelu(x), F.gelu(as_torch[0]))
+    (one, W_1, b_1), (two, W_2, b_2) = linear(5, 7), linear(7, 5)
+    same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2), two(F.relu(one(as_torch[0]))))
+    same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2, reference.gelu), two(F.gelu(one(as_torch[0]))))
+    W, V, W_2 = (torch.randn(shape).double() for shape in ((5, 7), (5, 7), (7, 5)))
+    same(reference.swiglu(x, array(W), array(V), array(W_2)), (F.silu(as_torch[0] @ W) * (as_torch[0] @ V)) @ W_2)
+    assert reference.sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
+
+
+def rest_of(theirs: nn.Module, f: reference.Map) -> tuple[reference.Map, list[reference.Map]]:
+    """The feed-forward part and the norms of torch's layer."""
+    norms = [getattr(theirs, f"norm{number}") for number in (1, 2, 3) if hasattr(theirs, f"norm{number}")]
+    for norm in norms:
+        nn.init.normal_(norm.weight)  # they start at 1 and 0
+        nn.init.normal_(norm.bias)
+    one, two = theirs.linear1, theirs.linear2
+    return (
+        lambda x: reference.feed_forward(x, matrix(one), array(one.bias), matrix(two), array(two.bias), f),
+        [lambda x, norm=norm: reference.layer_norm(x, array(norm.weight), array(norm.bias)) for norm in norms],
+    )
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize(("name", "f"), [("relu", reference.relu), ("gelu", reference.gelu)])
+def test_reference_transformer_layers(order: reference.Order, name: str, f: reference.Map) -> None:
+    """The dropout is 0, so that torch in training mode takes its plain path."""
+    settings = {"dim_feedforward": 29, "dropout": 0.0, "activation": name, "batch_first": True, "norm_first": order == "pre"}
+    X, Y, real = normal(2, 7, 15), normal(2, 5, 15), np.arange(7) < np.array([[7], [4]])
+    x, y, hidden = (torch.from_numpy(one) for one in (X, Y, ~real))
+
+    theirs = nn.TransformerEncoderLayer(15, 3, **settings).double()
+    attend = multi_head_of(theirs.self_attn)
+    feed, norms = rest_of(theirs, f)
+    same(reference.encoder_layer(X, attend, feed, norms, order, real[:, None]), theirs(x, src_key_padding_mask=hidden))
+
+    decoder = nn.TransformerDecoderLayer(15, 3, **settings).double()
+    attend, cross = multi_head_of(decoder.self_attn), multi_head_of(decoder.multihead_attn)
+    feed, norms = rest_of(decoder, f)
+    look_ahead = torch.from_numpy(~reference.causal(5, 5))
+    expected = decoder(y, x, tgt_mask=look_ahead, memory_key_padding_mask=hidden)
+    same(reference.decoder_layer(Y, X, attend, cross, feed, norms, order, real[:, None]), expected)
+
+
+def test_reference_what_came_before() -> None:
+    X, W = normal(2, 7, 5), normal(3, 5, 11)
+    kernel = torch.from_numpy(W).permute(2, 1, 0)  # torch: (out, in, place)
+    same(reference.convolution(X, W), F.conv1d(torch.from_numpy(X).transpose(1, 2), kernel, padding=1).transpose(1, 2))
+    W = normal(7, 7, 5, 11)
+    same(reference.dense(X, W), np.stack([sum(X[:, j] @ W[i, j] for j in range(7)) for i in range(7)], axis=1))
+
+
+def test_reference_costs() -> None:
+    """The notes by hand, with L = 7, d = 5, d_k = 2, d_v = 11, k = 3; the exact form by counting in torch."""
+    L, d, d_k, d_v, k = 7, 5, 2, 11, 3
+    assert reference.costs(L, d, d_k, d_v, k) == {
+        "self-attention": (98, 75, 1),
+        "recurrent": (385, 176, 7),
+        "convolution": (1155, 165, 1),
+        "dense": (2695, 385, 1),
+    }
+    x, h = torch.randn(L, d), torch.zeros(1, d_v)
+    W_q, W_k, W_v = torch.randn(d, d_k), torch.randn(d, d_k), torch.randn(d, d_v)
+    W, U = torch.randn(d, d_v), torch.randn(d_v, d_v)
+    kernel, full = torch.randn(d_v, d, k), torch.randn(L * d, L * d_v)
+
+    def recurrent() -> None:
+        for t in range(L):
+            x[t : t + 1] @ W + h @ U
+
+    layers: dict[str, tuple[Callable[[], object], list[torch.Tensor]]] = {
+        "self-attention": (lambda: ((x @ W_q) @ (x @ W_k).T) @ (x @ W_v), [W_q, W_k, W_v]),
+        "recurrent": (recurrent, [W, U]),
+        "convolution": (lambda: F.conv1d(x.T[None], kernel, padding=k // 2), [kernel]),
+        "dense": (lambda: x.reshape(1, -1) @ full, [full]),
+    }
+    exact = reference.costs(L, d, d_k, d_v, k, "exact")
+    assert exact.keys() == layers.keys()
+    for name, (run, parameters) in layers.items():
+        with FlopCounterMode(display=False) as counter:
+            run()
+        operations = counter.get_total_flops() // 2  # a multiplication and an addition
+        steps = L if name == "recurrent" else 1
+        assert exact[name] == (operations, sum(weight.numel() for weight in parameters), steps), name
