@@ -427,9 +427,8 @@ def swiglu(x: Array, W: Array, V: Array, W_2: Array) -> Array:
     return (gate * sigmoid(gate) * (x @ V)) @ W_2
 
 
-Mix = Callable[
-    [Array, Array, Allow], Array
-]  # with its parameters inside: `lambda X, Z, allow: multi_head(X, Z, heads, …, allow)`
+# (X, Z, allow) -> mixture, with its parameters inside: `lambda X, Z, allow: multi_head(X, Z, heads, …, allow)`
+Mix = Callable[[Array, Array, Allow], Array]
 Order = Literal["pre", "post"]
 
 

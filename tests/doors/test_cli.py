@@ -16,6 +16,16 @@ import regard
 pytestmark = pytest.mark.slow
 PNG = b"\x89PNG\r\n\x1a\n"
 
+OWN_SCORE = """
+import regard
+
+class Manhattan(regard.Score):
+    name = "manhattan"
+
+    def scores(self, query, prepared):
+        return -(query.unsqueeze(-2) - prepared.unsqueeze(-3)).abs().sum(-1)
+"""
+
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     code = (
@@ -124,6 +134,21 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
     assert (tmp_path / "wood.png").read_bytes().startswith(PNG)
 
 
+def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, regard_command: Run) -> None:  # SPEC A2.6
+    (workplace / "my.py").write_text(OWN_SCORE)
+    mine = ["--score", "my.py:Manhattan", "--threads", "1"]
+    done = regard_command("train", "pairs.tsv", "--out", "own", *mine, "--set", "train.steps=9", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert "model.score=manhattan" in done.stdout
+    assert json.loads((workplace / "own" / "config.json").read_text())["model"]["score"] == "manhattan"
+    said = regard_command("translate", "own", *mine, input="cat\n", cwd=workplace)
+    assert (said.returncode, said.stdout.count("\n")) == (0, 1)
+    assert regard_command("inspect", "own", "cat", *mine, cwd=workplace).stdout.startswith("cat -> ")
+    without = regard_command("translate", "own", input="cat\n", cwd=workplace)
+    assert without.returncode == 1
+    assert without.stderr.startswith("regard: own needs the score 'manhattan', which is not part of regard: load it with")
+
+
 def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
     done = regard_command("doctor")
     assert done.returncode == 0
@@ -147,9 +172,17 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         ),
         (
             ["train", "pairs.tsv", "--out", ".", "--overwrite"],
-            r"regard: . holds more than a model \(latin1.tsv, line7.tsv, pairs.tsv\) and is not overwritten",
+            r"regard: . holds more than a model \(broken.py, latin1.tsv, line7.tsv\) and is not overwritten",
         ),
         (["train", "pairs.tsv", "--out", "."], r"regard: . exists already and is left alone"),
+        (["train", "pairs.tsv", "--score", "own.py:Missing"], r"regard: --score own.py:Missing: own.py has no 'Missing'"),
+        (["train", "pairs.tsv", "--score", "nowhere.py:Own"], r"regard: --score nowhere.py:Own: expected FILE.py:CLASS with a"),
+        (["train", "pairs.tsv", "--score", "own.py:Nameless"], r"regard: --score own.py:Nameless: Nameless needs a name"),
+        (
+            ["train", "pairs.tsv", "--score", "line7.tsv:Own"],
+            r"regard: --score line7.tsv:Own: expected FILE.py:CLASS with a Python",
+        ),
+        (["train", "pairs.tsv", "--score", "broken.py:Own"], r"regard: --score broken.py:Own: broken.py does not run: ZeroDiv"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
         (
@@ -160,6 +193,8 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
 )
 def test_bad_input_gets_one_clear_line(arguments: list[str], words: str, tmp_path: Path, regard_command: Run) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
+    (tmp_path / "own.py").write_text(OWN_SCORE + "\nclass Nameless:\n    pass\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "line7.tsv").write_text("a\tb\n" * 6 + "and no tab\n")
     (tmp_path / "latin1.tsv").write_bytes("a\tb\ndéjà\tvu\n".encode("latin-1"))
     before = sorted(tmp_path.iterdir())

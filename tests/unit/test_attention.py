@@ -7,13 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from table import SCORES
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import regard
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.weights import normalise
-from regard.layers.scores import Additive
+from regard.layers.scores import Additive, Location
 
 
 class Largest(TorchDispatchMode):
@@ -109,13 +111,17 @@ def test_nothing_in_gives_nothing_out(score_name: str, batch: int, num_queries: 
 
 
 @pytest.mark.parametrize("score_name", SCORES)
-def test_order_of_keys_does_not_matter(score_name: str) -> None:
+def test_order_of_keys_does_not_matter_to_content_scores(score_name: str) -> None:  # SPEC A1.4
     score = SCORES[score_name](11)
     query, key, value, allow = torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 3), torch.rand(5, 7) < 0.8
+    allow[:, 3] = True
     context = attend(query, key, value, score=score, allow=allow)
     for order in (torch.randperm(7), torch.arange(7).flip(0), torch.arange(7).roll(2)):
         shuffled = attend(query, key[order], value[order], score=score, allow=allow[:, order])
-        torch.testing.assert_close(shuffled, context, atol=1e-6, rtol=0)
+        if score_name == "location":  # the counter-example: there a key is known by its place
+            assert (shuffled - context).abs().max() > 1e-3
+        else:
+            torch.testing.assert_close(shuffled, context, atol=1e-6, rtol=0)
     order = torch.randperm(5)
     shuffled = attend(query[order], key, value, score=score, allow=allow[order])
     torch.testing.assert_close(shuffled, context[order], atol=1e-6, rtol=0)
@@ -142,11 +148,36 @@ def test_long_additive_attention_never_holds_the_whole_tensor(monkeypatch: pytes
     assert attention.TILE < 512 * 512 * 13 / 30
 
 
-def test_fused_attention_never_holds_the_matrix() -> None:
-    query, key, value = (torch.randn(1, 4, 1024, 16, requires_grad=True) for _ in range(3))
-    with Largest() as largest:
-        attend(query, key, value).square().sum().backward()
-    assert largest.numel < 4 * 1024 * 1024
+@pytest.mark.parametrize("score_name", SCORES)
+def test_memory_grows_with_the_length_not_with_its_square(
+    score_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # SPEC A1.6
+    """Forward and backward, for every built-in score: no tensor is larger than the inputs, or a tile."""
+    score = SCORES[score_name](16) if score_name != "location" else Location(16, 1024)
+    monkeypatch.setattr(attention, "TILE", 50_000)
+    for length in (512, 1024):
+        query, key, value = (torch.randn(1, 4, length, 16, requires_grad=True) for _ in range(3))
+        with Largest() as largest:
+            attend(query, key, value, score=score).square().sum().backward()
+        assert largest.numel <= max(4 * length * 17, attention.TILE)
+        assert length * length / 4 > attention.TILE
+
+
+@pytest.mark.parametrize("score_name", [name for name in SCORES if name != "additive"])
+def test_time_grows_with_both_lengths_and_both_widths(score_name: str) -> None:  # SPEC A1.6
+    """Counted: 2·Lq·Lk·(dk + dv) operations for the two products, and O(L·d²) for what the score makes of the keys."""
+
+    def operations(num_queries: int, num_keys: int, width: int) -> int:
+        score = SCORES[score_name](width) if score_name != "location" else Location(width, num_keys)
+        query, key, value = torch.randn(num_queries, width), torch.randn(num_keys, width), torch.randn(num_keys, width)
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the others count as nothing
+            attend(query, key, value, score=score)
+        projections = 2 * num_keys * width * width if score_name == "general" else 0
+        return counter.get_total_flops() - projections
+
+    wider = 1 if score_name == "distance" else 0  # [s; 1]·[h; −‖h‖²/2]
+    for num_queries, num_keys, width in ((32, 64, 16), (64, 64, 16), (32, 256, 16), (32, 64, 48)):
+        assert operations(num_queries, num_keys, width) == 2 * num_queries * num_keys * 2 * (width + wider)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,10 @@ def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
             {"positions": "sinus"},
             r"there are no positions 'sinus'; expected one of sinusoidal, learned, .*did you mean \"sinusoidal\"",
         ),
-        ({"positions": "rotary", "join": "appended", "position_width": 2}, r"positions 'rotary' have no vector that could be appended"),
+        (
+            {"positions": "rotary", "join": "appended", "position_width": 2},
+            r"positions 'rotary' have no vector that could be appended",
+        ),
         (
             {"join": "appended", "position_width": 12},
             r"12 of the width 12 are for appended positions; expected 0 \(added\) to 11",

@@ -10,6 +10,7 @@ from regard.core.attention import Attended, ScaledDot
 from regard.core.looking import watched
 from regard.core.positions import Layout, alibi_slopes, rotate
 from regard.core.rule import Nearness, Rule
+from regard.errors import UserError
 
 # B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
 # d width of one head's queries and keys
@@ -61,7 +62,7 @@ class MultiHeadAttention(nn.Module):
             )
         self.score = ScaledDot() if score is None else score
         if rotary and not self.score.rotary:
-            raise ValueError(
+            raise UserError(
                 f"rotary positions turn queries and keys, which makes sense for dot products and distances, but the score is "
                 f"{self.score.name!r}; use another score such as scaled_dot, or positions that are added to the tokens"
             )
