@@ -37,6 +37,23 @@ def test_equals_the_matrix(score_name: str, mask: str, tile: int, monkeypatch: p
     assert not found.mass.requires_grad
 
 
+@pytest.mark.parametrize("num_keys", [64 * 13, 64 * 12 + 1, 64 * 15 + 63, 997])
+@pytest.mark.parametrize("masked", [False, True])
+def test_long_rows(num_keys: int, masked: bool) -> None:
+    """Where the strongest links are looked for in blocks, those behind the last whole block count too."""
+    query, key = torch.randn(2, 5, 3).double(), torch.randn(2, num_keys, 3).double()
+    key[0, -1], key[1, 0] = 10 * query[0, 1], 10 * query[1, 2]
+    allow = torch.rand(5, num_keys) < 0.01 if masked else None
+    if allow is not None:
+        allow[:, -1] = True
+    weights = attention_weights(query, key, allow=allow)
+    found = regard.summarise(query, key, top=3, allow=allow)
+    torch.testing.assert_close(found.top_weights, weights.topk(3).values)
+    torch.testing.assert_close(weights.gather(-1, found.top_keys), found.top_weights)
+    torch.testing.assert_close(found.mass, weights.sum(-2))
+    assert found.top_keys.max() > num_keys - num_keys % 64 - 64
+
+
 def test_broadcasts_and_survives_extremes() -> None:
     query, key = 1e4 * torch.randn(5, 11), torch.randn(2, 3, 7, 11)
     allow = torch.rand(2, 1, 1, 7) < 0.5
