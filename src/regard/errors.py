@@ -16,7 +16,7 @@ def did_you_mean(word: str, choices: list[str]) -> str:
 def check_numbers(settings: object) -> None:
     """For the settings of a model: every whole number is a size and at least 1, and dropout is a share."""
     for name, value in vars(settings).items():
-        if isinstance(value, int) and value < 1:
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
             raise ValueError(f"{name} is {value}, expected 1 or more")
         if name == "dropout" and not 0 <= value < 1:
             raise ValueError(f"dropout is {value}, expected a share from 0 up to, but not, 1")

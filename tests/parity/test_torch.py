@@ -109,23 +109,45 @@ def test_multi_head_attention_equals_torch() -> None:
 @torch.no_grad()
 def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
     copy_attention(ours.attention, theirs.self_attn)
-    if hasattr(ours, "cross"):
+    if getattr(ours, "cross", None):
         copy_attention(ours.cross, theirs.multihead_attn)
     theirs.linear1.load_state_dict(ours.feed_forward[0].state_dict())
     theirs.linear2.load_state_dict(ours.feed_forward[3].state_dict())
-    cross = [ours.cross_norm] if hasattr(ours, "cross") else []
-    for number, norm in enumerate([ours.attention_norm, *cross, ours.feed_forward_norm], start=1):
+    cross = [ours.around_cross.norm] if getattr(ours, "cross", None) else []
+    for number, norm in enumerate([ours.around_attention.norm, *cross, ours.around_feed_forward.norm], start=1):
         getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
-    settings = TransformerSettings(width=12, heads=2, feed_forward=29, encoder_layers=2, decoder_layers=3, dropout=0.0)
+@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_transformer_equals_torch(order: str, activation: str) -> None:  # SPEC A7.1 A7.2 A7.8
+    settings = TransformerSettings(
+        width=12,
+        heads=2,
+        feed_forward=29,
+        encoder_layers=2,
+        decoder_layers=3,
+        dropout=0.0,
+        order=order,
+        activation=activation,
+    )
     ours = Transformer(settings, 17, 19).double()
     theirs = nn.Transformer(
-        12, 2, num_encoder_layers=2, num_decoder_layers=3, dim_feedforward=29, dropout=0.0, batch_first=True, norm_first=True
+        12,
+        2,
+        num_encoder_layers=2,
+        num_decoder_layers=3,
+        dim_feedforward=29,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
+        norm_first=order == "pre",
     ).double()
-    for mine, other in zip([*ours.encoder, *ours.decoder], [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):
+    if order == "post":  # the paper has no norm behind the last layer's own
+        theirs.encoder.norm = theirs.decoder.norm = None
+    mine_layers = [*ours.encoder.layers, *ours.decoder.layers]
+    for mine, other in zip(mine_layers, [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):
         copy_layer(mine, other)
     source_ids, target_ids = torch.randint(1, 17, (2, 7)), torch.randint(1, 19, (2, 5))
     source_ids[1, 4:] = 0
@@ -136,9 +158,10 @@ def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
         waves = np.stack([np.sin(places), np.cos(places)], axis=-1).reshape(-1, 12)
         return table.tokens(ids) * math.sqrt(12) + torch.from_numpy(waves)
 
+    source_embedding, target_embedding = ours.encoder.embedding, ours.decoder.embedding
     other = theirs(
-        embed(ours.source_embedding, source_ids),
-        embed(ours.target_embedding, target_ids),
+        embed(source_embedding, source_ids),
+        embed(target_embedding, target_ids),
         tgt_mask=~masks.causal(5),
         src_key_padding_mask=~allow,
         memory_key_padding_mask=~allow,
@@ -146,11 +169,12 @@ def test_transformer_equals_torch() -> None:  # SPEC A7.2 A7.8
     mine = ours.decode(target_ids, ours.encode(Source(source_ids, allow))).logits_BTV
     assert_same(
         mine,
-        ours.output(other),
-        (ours.source_embedding.tokens.weight, ours.source_embedding.tokens.weight),
-        (ours.target_embedding.tokens.weight, ours.target_embedding.tokens.weight),
-        (ours.encoder[0].feed_forward[0].weight, theirs.encoder.layers[0].linear1.weight),
-        (ours.decoder[2].cross.output.weight, theirs.decoder.layers[2].multihead_attn.out_proj.weight),
+        other @ ours.decoder.output.weight.T + ours.decoder.output.bias,
+        (source_embedding.tokens.weight, source_embedding.tokens.weight),
+        (target_embedding.tokens.weight, target_embedding.tokens.weight),
+        (ours.encoder.layers[0].feed_forward[0].weight, theirs.encoder.layers[0].linear1.weight),
+        (ours.decoder.layers[2].cross.output.weight, theirs.decoder.layers[2].multihead_attn.out_proj.weight),
+        (ours.encoder.layers[1].around_attention.norm.weight, theirs.encoder.layers[1].norm1.weight),
     )
 
 

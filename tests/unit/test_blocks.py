@@ -1,18 +1,24 @@
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from regard.core import masks
 from regard.layers.attention import MultiHeadAttention
-from regard.layers.blocks import DecoderLayer, EncoderLayer
-from regard.models.transformer import Causal
+from regard.layers.blocks import DecoderLayer, EncoderLayer, Residual, feed_forward
+from regard.models.decoder import Causal
+
+
+def parts(width: int, order: str = "pre") -> tuple[MultiHeadAttention, nn.Module, Callable[[], Residual]]:
+    return MultiHeadAttention(width, 3), feed_forward(width, 29, 0.0), lambda: Residual(nn.LayerNorm(width), 0.0, order)
 
 
 def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention() -> None:  # SPEC A0.6
     """Both are GPT: with the weights copied across, equal logits; and equal to torch's encoder under the same mask."""
     vocab, width = 19, 12
     embedding, output = nn.Embedding(vocab, width).double(), nn.Linear(width, vocab).double()
-    encoder = [EncoderLayer(width, 29, 0.0, attention=MultiHeadAttention(width, 3)).double() for _ in range(2)]
-    decoder = [DecoderLayer(width, 29, 0.0, attention=MultiHeadAttention(width, 3), cross=None).double() for _ in range(2)]
+    encoder = [EncoderLayer(*parts(width)).double() for _ in range(2)]
+    decoder = [DecoderLayer(attention, None, *rest).double() for attention, *rest in (parts(width) for _ in range(2))]
     for left, right in zip(encoder, decoder, strict=True):
         right.load_state_dict(left.state_dict())
     ids = torch.randint(vocab, (2, 7))
@@ -41,8 +47,8 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
             other.self_attn.out_proj.load_state_dict(mine.attention.output.state_dict())
             other.linear1.load_state_dict(mine.feed_forward[0].state_dict())
             other.linear2.load_state_dict(mine.feed_forward[3].state_dict())
-            other.norm1.load_state_dict(mine.attention_norm.state_dict())
-            other.norm2.load_state_dict(mine.feed_forward_norm.state_dict())
+            other.norm1.load_state_dict(mine.around_attention.norm.state_dict())
+            other.norm2.load_state_dict(mine.around_feed_forward.norm.state_dict())
     left, right = left_stack(ids), right_stack(ids)
     torch.testing.assert_close(left, right)
     torch.testing.assert_close(left, output(theirs(embedding(ids), mask=~masks.causal(7))))

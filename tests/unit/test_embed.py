@@ -10,8 +10,6 @@ from regard.contracts import Source
 from regard.core import masks
 from regard.core.positions import fourier, sinusoidal
 from regard.errors import UserError
-from regard.layers.attention import MultiHeadAttention
-from regard.layers.blocks import EncoderLayer
 from regard.layers.embed import POSITIONS, TokenEmbedding
 from regard.models.transformer import Transformer, TransformerSettings
 
@@ -42,8 +40,8 @@ def test_the_width_with_appended_positions_divides_by_the_heads_unless_key_dim_i
     with pytest.raises(ValueError, match="width 13 does not split into 2 heads; try width=14, or give key_dim"):
         TransformerSettings(width=13, heads=2, join="appended", position_width=4)
     model = make(width=13, key_dim=5, join="appended", position_width=4)
-    assert model.source_embedding.tokens.weight.shape == (17, 9)
-    assert model.encoder[0].attention.query.weight.shape == (10, 13)
+    assert model.encoder.embedding.tokens.weight.shape == (17, 9)
+    assert model.encoder.layers[0].attention.query.weight.shape == (10, 13)
     assert encode(model, torch.tensor([[3, 5]])).shape == (1, 2, 13)
 
 
@@ -66,9 +64,8 @@ def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not()
         torch.testing.assert_close(encode(model, ids[:, order]), encode(model, ids)[:, order])
 
     def last_of_causal_stack(depth: int, ids: Tensor) -> Tensor:
-        torch.manual_seed(5)
-        layers = [EncoderLayer(12, 29, 0.0, attention=MultiHeadAttention(12, 2)).double() for _ in range(depth)]
-        x: Tensor = model.source_embedding.tokens(ids)
+        layers = make(encoder_layers=depth).encoder.layers
+        x: Tensor = model.encoder.embedding.tokens(ids)
         for layer in layers:
             x, _ = layer(x, masks.causal(ids.shape[1]), None, None)
         return x[:, -1]
@@ -81,7 +78,7 @@ def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not()
 def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
     model = make(positions="learned", max_places=4)
     encode(model, torch.tensor([[3, 5, 7]])).square().sum().backward()
-    gradient = model.source_embedding.learned.vectors.weight.grad
+    gradient = model.encoder.embedding.learned.vectors.weight.grad
     assert (gradient[:3].abs().sum(-1) > 0).all()
     assert (gradient[3:] == 0).all()
     with pytest.raises(UserError, match=r"there are 5 places, but the positions were learned for 4; .*max_places=5"):
@@ -91,7 +88,7 @@ def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
 def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
     """With the same tokens before it, a place deep in a text looks like one at its beginning."""
     for positions in ("rotary", "alibi"):
-        layer = make(positions=positions).encoder[0]
+        layer = make(positions=positions).encoder.layers[0]
         x = torch.randn(1, 4, 12, dtype=torch.float64)
         at_start, _ = layer(x, torch.ones(4, 4) > 0, torch.arange(4)[None], None)
         later, _ = layer(x, torch.ones(4, 4) > 0, torch.arange(4)[None] + 700, None)

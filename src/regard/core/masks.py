@@ -36,6 +36,11 @@ def first(lengths_B: Tensor, num_places: int) -> Tensor:
     return torch.arange(num_places, device=lengths_B.device) < lengths_B[:, None]
 
 
+def behind(firsts_B: Tensor, num_places: int) -> Tensor:
+    """(B, num_places): True from place `firsts[b]` on."""
+    return torch.arange(num_places, device=firsts_B.device) >= firsts_B[:, None]
+
+
 def places(allow: Tensor) -> Tensor:
     """The number of each real place among the real ones, from 0, wherever the padding stands; padding itself has 0."""
     return (allow.cumsum(-1) - 1) * allow

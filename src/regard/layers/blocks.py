@@ -1,9 +1,11 @@
-"""The two halves of a Transformer, one layer each, pre-norm: x + f(LN(x))."""
+"""The two halves of a Transformer, one layer each, and the parts that they are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.contracts import Look
@@ -12,54 +14,108 @@ from regard.layers.attention import KeysValues, MultiHeadAttention
 
 # B batch  S source places  R rows: the places of a target sequence, or the hypotheses of one step  D width
 
+Order = Literal["pre", "post"]
+Norm = Literal["layer", "rms"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
+}
+
 LookBack = Callable[[MultiHeadAttention, Tensor], Attended]
 """How a decoder layer attends to what came before, in a whole sequence or through a cache: (attention, x) -> Attended."""
 
 
-def feed_forward(width: int, inner: int, dropout: float) -> nn.Sequential:
-    """max(0, xW₁+b₁)W₂+b₂, place by place (Vaswani et al. 2017, eq. 2)."""
-    return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, width))
+def make_norm(kind: Norm, width: int, eps: float = 1e-5) -> nn.Module:
+    return nn.LayerNorm(width, eps) if kind == "layer" else nn.RMSNorm(width, eps)
+
+
+class SwiGlu(nn.Module):
+    """(swish(xW) ⊙ xV)W₂ (Shazeer 2020, eq. 6)."""
+
+    def __init__(self, width: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.gate_and_value = nn.Linear(width, 2 * inner, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.gate_and_value(x).chunk(2, dim=-1)
+        y: Tensor = self.output(self.dropout(F.silu(gate) * value))
+        return y
+
+
+def feed_forward(width: int, inner: int, dropout: float, activation: Activation = "relu") -> nn.Module:
+    """max(0, xW₁+b₁)W₂+b₂, place by place (Vaswani et al. 2017, eq. 2), or with another activation."""
+    if activation == "swiglu":
+        return SwiGlu(width, inner, dropout)
+    return nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(inner, width))
+
+
+class Residual(nn.Module):
+    """Around a part f: x + f(LN(x)) (pre) or LN(x + f(x)) (post, as in the paper)."""
+
+    def __init__(self, norm: nn.Module, dropout: float, order: Order) -> None:
+        super().__init__()
+        self.norm, self.order = norm, order
+        self.dropout = nn.Dropout(dropout)
+
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.order == "pre" else x
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        x = x + self.dropout(y)
+        return x if self.order == "pre" else self.norm(x)
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, width: int, inner: int, dropout: float, *, attention: MultiHeadAttention) -> None:
+    def __init__(self, attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], Residual]) -> None:
         super().__init__()
-        self.attention, self.attention_norm = attention, nn.LayerNorm(width)
-        self.feed_forward, self.feed_forward_norm = feed_forward(width, inner, dropout), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.attention, self.around_attention = attention, residual()
+        self.feed_forward, self.around_feed_forward = feed_forward, residual()
 
     def forward(
         self, x_BSD: Tensor, allow: Tensor, places_BS: Tensor | None, look: Look | None
     ) -> tuple[Tensor, Tensor | None]:
         """(x, weights)."""
-        inner, attention = self.attention_norm(x_BSD), self.attention
+        inner, attention = self.around_attention.before(x_BSD), self.attention
         keys, values = attention.keys_values(inner, places_BS)
         attended = attention.attend(attention.queries(inner, places_BS), keys, values, allow, look)
-        x_BSD = x_BSD + self.dropout(attended.context)
-        return x_BSD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BSD))), attended.weights
+        x_BSD = self.around_attention.after(x_BSD, attended.context)
+        fed = self.feed_forward(self.around_feed_forward.before(x_BSD))
+        return self.around_feed_forward.after(x_BSD, fed), attended.weights
 
 
 class DecoderLayer(nn.Module):
     """Without `cross` there is no source: a layer of a language model."""
 
     def __init__(
-        self, width: int, inner: int, dropout: float, *, attention: MultiHeadAttention, cross: MultiHeadAttention | None
+        self,
+        attention: MultiHeadAttention,
+        cross: MultiHeadAttention | None,
+        feed_forward: nn.Module,
+        residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
-        self.attention, self.attention_norm = attention, nn.LayerNorm(width)
-        if cross is not None:
-            self.cross, self.cross_norm = cross, nn.LayerNorm(width)
-        self.feed_forward, self.feed_forward_norm = feed_forward(width, inner, dropout), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.attention, self.around_attention = attention, residual()
+        self.cross = cross
+        self.around_cross = None if cross is None else residual()
+        self.feed_forward, self.around_feed_forward = feed_forward, residual()
 
     def forward(
         self, x_BRD: Tensor, look_back: LookBack, source: KeysValues | None, allow: Tensor | None, look: Look | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(x, weights of self-attention, weights of cross-attention). `source` holds the keys and values of the memory."""
-        attended = look_back(self.attention, self.attention_norm(x_BRD))
-        x_BRD, cross_weights = x_BRD + self.dropout(attended.context), None
+        attended = look_back(self.attention, self.around_attention.before(x_BRD))
+        x_BRD, cross_weights = self.around_attention.after(x_BRD, attended.context), None
         if source is not None:
-            query = self.cross.queries(self.cross_norm(x_BRD))
+            assert self.cross is not None
+            assert self.around_cross is not None
+            query = self.cross.queries(self.around_cross.before(x_BRD))
             crossed = self.cross.attend(query, *source, allow, look)
-            x_BRD, cross_weights = x_BRD + self.dropout(crossed.context), crossed.weights
-        return x_BRD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BRD))), attended.weights, cross_weights
+            x_BRD, cross_weights = self.around_cross.after(x_BRD, crossed.context), crossed.weights
+        fed = self.feed_forward(self.around_feed_forward.before(x_BRD))
+        return self.around_feed_forward.after(x_BRD, fed), attended.weights, cross_weights

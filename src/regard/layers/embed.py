@@ -6,6 +6,7 @@ import math
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.positions import Layout, fourier, num_places, one_hot, raw_index, sinusoidal
@@ -23,6 +24,7 @@ class TokenEmbedding(nn.Module):
 
     width: of what comes out. Appended positions take `appended` of it, and the tokens the rest; 0 means added.
     max_places: how many places learned positions know. layout: of the pairs of sinusoidal and Fourier positions.
+    norm: comes last.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class TokenEmbedding(nn.Module):
         appended: int = 0,
         max_places: int = 256,
         layout: Layout = "interleaved",
+        norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         check_positions(positions, width, appended)
@@ -42,10 +45,14 @@ class TokenEmbedding(nn.Module):
         self.tokens = nn.Embedding(vocab, self.width)
         nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d: as large as the positions
         self.learned = Learned(max_places, appended or width) if positions == "learned" else None
+        self.norm = norm
 
     def forward(self, ids: Tensor, places: Tensor) -> Tensor:
         """ids (...,) and the numbers of their places, which broadcast to them -> (..., width)."""
-        tokens: Tensor = self.tokens(ids) * math.sqrt(self.width)
+        joined = self._joined(self.tokens(ids) * math.sqrt(self.width), places)
+        return joined if self.norm is None else self.norm(joined)
+
+    def _joined(self, tokens: Tensor, places: Tensor) -> Tensor:
         if self.positions in IN_ATTENTION:
             return tokens
         vectors = self._vectors(places, tokens.dtype)
@@ -83,6 +90,22 @@ class Learned(nn.Module):
             )
         vectors: Tensor = self.vectors(places)
         return vectors
+
+
+class Output(nn.Module):
+    """A logit for every word. tied: its matrix is the embedding's, of this width, which comes with every call; what is wider,
+    because positions were appended, is projected first."""
+
+    def __init__(self, width: int, vocab: int, *, tied: int | None = None) -> None:
+        super().__init__()
+        whole = nn.Linear(width, vocab)
+        self.weight = whole.weight if tied is None else None
+        self.bias = whole.bias if tied is None else nn.Parameter(torch.zeros(vocab))
+        self.project = nn.Linear(width, tied, bias=False) if tied not in (None, width) else None
+
+    def forward(self, x: Tensor, embedding_VD: Tensor) -> Tensor:
+        x = x if self.project is None else self.project(x)
+        return F.linear(x, embedding_VD if self.weight is None else self.weight, self.bias)
 
 
 def check_positions(positions: str, width: int, appended: int) -> None:

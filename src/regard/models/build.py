@@ -5,16 +5,29 @@ from collections.abc import Mapping
 from torch import nn
 
 from regard.layers.scores import ScoreMaker
+from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
+from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import Transformer, TransformerSettings
 
-Model = RnnSeq2Seq | Transformer
-ModelSettings = RnnSettings | TransformerSettings
+Model = RnnSeq2Seq | Transformer | DecoderOnly
+ModelSettings = RnnSettings | TransformerSettings | DecoderOnlySettings
 
-SETTINGS: dict[str, type[ModelSettings]] = {"rnn": RnnSettings, "transformer": TransformerSettings}
+SETTINGS: dict[str, type[ModelSettings]] = {
+    "rnn": RnnSettings,
+    "transformer": TransformerSettings,
+    "decoder_only": DecoderOnlySettings,
+}
 """What a user calls a family -> its settings."""
 
-MODELS: dict[type[ModelSettings], type[Model]] = {RnnSettings: RnnSeq2Seq, TransformerSettings: Transformer}
+PRESETS: dict[str, ModelSettings] = {**TRANSFORMERS}
+"""What a user calls a member of a family -> all its settings."""
+
+MODELS: dict[type[ModelSettings], type[Model]] = {
+    RnnSettings: RnnSeq2Seq,
+    TransformerSettings: Transformer,
+    DecoderOnlySettings: DecoderOnly,
+}
 
 
 def build(

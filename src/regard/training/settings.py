@@ -12,7 +12,8 @@ from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import Unit
 from regard.errors import UserError, did_you_mean
 from regard.layers.scores import check_score_name
-from regard.models.build import SETTINGS
+from regard.models.build import PRESETS, SETTINGS
+from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
@@ -43,7 +44,7 @@ class TrainSettings:
 class RunSettings:
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     data: DataSettings = DataSettings()
-    model: Annotated[RnnSettings | TransformerSettings, Field(discriminator="kind")] = RnnSettings()
+    model: Annotated[RnnSettings | TransformerSettings | DecoderOnlySettings, Field(discriminator="kind")] = RnnSettings()
     train: TrainSettings = TrainSettings()
 
 
@@ -74,11 +75,11 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
     """Applies `--set` arguments such as "train.steps=300". All mistakes are reported at once. `scores`: names of own ones."""
     pairs, mistakes = _parse(changes)
     tree = asdict(settings)
-    kind = pairs.get("model.kind", settings.model.kind)
-    if kind not in SETTINGS:
-        raise UserError(f"--set model.kind={kind}: expected one of {', '.join(SETTINGS)}{did_you_mean(kind, list(SETTINGS))}")
+    kind = pairs.pop("model.kind", settings.model.kind)
+    if kind not in (kinds := [*SETTINGS, *PRESETS]):
+        raise UserError(f"--set model.kind={kind}: expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}")
     if kind != settings.model.kind:  # another family has settings of its own
-        tree["model"] = asdict(SETTINGS[kind]())
+        tree["model"] = asdict(PRESETS[kind] if kind in PRESETS else SETTINGS[kind]())
     known = dict(_leaves(tree))
     for key, value in pairs.items():
         if key not in known:
