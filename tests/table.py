@@ -8,6 +8,7 @@ from regard.contracts import Score, Source
 from regard.core import masks
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
+from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
@@ -48,9 +49,31 @@ MODELS: dict[str, ModelSettings] = {
     "transformer learned": TransformerSettings(
         width=20, heads=2, feed_forward=29, positions="learned", max_places=401, dropout=0.3
     ),
-    "transformer fourier, appended": TransformerSettings(
-        width=21, heads=2, key_dim=7, feed_forward=29, positions="fourier", join="appended", position_width=6, dropout=0.3
+    "transformer fourier, appended, tied": TransformerSettings(
+        width=21,
+        heads=2,
+        key_dim=7,
+        feed_forward=29,
+        positions="fourier",
+        join="appended",
+        position_width=6,
+        tie="output",
+        dropout=0.3,
     ),
+    "transformer post-norm, rms, swiglu, tied, grouped": TransformerSettings(
+        width=20,
+        heads=4,
+        kv_heads=2,
+        feed_forward=29,
+        order="post",
+        norm="rms",
+        activation="swiglu",
+        tie="output",
+        embedding_norm=True,
+        dropout=0.3,
+    ),
+    "transformer windows": TransformerSettings(width=20, heads=2, feed_forward=29, window=2, activation="gelu", dropout=0.3),
+    "decoder only": DecoderOnlySettings(width=20, heads=2, feed_forward=29, layers=2, tie="output", dropout=0.3),
     "transformer cosine": TransformerSettings(width=20, heads=2, feed_forward=29, score="cosine", dropout=0.3),
     "transformer distance": TransformerSettings(width=20, heads=2, feed_forward=29, score="distance", dropout=0.3),
     "transformer scaled_dot": TransformerSettings(width=20, heads=2, feed_forward=29, dropout=0.3),
@@ -58,6 +81,11 @@ MODELS: dict[str, ModelSettings] = {
         width=20, heads=2, feed_forward=29, encoder_layers=1, decoder_layers=3, score="additive", score_width=13, dropout=0.3
     ),
 }
+
+
+def has_cross(name: str) -> bool:
+    """Whether a model looks at its source."""
+    return not isinstance(MODELS[name], DecoderOnlySettings)
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float64) -> Model:

@@ -1,0 +1,127 @@
+"""The family of Transformers: sizes by name, initialisation, tying, windows, heads of encoder-only models."""
+
+import math
+
+import pytest
+import torch
+from table import MODELS, TARGET_VOCAB, make_source, make_targets
+from torch import Tensor
+
+from regard.contracts import Look, Source, Tap
+from regard.core import masks
+from regard.core.losses import sequence_loss
+from regard.errors import UserError
+from regard.models.build import PRESETS, SETTINGS, build, num_parameters
+from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
+from regard.models.transformer import Transformer, TransformerSettings
+from regard.training.settings import RunSettings, override
+
+
+def test_the_papers_base_model() -> None:  # SPEC A7.3
+    with torch.device("meta"):
+        model = Transformer(PRESETS["base"], 37_000, 37_000)
+    embeddings = sum(half.embedding.tokens.weight.numel() for half in (model.encoder, model.decoder))
+    bias = 37_000  # of the output, whose matrix is the embedding's
+    assert num_parameters(model) - embeddings - bias == 44_138_496
+    settings = PRESETS["base"]
+    assert (settings.order, settings.encoder_layers, settings.decoder_layers) == ("post", 6, 6)
+    assert (settings.heads, settings.width, settings.feed_forward) == (8, 512, 2048)
+
+
+def test_presets_by_name() -> None:  # SPEC A7.3
+    sizes = {name: (one.encoder_layers, one.decoder_layers, one.width, one.feed_forward) for name, one in PRESETS.items()}
+    assert sizes == {
+        "tiny": (4, 4, 128, 256),
+        "small": (3, 3, 256, 1024),
+        "base": (6, 6, 512, 2048),
+        "deep-shallow": (12, 1, 256, 1024),
+    }
+    for name, settings in PRESETS.items():
+        assert override(RunSettings(), [f"model.kind={name}"]).model == settings
+    changed = override(RunSettings(), ["model.kind=tiny", "model.width=64"]).model
+    assert (changed.width, changed.encoder_layers) == (64, 4)
+
+
+@pytest.mark.parametrize("vocab", [19, 1000])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fresh_model_knows_nothing(name: str, vocab: int) -> None:
+    """The first loss is that of a guess: ln V − 0.05 to ln V + 0.6."""
+    torch.manual_seed(3)
+    model = build(MODELS[name], vocab, vocab).eval()
+    source = make_source(7, 5, 9, 11, 3, 8, 7, 10)
+    targets = torch.randint(4, vocab, (8, 13))
+    with torch.no_grad():
+        logits = model.decode(targets[:, :-1], model.encode(source)).logits_BTV
+    loss = sequence_loss(logits, targets[:, 1:], pad=0).item() / targets[:, 1:].numel()
+    assert math.log(vocab) - 0.05 <= loss <= math.log(vocab) + 0.6
+
+
+@pytest.mark.parametrize("kind", ["tiny", "small", "base", "deep-shallow"])
+def test_a_fresh_preset_knows_nothing(kind: str) -> None:
+    torch.manual_seed(3)
+    model, targets = build(PRESETS[kind], 1000, 1000).eval(), torch.randint(4, 1000, (4, 13))
+    with torch.no_grad():
+        logits = model.decode(targets[:, :-1], model.encode(make_source(7, 5, 9, 11))).logits_BTV
+    loss = sequence_loss(logits, targets[:, 1:], pad=0).item() / targets[:, 1:].numel()
+    assert math.log(1000) - 0.05 <= loss <= math.log(1000) + 0.6
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_one_matrix_for_three(order: str) -> None:
+    settings = TransformerSettings(width=20, heads=2, feed_forward=29, tie="all", order=order)
+    model = Transformer(settings, 17, 17)
+    untied = Transformer(TransformerSettings(width=20, heads=2, feed_forward=29, order=order), 17, 17)
+    assert num_parameters(untied) - num_parameters(model) == 2 * 17 * 20
+    assert sum("tokens.weight" in name for name in model.state_dict()) == 1  # saved once
+    memory = model.encode(make_source(7, 3))
+    logits = model.decode(make_targets(2, 5) % 17, memory).logits_BTV
+    (gradient,) = torch.autograd.grad(logits.sum(), model.decoder.embedding.tokens.weight)
+    assert (gradient.abs().sum(-1) > 0).all()  # as output, every row has a say
+    with pytest.raises(UserError, match="tie=all wants one vocabulary for both sides, but there are 17 source and 19 target"):
+        Transformer(settings, 17, 19)
+
+
+def test_windows_hide_what_is_far() -> None:  # SPEC A3.3
+    """Two layers with windows of 2 reach 4 places."""
+    torch.manual_seed(0)
+    model = Transformer(
+        TransformerSettings(width=20, heads=2, feed_forward=29, window=2, dropout=0.0), 17, TARGET_VOCAB
+    ).double()
+    ids = torch.randint(4, 17, (1, 13))
+    changed = ids.clone()
+    changed[0, 12] = 4 + (ids[0, 12] - 3) % 13
+
+    def encode(ids: Tensor) -> Tensor:
+        return model.encode(Source(ids, masks.not_padding(ids, 0))).values_BSE
+
+    moved = (encode(ids) - encode(changed)).abs().amax(-1)[0] > 1e-12
+    assert moved.tolist() == [False] * 8 + [True] * 5
+    memory = model.encode(Source(ids, masks.not_padding(ids, 0)))
+    (own,) = model.decode(make_targets(1, 9), memory, Look((Tap("decoder", layer=0),))).seen
+    seen = (own.weights_BHTS[0, 0] > 0).tolist()
+    assert seen == [[t - 2 <= s <= t for s in range(9)] for t in range(9)]
+
+
+# --- encoder-only ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
+def test_pooling_ignores_padding(pooling: str) -> None:
+    settings = EncoderOnlySettings(width=20, heads=2, feed_forward=29, layers=2, pooling=pooling, dropout=0.0)
+    model = EncoderOnly(settings, 17, 5).double()
+    together = model.encode(make_source(7, 3, 5, room=9))
+    assert model.classify(together).shape == (3, 5)
+    assert model.tag(together).shape == (3, 9, 5)
+    for row, length in enumerate((7, 3, 5)):
+        source = make_source(7, 3, 5)
+        alone = model.encode(Source(source.values[row : row + 1, :length], source.allow[row : row + 1, :length]))
+        torch.testing.assert_close(model.classify(alone)[0], model.classify(together)[row])
+        torch.testing.assert_close(model.tag(alone)[0], model.tag(together)[row, :length])
+        values = alone.values_BSE[0]
+        expected = {"mean": values.mean(0), "max": values.amax(0), "first": values[0]}[pooling]
+        torch.testing.assert_close(alone.summary_BE[0], expected)
+
+
+def test_every_family_has_a_name() -> None:
+    assert set(SETTINGS) >= {"rnn", "transformer", "decoder_only"}
+    assert all(settings().kind == kind for kind, settings in SETTINGS.items())
