@@ -459,7 +459,8 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
         memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERYTHING)
         with pytest.raises(RuntimeError, match="device"):
-            model.decode(targets.cpu(), memory)
+            elsewhere = model.encode(Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD)))
+            model.decode(targets.cpu(), elsewhere)
         decoded = model.decode(targets, memory, EVERYTHING)
         decoded.logits_BTV.sum().backward()
         learnt = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
