@@ -149,6 +149,16 @@ def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, reg
     assert without.stderr.startswith("regard: own needs the score 'manhattan', which is not part of regard: load it with")
 
 
+def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_command: Run) -> None:  # SPEC A7.7
+    (workplace / "more.tsv").write_text("cat\tÄ\nact\tÄ Ö\ntac!\tÖ\ncatt!\tÖ Ä\n" * 4)
+    how = ["--encoder-from", model, "--freeze", "--threads", "1", "--set", "train.steps=3", "--out", "further"]
+    done = regard_command("train", "more.tsv", *how, cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"[\d,]+ of them come from another encoder and stay as they are", done.stdout)
+    assert re.search(r"\d+ source symbols that this encoder never met: !", done.stdout)
+    assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
+
+
 def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
     done = regard_command("doctor")
     assert done.returncode == 0
@@ -183,6 +193,8 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
             r"regard: --score line7.tsv:Own: expected FILE.py:CLASS with a Python",
         ),
         (["train", "pairs.tsv", "--score", "broken.py:Own"], r"regard: --score broken.py:Own: broken.py does not run: ZeroDiv"),
+        (["train", "pairs.tsv", "--freeze"], r"regard: --freeze keeps an encoder as it is, but there is none; say which with"),
+        (["train", "pairs.tsv", "--encoder-from", "nowhere"], r"regard: nowhere is not a model folder"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
         (

@@ -458,9 +458,9 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         ids = torch.ones(3, 7, dtype=torch.long, device=device)
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
         memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERYTHING)
+        elsewhere = Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD))
         with pytest.raises(RuntimeError, match="device"):
-            elsewhere = model.encode(Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD)))
-            model.decode(targets.cpu(), elsewhere)
+            model.decode(targets.cpu(), model.encode(elsewhere))
         decoded = model.decode(targets, memory, EVERYTHING)
         decoded.logits_BTV.sum().backward()
         learnt = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -1,5 +1,6 @@
 """regard train pairs.tsv --out model"""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,10 @@ def train(
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
     set_: Set = None,
     score: Score = None,
+    encoder_from: Annotated[
+        Path | None, typer.Option(help="A model folder whose encoder this model starts with.", show_default=False)
+    ] = None,
+    freeze: Annotated[bool, typer.Option("--freeze", help="That encoder stays as it is.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model folder if it exists.")] = False,
     device: Device = "auto",
     threads: Threads = None,
@@ -26,18 +31,25 @@ def train(
     from regard.checkpoint import folder
     from regard.training.run import run
     from regard.training.settings import describe, override, suggest
+    from regard.training.transfer import Transfer
 
     console = make_console()
     folder.check_place(out, replace=overwrite)
     scores = own_score(score)
-    settings = override(suggest(corpus.pairs), [*(set_ or []), *(f"model.score={name}" for name in scores)], scores)
+    transfer = Transfer(folder.load(encoder_from, scores), freeze) if encoder_from else None
+    if freeze and not transfer:
+        raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
+    suggested = suggest(corpus.pairs)
+    if transfer:
+        suggested = replace(suggested, model=transfer.saved.settings)
+    settings = override(suggested, [*(set_ or []), *(f"model.score={name}" for name in scores)], scores)
     chosen = prepare(device, threads)
     if corpus.num_empty:
         console.print(f"{pairs}: {corpus.num_empty:,} lines left out because a side is empty")
     console.print(f"settings, chosen from the data; change any with --set:\n{describe(settings)}")
     learning, held_out = hold_out(corpus.pairs, settings.data.held_out)
     try:
-        trained = run(corpus.name, learning, held_out, settings, console, chosen, scores)
+        trained = run(corpus.name, learning, held_out, settings, console, chosen, scores, transfer)
     except KeyboardInterrupt:
         raise UserError("interrupted; nothing was saved") from None
     folder.save(trained.saved, out, replace=overwrite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,11 +17,12 @@ from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import Codec
 from regard.evaluation import ErrorRates, error_rates, signature
 from regard.layers.scores import ScoreMaker
-from regard.models.build import build, num_parameters
+from regard.models.build import Model, build, num_parameters
 from regard.pipeline import Translator
 from regard.training.loop import train
 from regard.training.record import progress
 from regard.training.settings import RunSettings
+from regard.training.transfer import Transfer, start_encoder
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ def run(
     console: Console,
     device: torch.device,
     scores: Mapping[str, ScoreMaker] | None = None,
+    transfer: Transfer | None = None,
 ) -> Trained:
     """Learns from `training`, then reads `held_out` once. `name` is what the data is called in the signature.
 
-    `scores` holds score functions of the user's own.
+    `scores` holds score functions of the user's own; `transfer` a model whose encoder starts this one.
     """
-    source = Codec.learn((pair.source for pair in training), settings.data.source)
+    source = transfer.saved.source if transfer else Codec.learn((pair.source for pair in training), settings.data.source)
     target = Codec.learn((pair.target for pair in training), settings.data.target)
     torch.manual_seed(settings.seed)
     model = build(settings.model, len(source), len(target), scores).to(device)
@@ -67,6 +70,8 @@ def run(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(training):,} pairs to learn from, "
         f"{len(held_out):,} held out; {len(source)} source {settings.data.source}, {len(target)} target {settings.data.target}"
     )
+    if transfer:
+        report_transfer(model, transfer, training, console)
     batches = endless_batches(
         encode_pairs(training, source, target), batch_tokens=settings.train.batch_tokens, seed=settings.seed
     )
@@ -105,6 +110,17 @@ def run(
     }
     saved = Saved(model, settings.model, source, target, training_facts, card(name, training, rates, signed))
     return Trained(saved, translator, answers, rates, signed)
+
+
+def report_transfer(model: Model, transfer: Transfer, training: Sequence[Pair], console: Console) -> None:
+    number = start_encoder(model, transfer)
+    console.print(f"{number:,} of them come from another encoder" + (" and stay as they are" if transfer.freeze else ""))
+    codec = transfer.saved.source
+    known = set(codec.tokens(range(len(codec))))
+    unknown = Counter(piece for pair in training for piece in codec.pieces(pair.source) if piece not in known)
+    if unknown:
+        most = " ".join(symbol for symbol, _ in unknown.most_common(10))
+        console.print(f"{unknown.total():,} source symbols that this encoder never met: {most}")
 
 
 def answer(translator: Translator, pairs: Sequence[Pair], max_length: int) -> list[Answered]:

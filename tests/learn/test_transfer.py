@@ -1,0 +1,90 @@
+"""An encoder that was trained elsewhere helps where there is little data."""
+
+import random
+
+import pytest
+import torch
+from rich.console import Console
+
+from regard.data.corpus import Pair
+from regard.data.dictionary import pronunciations
+from regard.errors import UserError
+from regard.models.build import ModelSettings, build
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+from regard.training.run import Trained, run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.transfer import ENCODER, Transfer, start_encoder
+
+MODEL = RnnSettings(width=64, embedding=32, score_width=32, encoder_layers=2, dropout=0.0)
+CLASSES = {
+    "stop": "P B T D K G",
+    "fricative": "F V TH DH S Z SH ZH HH",
+    "affricate": "CH JH",
+    "nasal": "M N NG",
+    "approximant": "L R W Y",
+}
+
+
+def train(pairs: list[Pair], held_out: list[Pair], settings: TrainSettings, transfer: Transfer | None = None) -> Trained:
+    how = RunSettings(seed=1, data=DataSettings(target="symbols"), model=MODEL, train=settings)
+    return run("words", pairs, held_out, how, Console(quiet=True), torch.device("cpu"), transfer=transfer)
+
+
+def broad_classes(pairs: list[Pair]) -> list[Pair]:
+    """Spelling -> the manner of articulation of every phoneme: another task, with other answers."""
+    manner = {phoneme: name for name, phonemes in CLASSES.items() for phoneme in phonemes.split()}
+    first = {pair.source: pair for pair in reversed(pairs)}.values()
+    return [Pair(one.source, " ".join(manner.get(phoneme, "vowel") for phoneme in one.target.split())) for one in first]
+
+
+@pytest.mark.slow
+def test_an_encoder_trained_elsewhere_helps_with_little_data() -> None:  # SPEC A7.7
+    """Learnt to pronounce 20,000 English words; then 200 words of another task, of which 500 others are asked."""
+    known = pronunciations("train")
+    random.Random(1).shuffle(known)
+    elsewhere = train(known[:20_000], known[:50], TrainSettings(steps=400, batch_tokens=512, learning_rate=8e-3))
+    few = broad_classes(pronunciations("dev"))[:700]
+    little = TrainSettings(steps=150, batch_tokens=256, learning_rate=4e-3)
+    alone, tuned, frozen = (
+        train(few[:200], few[200:], little, transfer)
+        for transfer in (None, Transfer(elsewhere.saved), Transfer(elsewhere.saved, freeze=True))
+    )
+    assert tuned.rates.symbol < alone.rates.symbol - 0.05
+    assert frozen.rates.symbol < alone.rates.symbol - 0.05
+    before = elsewhere.saved.model.state_dict()
+    for trained, same in ((tuned, False), (frozen, True)):
+        after = trained.saved.model.state_dict()
+        encoder = [name for name in after if name.startswith(ENCODER)]
+        assert all(torch.equal(after[name], before[name]) for name in encoder) == same
+        assert any(not torch.equal(after[name], before[name]) for name in after if name in before and name not in encoder)
+    assert frozen.saved.source.to_json() == elsewhere.saved.source.to_json()
+
+
+@pytest.mark.parametrize(
+    "settings", [RnnSettings(width=8, embedding=5), TransformerSettings(width=8, heads=2, feed_forward=11, tie="output")]
+)
+def test_all_of_the_encoder_and_nothing_else_is_taken_over(settings: ModelSettings) -> None:  # SPEC A7.7
+    """The same sources give the same memory, whatever the target vocabulary."""
+    from table import make_source
+
+    saved = type("Saved", (), {"model": build(settings, 17, 19).eval()})()
+    model = build(settings, 17, 23).eval()
+    source = make_source(7, 3)
+    assert not torch.allclose(model.encode(source).values_BSE, saved.model.encode(source).values_BSE)
+    number = start_encoder(model, Transfer(saved, freeze=True))
+    torch.testing.assert_close(model.encode(source).values_BSE, saved.model.encode(source).values_BSE)
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    assert number == sum(parameter.numel() for parameter in frozen)
+    assert len(frozen) < len(list(model.parameters()))
+
+
+def test_encoders_that_do_not_fit_are_refused() -> None:
+    def saved(settings: ModelSettings) -> Transfer:
+        return Transfer(type("Saved", (), {"model": build(settings, 17, 17)})())
+
+    model = build(RnnSettings(width=8, embedding=5), 17, 19)
+    with pytest.raises(UserError, match=r"the encoders do not fit: \d+ weights differ in name or size, such as .*; leave the"):
+        start_encoder(model, saved(RnnSettings(width=10, embedding=5)))
+    with pytest.raises(UserError, match="shares its embedding with its decoder"):
+        start_encoder(model, saved(TransformerSettings(width=8, heads=2, tie="all")))
