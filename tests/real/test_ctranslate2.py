@@ -1,0 +1,90 @@
+"""A Transformer that writes Arabic names in Latin letters (pre-norm, 6+6 layers): ours says what CTranslate2 says."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import from_ctranslate2
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from regard.contracts import Hypothesis, SearchOptions, Source
+from regard.core import masks
+from regard.decoding.search import TorchEngine
+from regard.models.transformer import Transformer
+
+BLANK, START, STOP = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """words: of every source the best output and its score, the mean log-probability. token_log_probs: of the first outputs."""
+
+    model: Transformer
+    source_ids: dict[str, int]
+    letters: list[str]
+    words: list[dict[str, str | float]]
+    token_log_probs: list[list[float]]
+
+    def source(self, words: Sequence[str]) -> Source:
+        unknown = len(self.source_ids)  # their last row
+        rows = [torch.tensor([self.source_ids.get(letter, unknown) for letter in word]) for word in words]
+        ids = pad_sequence(rows, batch_first=True, padding_value=BLANK)
+        return Source(ids, masks.not_padding(ids, BLANK))
+
+
+@pytest.fixture(scope="module")
+def theirs(data: Callable[[str], Path]) -> Theirs:
+    root = data("ctranslate2-aren-transliteration")
+    folder = root / "aren-transliteration"
+    source, target = ((folder / f"{side}_vocabulary.txt").read_text().split("\n")[:-1] for side in ("source", "target"))
+    expected = json.loads((root / "expected_ctranslate2.json").read_text())
+    words = [{"source": one["src"], "target": one["hyps"][0], "score": one["scores"][0]} for one in expected["beam1"]]
+    source_ids = {letter: number for number, letter in enumerate(source)}
+    model = from_ctranslate2.load(folder / "model.bin")
+    return Theirs(model, source_ids, target, words, expected["greedy_token_logprobs_first200"])
+
+
+def test_the_same_words_and_scores(theirs: Theirs) -> None:
+    """All of them, in batches of mixed lengths, step by step. One holds a letter that is not in the vocabulary."""
+    assert len(theirs.words) == 1590
+    batches = [[str(word["source"]) for word in theirs.words[first : first + 199]] for first in range(0, 1590, 199)]
+    assert any(letter not in theirs.source_ids for batch in batches for word in batch for letter in word)
+    sources = [theirs.source(batch) for batch in batches]
+    engine = TorchEngine(theirs.model, sos=START, eos=STOP, never=())
+    found: dict[int, Hypothesis] = {}
+    for event in engine.generate(sources, SearchOptions(max_length=24)):
+        if event.hypotheses:
+            found[event.sentence] = event.hypotheses[0]
+    best = [found[number] for number in range(1590)]
+    assert all(hypothesis.finished for hypothesis in best)
+    assert ["".join(theirs.letters[i] for i in one.ids) for one in best] == [word["target"] for word in theirs.words]
+    log_probs = torch.tensor([one.log_prob for one in best]) - torch.cat([not_empty(theirs.model, one) for one in sources])
+    scores = log_probs / torch.tensor([len(one.ids) + 1 for one in best])
+    torch.testing.assert_close(scores, torch.tensor([word["score"] for word in theirs.words]), atol=5e-6, rtol=0)
+
+
+@torch.inference_mode()
+def not_empty(model: Transformer, source: Source) -> Tensor:
+    """log(1 − p(stop at once)): their search has min_decoding_length=1, and shares out what the empty output would get."""
+    state = model.start(model.encode(source))
+    log_probs_BKV = model.step(torch.full((source.num_sentences, 1), START), state).logits_BKV.log_softmax(-1)
+    return (-log_probs_BKV[:, 0, STOP].exp()).log1p()
+
+
+def test_the_same_log_probability_of_every_token(theirs: Theirs) -> None:
+    """The whole output at once, as in training. Their figures have six decimals."""
+    words = theirs.words[: len(theirs.token_log_probs)]
+    outputs = [torch.tensor([theirs.letters.index(letter) for letter in str(word["target"])] + [STOP]) for word in words]
+    ids_BT = pad_sequence(outputs, batch_first=True, padding_value=STOP)
+    read_BT = torch.cat((torch.full((len(words), 1), START), ids_BT[:, :-1]), dim=1)
+    with torch.inference_mode():
+        memory = theirs.model.encode(theirs.source([str(word["source"]) for word in words]))
+        log_probs_BTV = theirs.model.decode(read_BT, memory).logits_BTV.log_softmax(-1)
+    log_probs_BT: Tensor = log_probs_BTV.gather(-1, ids_BT[..., None]).squeeze(-1)
+    ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, outputs, strict=True)])
+    expected = torch.tensor([value for row in theirs.token_log_probs for value in row])
+    torch.testing.assert_close(ours, expected, atol=5e-6, rtol=0)
