@@ -97,9 +97,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     home = f"regard.{_HOMES[name]}"
-    if name in ("losses", "masks", "positions", "scores"):
-        return importlib.import_module(f"{home}.{name}")
-    return getattr(importlib.import_module(home), name)
+    module = name in ("losses", "masks", "positions", "scores")
+    found = importlib.import_module(f"{home}.{name}") if module else getattr(importlib.import_module(home), name)
+    globals()[name] = found  # asked for once
+    return found
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self, get_args, runtime_checkable
+from typing import Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
@@ -150,8 +150,7 @@ class Seen:
 # --- attention ---------------------------------------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class Score(Protocol):
+class Score:
     """How well a query fits a key, before any mask or softmax. Subclass it and write `scores`; the rest has defaults.
 
     `scores` must treat every query row alone, so that long inputs can be worked off in tiles.

@@ -179,7 +179,7 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
     tensors = [tensor for tensor in (query, key, value, allow) if tensor is not None]
     try:
         leading_shape(*tensors)
-    except RuntimeError:
+    except ValueError:
         raise ValueError(
             f"the leading dimensions do not broadcast: {', '.join(str(tuple(tensor.shape)) for tensor in tensors)}; "
             "all but the last two must be equal or 1"
@@ -255,9 +255,17 @@ def same_heads(x: Tensor, query: Tensor) -> Tensor:
 
 
 def leading_shape(*tensors: Tensor) -> torch.Size:
-    """The common leading dimensions: all but the last two."""
-    shape: torch.Size = torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
-    return shape
+    """The common leading dimensions: all but the last two. (torch.broadcast_shapes takes as long as a small attention.)"""
+    shapes = {tensor.shape[:-2] for tensor in tensors}
+    if len(shapes) == 1:
+        return shapes.pop()
+    common = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for axis, size in enumerate(shape, start=len(common) - len(shape)):
+            if size != 1 and common[axis] not in (1, size):
+                raise ValueError(f"sizes {common[axis]} and {size} do not broadcast")
+            common[axis] = common[axis] if size == 1 else size
+    return torch.Size(common)
 
 
 def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -281,6 +289,8 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
     batch, heads = lead[:-1].numel(), lead[-1] if lead else 1
 
     def four(tensor: Tensor) -> Tensor:
+        if len(lead) == 2 and tensor.shape[:2] == lead:
+            return tensor
         return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
     if mask is not None:
