@@ -9,6 +9,7 @@ from regard.core import masks
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
+from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
@@ -36,6 +37,25 @@ MODELS: dict[str, ModelSettings] = {
     "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", choice="sum", dropout=0.3),
     "rnn hard": RnnSettings(width=22, embedding=7, score_width=13, choice="one", dropout=0.3),
     "rnn gates": RnnSettings(width=22, embedding=7, score_width=13, choice="gates", dropout=0.3),
+    "rnn lstm, bahdanau, 2+2 layers": RnnSettings(
+        width=22,
+        embedding=7,
+        cell="lstm",
+        decoder="bahdanau",
+        encoder_layers=2,
+        decoder_layers=2,
+        score_width=13,
+        dropout=0.3,
+    ),
+    "rnn gru, bahdanau, hard": RnnSettings(
+        width=22, embedding=7, decoder="bahdanau", score="general", choice="one", dropout=0.3
+    ),
+    "rnn tanh, one direction, input feeding": RnnSettings(
+        width=23, embedding=7, cell="rnn_tanh", bidirectional=False, input_feeding=True, score="scaled_dot", dropout=0.3
+    ),
+    "rnn fixed": RnnSettings(width=22, embedding=7, cell="rnn_sigmoid", decoder="fixed", decoder_layers=2, dropout=0.3),
+    "rnn fixed at every step": RnnSettings(width=22, embedding=7, cell="lstm", decoder="fixed", every_step=True, dropout=0.3),
+    "rnn language model": RnnLmSettings(width=23, embedding=7, layers=2, dropout=0.3),
     "transformer location": TransformerSettings(
         width=20, heads=2, feed_forward=29, score="location", max_places=401, dropout=0.3
     ),
@@ -83,9 +103,13 @@ MODELS: dict[str, ModelSettings] = {
 }
 
 
+def reads_source(name: str) -> bool:
+    return not isinstance(MODELS[name], RnnLmSettings | DecoderOnlySettings)
+
+
 def has_cross(name: str) -> bool:
-    """Whether a model looks at its source."""
-    return not isinstance(MODELS[name], DecoderOnlySettings)
+    """Whether this model attends to its source."""
+    return reads_source(name) and getattr(MODELS[name], "decoder", None) != "fixed"
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float64) -> Model:

@@ -77,7 +77,8 @@ class Translator:
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
             raise UserError(
-                f"this model has no {kind} attention; every model has kind cross, and Transformers encoder and decoder"
+                f"this model has no {kind} attention; models that look at their source have kind cross, "
+                "Transformers encoder and decoder too"
             )
         source, target = (*self.source.pieces(text), SPECIALS[EOS]), self.target.tokens(written)
         rows = source if kind == "encoder" else target

@@ -17,6 +17,7 @@ from regard.decoding.search import TorchEngine
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
 every_model = pytest.mark.parametrize("name", MODELS)
+every_cross = pytest.mark.parametrize("name", list(filter(has_cross, MODELS)))
 every_score = pytest.mark.parametrize("score_name", SCORES)
 
 
@@ -111,7 +112,7 @@ def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
             assert (one.weights_BHTS[1, :, :, 3:] == 0).all()  # padding of the sentence of length 3
 
 
-@every_model
+@every_cross
 def test_a_tap_gets_the_heads_and_rows_it_asks_for(name: str) -> None:
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source)
@@ -139,7 +140,7 @@ def test_law_2_a_step_sees_what_the_whole_pass_sees(name: str) -> None:
             torch.testing.assert_close(one.weights_BHTS, expected)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if has_cross(name)])
+@every_cross
 def test_edits_act_and_grad_flows(name: str) -> None:
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source)
@@ -444,7 +445,7 @@ def move_to_fake(model: torch.nn.Module, device: str) -> None:
         for key, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
-        if isinstance(module, torch.nn.GRU):
+        if isinstance(module, torch.nn.RNNBase):
             module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
 
 

@@ -11,7 +11,6 @@ from regard.contracts import Source
 from regard.core import masks
 from regard.core.attention import ScaledDot, attend, attention_weights
 from regard.layers.attention import MultiHeadAttention
-from regard.layers.recurrent import BidirectionalGRU
 from regard.layers.scores import Additive
 from regard.models.transformer import Transformer, TransformerSettings
 
@@ -176,21 +175,3 @@ def test_transformer_equals_torch(order: str, activation: str) -> None:  # SPEC 
         (ours.decoder.layers[2].cross.output.weight, theirs.decoder.layers[2].multihead_attn.out_proj.weight),
         (ours.encoder.layers[1].around_attention.norm.weight, theirs.encoder.layers[1].norm1.weight),
     )
-
-
-def test_bidirectional_gru_equals_torch_packed() -> None:
-    ours = BidirectionalGRU(5, 11, 2, dropout=0.0).double()
-    theirs = nn.GRU(5, 11, num_layers=2, bidirectional=True, batch_first=True).double()
-    with torch.no_grad():
-        for layer in range(2):
-            for module, suffix in ((ours.forwards[layer], ""), (ours.backwards[layer], "_reverse")):
-                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                    getattr(theirs, f"{name}_l{layer}{suffix}").copy_(getattr(module, f"{name}_l0"))
-    x, lengths = torch.randn(3, 7, 5).double().requires_grad_(), torch.tensor([7, 2, 5])
-    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    outputs, last = theirs(packed)
-    expected, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
-    allow = masks.first(lengths, 7)
-    states, ends = ours(x, allow)
-    assert_same(states * allow[..., None], expected, (x, x), (ours.backwards[1].weight_hh_l0, theirs.weight_hh_l1_reverse))
-    assert_same(ends, torch.cat((last[-2], last[-1]), dim=-1), (x, x), (ours.forwards[0].weight_ih_l0, theirs.weight_ih_l0))

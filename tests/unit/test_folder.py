@@ -152,7 +152,7 @@ def flip_a_byte(path: Path) -> None:
             lambda path: edit_config(path, model={"kind": "rnn", "depth": 3}),
             r"the model settings cannot be read: unknown depth",
         ),
-        (lambda path: edit_config(path, model=[]), r"expected a kind out of rnn, transformer, .*, got \[\]"),
+        (lambda path: edit_config(path, model=[]), r"expected a kind out of rnn, rnn_lm, .*, got \[\]"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not fit config.json"),
         (lambda path: edit_config(path, sha256={}), r"lacks model.safetensors, source.tokenizer.json, target.tokenizer.json"),
         (lambda path: edit_config(path, vocabulary={"source": 9, "target": 7}), r"speaks of vocabularies .*'source': 9"),

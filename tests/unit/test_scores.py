@@ -61,9 +61,8 @@ def test_location_in_a_model_counts_real_places(settings: type[ModelSettings], l
     torch.testing.assert_close(real.sum(-1), torch.ones_like(real[..., 0]))
     if isinstance(model, nn.Module) and settings is RnnSettings:
         w = model.score.weight[:3]
-        hidden = model.start(memory).hidden_BKLD[1:, 0].transpose(0, 1).contiguous()
-        query, _ = model._recur(torch.tensor([[SOS, 4]]), hidden)
-        torch.testing.assert_close(real[0], (query[0] @ w.T).softmax(-1))
+        written, _ = model._recur(torch.tensor([[[SOS, 4]]]), model.start(memory).keep(torch.tensor([1])), None)
+        torch.testing.assert_close(real[0], (written.states_BRD[0] @ w.T).softmax(-1))
 
 
 def test_more_places_than_location_knows() -> None:  # SPEC A2.5

@@ -138,7 +138,7 @@ def test_settings_are_changed_by_name() -> None:
         (["train.steps=0"], r"--set train.steps: input should be greater than or equal to 1, got '0'"),
         (
             ["model.kind=transfomer"],
-            r"--set model.kind=transfomer: expected one of rnn, transformer, .*; did you mean \"transformer\"",
+            r"--set model.kind=transfomer: expected one of rnn, rnn_lm, .*; did you mean \"transformer\"",
         ),
         (
             ["model.score=aditive"],

@@ -111,10 +111,11 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(f"{folder / CONFIG} speaks of vocabularies {config['vocabulary']}, but the tokenizers hold {sizes}")
-    if settings.score not in SCORES and settings.score not in (scores or {}):
+    score = getattr(settings, "score", None)  # a language model of recurrent cells has none
+    if score is not None and score not in SCORES and score not in (scores or {}):
         raise UserError(
-            f"{folder} needs the score {settings.score!r}, which is not part of regard: load it with "
-            f'regard.load(…, scores={{"{settings.score}": …}}), or with --score file.py:Class'
+            f"{folder} needs the score {score!r}, which is not part of regard: load it with "
+            f'regard.load(…, scores={{"{score}": …}}), or with --score file.py:Class'
         )
     model = build(settings, len(source), len(target), scores)
     try:

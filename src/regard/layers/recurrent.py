@@ -1,9 +1,159 @@
-"""Recurrent layers in which padding never reaches a state."""
+"""Recurrent layers: whole sequences, in which padding never reaches a state, and single steps, for decoders that have to wait.
+
+A stack of cells is one of torch's own modules (nn.RNN, nn.LSTM, nn.GRU), or `SigmoidRNN`. Its state is one tensor for every
+kind of cell: h, or, where there is a cell state, [h; c].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-# B batch  S source length  I input width  W width of one direction
+from regard.errors import did_you_mean
+
+# N rows: a batch B, or hypotheses  S, T length  I input width  W width of h  X width of a state: W, or 2W for an LSTM  L layers
+# G all gates: W, 3W (GRU) or 4W (LSTM)
+
+Cell = Literal["rnn_tanh", "rnn_relu", "rnn_sigmoid", "lstm", "gru"]
+CELLS: tuple[Cell, ...] = get_args(Cell)
+
+
+def check_cell(cell: str) -> None:
+    if cell not in CELLS:
+        raise ValueError(f"there is no cell {cell!r}; expected one of {', '.join(CELLS)}{did_you_mean(cell, list(CELLS))}")
+
+
+def make_stack(cell: Cell, input_width: int, width: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
+    """One direction. Dropout acts between the layers."""
+    check_cell(cell)
+    dropout = dropout if layers > 1 else 0.0
+    if cell == "lstm":
+        return nn.LSTM(input_width, width, layers, batch_first=True, dropout=dropout)
+    if cell == "gru":
+        return nn.GRU(input_width, width, layers, batch_first=True, dropout=dropout)
+    if cell == "rnn_sigmoid":
+        return SigmoidRNN(input_width, width, layers, dropout)
+    function = cell.removeprefix("rnn_")
+    return nn.RNN(input_width, width, layers, nonlinearity=function, batch_first=True, dropout=dropout)
+
+
+class SigmoidRNN(nn.RNNBase):
+    """h_t = σ(U h_{t−1} + W x_t + b) (Elman 1990), which torch does not have. Parameters are named as in nn.RNN."""
+
+    def __init__(self, input_width: int, width: int, layers: int, dropout: float) -> None:
+        super().__init__("RNN_TANH", input_width, width, layers, batch_first=True, dropout=dropout)
+
+    def forward(self, x_NTI: Tensor, state_LNW: Tensor) -> tuple[Tensor, Tensor]:
+        last = []
+        for number, h_NW in enumerate(state_LNW):
+            W_WI, U_WW, b_W, b_U = layer_weights(self, number)
+            x_NTI = F.dropout(x_NTI, self.dropout, self.training and number > 0)
+            states = []
+            for given_NW in F.linear(x_NTI, W_WI, b_W + b_U).unbind(1):
+                h_NW = torch.addmm(given_NW, h_NW, U_WW.t()).sigmoid()
+                states.append(h_NW)
+            x_NTI = torch.stack(states, dim=1)
+            last.append(h_NW)
+        return x_NTI, torch.stack(last)
+
+
+def layer_weights(stack: nn.RNNBase, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """W (G, I) and U (G, W) of one layer, and a bias for each."""
+    w, u, b_w, b_u = (getattr(stack, f"{name}_l{number}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    return w, u, b_w, b_u
+
+
+def state_width(stack: nn.RNNBase) -> int:
+    return 2 * stack.hidden_size if isinstance(stack, nn.LSTM) else stack.hidden_size
+
+
+def run(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(all h of the last layer (N, T, W), the state after the last step); it starts from zeros."""
+    if state_LNX is None:
+        state_LNX = x_NTI.new_zeros(stack.num_layers, x_NTI.shape[0], state_width(stack))
+    if not isinstance(stack, nn.LSTM):
+        states_NTW, state_LNX = stack(x_NTI, state_LNX.contiguous())
+        return states_NTW, state_LNX
+    h_LNW, c_LNW = state_LNX.chunk(2, dim=-1)
+    states_NTW, last = stack(x_NTI, (h_LNW.contiguous(), c_LNW.contiguous()))
+    return states_NTW, torch.cat(last, dim=-1)
+
+
+# --- single steps ------------------------------------------------------------------------------------------------------------
+
+
+Parts = tuple[Tensor, ...]
+"""The state of one layer, (N, W) each: (h,), or (h, c)."""
+
+
+class StepByStep:
+    """A stack for inputs [late; early], the first part of which is known only when its step comes (c_t, or s̃_{t−1}).
+
+    What need not wait is done here for all steps at once: the product with the early part, and the dropout between the layers.
+    """
+
+    def __init__(self, stack: nn.RNNBase, early_NTI: Tensor) -> None:
+        self.stack, self.width = stack, stack.hidden_size
+        N, T, early = early_NTI.shape
+        self.given: list[Sequence[Tensor]] = []  # per layer and step: what is added to the products of the step
+        self.weights: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.dropped: list[Sequence[Tensor] | None] = []
+        for number in range(stack.num_layers):
+            W_GI, U_GW, b_G, b_U_G = layer_weights(stack, number)
+            b_G = b_G if isinstance(stack, nn.GRU) else b_G + b_U_G
+            if number == 0:
+                W_GI, early_GI = W_GI.split((stack.input_size - early, early), dim=1)
+                self.given.append(F.linear(early_NTI, early_GI, b_G).unbind(1))
+            else:
+                self.given.append([b_G] * T)
+            self.weights.append((W_GI.t(), U_GW.t(), b_U_G))
+            if number and stack.training and stack.dropout:
+                ones_TNW = early_NTI.new_ones(T, N, self.width)
+                self.dropped.append(F.dropout(ones_TNW, stack.dropout).unbind(0))
+            else:
+                self.dropped.append(None)
+
+    def split(self, state_LNX: Tensor) -> list[Parts]:
+        """One state per layer; `join` is the inverse."""
+        return [state_NX.split(self.width, dim=-1) for state_NX in state_LNX]
+
+    def join(self, states: Sequence[Parts]) -> Tensor:
+        return torch.stack([torch.cat(parts, dim=-1) for parts in states])
+
+    def __call__(self, step: int, late_NI: Tensor, states: Sequence[Parts]) -> list[Parts]:
+        """The states of all layers one step further."""
+        following: list[Parts] = []
+        x_NI = late_NI
+        for given, (W_IG, U_WG, b_G), dropped, parts in zip(self.given, self.weights, self.dropped, states, strict=True):
+            x_NI = x_NI if dropped is None else x_NI * dropped[step]
+            following.append(self._cell(torch.addmm(given[step], x_NI, W_IG), parts, U_WG, b_G))
+            x_NI = following[-1][0]
+        return following
+
+    def _cell(self, given_NG: Tensor, parts: Parts, U_WG: Tensor, b_G: Tensor) -> Parts:
+        """One step of one layer, as torch has it (formulas: regard.reference). given: W x + b; in a GRU, U's bias is b_G."""
+        h = parts[0]
+        if isinstance(self.stack, nn.GRU):
+            given_rz, given_n = given_NG.split((2 * self.width, self.width), dim=-1)
+            own_rz, own_n = torch.addmm(b_G, h, U_WG).split((2 * self.width, self.width), dim=-1)
+            r, z = (given_rz + own_rz).sigmoid().chunk(2, dim=-1)
+            n = torch.addcmul(given_n, r, own_n).tanh()
+            return (torch.lerp(n, h, z),)  # (1 − z) n + z h
+        gates_NG = torch.addmm(given_NG, h, U_WG)
+        if isinstance(self.stack, nn.LSTM):
+            i, f, g, o = gates_NG.chunk(4, dim=-1)
+            c = torch.addcmul(f.sigmoid() * parts[1], i.sigmoid(), g.tanh())
+            return o.sigmoid() * c.tanh(), c
+        if isinstance(self.stack, SigmoidRNN):
+            return (gates_NG.sigmoid(),)
+        return (gates_NG.tanh() if self.stack.mode == "RNN_TANH" else gates_NG.relu(),)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------------
 
 
 def reverse_rows(x_BSI: Tensor, lengths_B: Tensor) -> Tensor:
@@ -14,27 +164,45 @@ def reverse_rows(x_BSI: Tensor, lengths_B: Tensor) -> Tensor:
     return x_BSI.gather(1, index_BS[..., None].expand_as(x_BSI))
 
 
-class BidirectionalGRU(nn.Module):
-    """Two GRUs per layer, one for each direction. The backward one reads rows reversed within their own length, so both keep
-    padding behind the real places and no packing is needed."""
+class RecurrentEncoder(nn.Module):
+    """Reads sequences with padding at their ends, ahead or in both directions.
 
-    def __init__(self, input_width: int, width: int, layers: int, dropout: float) -> None:
+    The backward direction (Schuster & Paliwal 1997) reads rows reversed within their own length, so both keep padding behind
+    the real places and no packing is needed.
+    """
+
+    def __init__(
+        self, cell: Cell, input_width: int, width: int, layers: int = 1, dropout: float = 0.0, *, bidirectional: bool = True
+    ) -> None:
+        """width: of the states that come out; each of two directions has half of it."""
         super().__init__()
-        sizes = [input_width] + [2 * width] * (layers - 1)
-        self.forwards = nn.ModuleList(nn.GRU(size, width, batch_first=True) for size in sizes)
-        self.backwards = nn.ModuleList(nn.GRU(size, width, batch_first=True) for size in sizes)
+        if bidirectional and width % 2:
+            raise ValueError(f"width {width} does not split into two directions; make it even")
+        own = width // 2 if bidirectional else width
+        sizes = [input_width] + [width] * (layers - 1)
+        self.forwards = nn.ModuleList(make_stack(cell, size, own) for size in sizes)
+        self.backwards = nn.ModuleList(make_stack(cell, size, own) for size in sizes) if bidirectional else None
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BSI: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """(states (B, S, 2W), last states of both directions (B, 2W))."""
+        """(states (B, S, width), the last states: of each row at its last real place, and backwards at its first)."""
         lengths_B = allow_BS.sum(1)
         last_B = (lengths_B - 1).clamp(min=0)
         rows_B = torch.arange(x_BSI.shape[0], device=x_BSI.device)
-        for number, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
+        ends = x_BSI[:, 0]
+        for number, forwards in enumerate(_stacks(self.forwards)):
             if number:
                 x_BSI = self.dropout(x_BSI)
-            ahead_BSW, _ = forwards(x_BSI)
-            back_BSW, _ = backwards(reverse_rows(x_BSI, lengths_B))
+            ahead_BSW, _ = run(forwards, x_BSI)
+            if self.backwards is None:
+                x_BSI, ends = ahead_BSW, ahead_BSW[rows_B, last_B]
+                continue
+            backwards = _stacks(self.backwards)[number]
+            back_BSW, _ = run(backwards, reverse_rows(x_BSI, lengths_B))
             ends = torch.cat((ahead_BSW[rows_B, last_B], back_BSW[rows_B, last_B]), dim=-1)
             x_BSI = torch.cat((ahead_BSW, reverse_rows(back_BSW, lengths_B)), dim=-1)
         return x_BSI, ends
+
+
+def _stacks(modules: nn.ModuleList) -> list[nn.RNNBase]:
+    return cast("list[nn.RNNBase]", list(modules))

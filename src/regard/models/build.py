@@ -6,15 +6,17 @@ from torch import nn
 
 from regard.layers.scores import ScoreMaker
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
+from regard.models.rnn_lm import RnnLm, RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import Transformer, TransformerSettings
 
-Model = RnnSeq2Seq | Transformer | DecoderOnly
-ModelSettings = RnnSettings | TransformerSettings | DecoderOnlySettings
+Model = RnnSeq2Seq | RnnLm | Transformer | DecoderOnly
+ModelSettings = RnnSettings | RnnLmSettings | TransformerSettings | DecoderOnlySettings
 
 SETTINGS: dict[str, type[ModelSettings]] = {
     "rnn": RnnSettings,
+    "rnn_lm": RnnLmSettings,
     "transformer": TransformerSettings,
     "decoder_only": DecoderOnlySettings,
 }
@@ -25,6 +27,7 @@ PRESETS: dict[str, ModelSettings] = {**TRANSFORMERS}
 
 MODELS: dict[type[ModelSettings], type[Model]] = {
     RnnSettings: RnnSeq2Seq,
+    RnnLmSettings: RnnLm,
     TransformerSettings: Transformer,
     DecoderOnlySettings: DecoderOnly,
 }

@@ -1,14 +1,21 @@
-"""The recurrent encoder-decoder with attention (Luong et al. 2015): a bidirectional GRU reads, a GRU writes.
+"""The recurrent encoder-decoder: one network of cells reads, another writes, and attention lets it look back at the source.
 
-    s_t = GRU(s_{t-1}, y_{t-1})    c_t from the scores of s_t against all h_i    s̃_t = tanh(W [c_t; s_t])    logits from s̃_t
+    Luong     s_t = RNN(s_{t−1}, y_{t−1})    c_t from the scores of s_t against all h_i    s̃_t = tanh(W [c_t; s_t] + b)
+              logits from s̃_t; with input feeding s̃_{t−1} joins the input, [s̃_{t−1}; y_{t−1}] (Luong et al. 2015, 3.3)
+    Bahdanau  c_t from the scores of s_{t−1}    s_t = RNN(s_{t−1}, [c_t; y_{t−1}])    logits = W_o [s_t; c_t] + b_o
+              (Bahdanau et al. 2015, 3.1)
+    fixed     no attention: C, the last state of the encoder, starts the decoder (Sutskever et al. 2014), or also joins every
+              input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
 
-The recurrence does not need c_t (no input feeding), so in training it runs as one sequence and attends for all steps at once.
+s_0 = tanh(W C + b). Where the recurrence does not wait for c_t (fixed; Luong without input feeding), it runs in training as one
+sequence on torch's fused kernel and attends for all steps at once. The others go step by step; only what has to wait is done
+inside the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -22,11 +29,12 @@ from regard.core.looking import record, watched
 from regard.core.rule import Rule
 from regard.core.weights import Choice
 from regard.errors import check_numbers
-from regard.layers.recurrent import BidirectionalGRU
+from regard.layers.recurrent import Cell, RecurrentEncoder, StepByStep, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
-# B sentences  K hypotheses  S source places  T target places  R rows: T or K  E memory width = D decoder width  A score width
+# B sentences  K hypotheses  N = B·K  S source places  T target places  R = K·T rows, one of K and T being 1  L layers
+# E memory width = D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,14 @@ class RnnSettings:
     embedding: int = 64
     encoder_layers: int = 1
     decoder_layers: int = 1
+    cell: Cell = "gru"
+    bidirectional: bool = True
+    """Whether the encoder reads both ways."""
+    decoder: Literal["luong", "bahdanau", "fixed"] = "luong"
+    input_feeding: bool = False
+    """Luong: whether s̃ joins the next input."""
+    every_step: bool = False
+    """Fixed: whether C joins every input."""
     score: str = "additive"
     score_width: int = 64
     choice: Choice = "soft"
@@ -48,16 +64,50 @@ class RnnSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.width % 2:
+        check_cell(self.cell)
+        if self.bidirectional and self.width % 2:
             raise ValueError(f"width {self.width} does not split into two directions; make it even")
+        if self.decoder not in ("luong", "bahdanau", "fixed"):
+            raise ValueError(f"there is no decoder {self.decoder!r}; expected luong, bahdanau or fixed")
+        if self.input_feeding and self.decoder != "luong":
+            raise ValueError(
+                f"input_feeding feeds s̃, which only the luong decoder has, but the decoder is {self.decoder}; "
+                "set decoder=luong, or input_feeding=false"
+            )
+        if self.every_step and self.decoder != "fixed":
+            raise ValueError(
+                f"every_step is for the fixed vector, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
+            )
+
+    @property
+    def waits(self) -> bool:
+        """Whether the recurrence needs the context of its own or the last step."""
+        return self.decoder == "bahdanau" or self.input_feeding
 
 
 @dataclass(kw_only=True)
 class RnnState(Rows):
+    """What a decoder has no use for has size 0."""
+
     prepared_BSA: Tensor = per_sentence(grows=1)
     values_BSE: Tensor = per_sentence(grows=1)
     allow_BS: Tensor = per_sentence(grows=1)
-    hidden_BKLD: Tensor = per_hypothesis()
+    fixed_BE: Tensor = per_sentence()
+    hidden_BKLX: Tensor = per_hypothesis()
+    fed_BKD: Tensor = per_hypothesis()
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the recurrence leaves behind: s_t, and, where it attended itself, what came of that, and s̃_t."""
+
+    states_BRD: Tensor
+    attended: Attended | None = None
+    mixed_BRD: Tensor | None = None
+
+
+LookBack = Callable[[Tensor, int], Attended]
+"""(queries (B, K, D), number of the step) -> what they see; axis 1 of all that is in it is the one head."""
 
 
 class RnnSeq2Seq(nn.Module):
@@ -65,25 +115,29 @@ class RnnSeq2Seq(nn.Module):
         self, settings: RnnSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
     ) -> None:
         super().__init__()
-        width, dropout = settings.width, settings.dropout
+        width, dropout, cell = settings.width, settings.dropout, settings.cell
+        self.settings = settings
         self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
-        self.encoder = BidirectionalGRU(settings.embedding, width // 2, settings.encoder_layers, dropout)
-        self.bridge = nn.Linear(width, settings.decoder_layers * width)
-        between = dropout if settings.decoder_layers > 1 else 0.0
-        self.decoder = nn.GRU(settings.embedding, width, settings.decoder_layers, batch_first=True, dropout=between)
-        self.score = make_score(
-            settings.score,
-            scores,
-            query_width=width,
-            key_width=width,
-            width=settings.score_width,
-            max_source=settings.max_places,
-            beyond=settings.beyond,
+        self.encoder = RecurrentEncoder(
+            cell, settings.embedding, width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
         )
-        self.choice = settings.choice
-        self.combine = nn.Linear(2 * width, width)
-        self.output = nn.Linear(width, target_vocab)
+        self.bridge = nn.Linear(width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
+        beside = width if settings.waits or settings.every_step else 0
+        self.decoder = make_stack(cell, beside + settings.embedding, width, settings.decoder_layers, dropout)
+        if settings.decoder != "fixed":
+            self.score = make_score(
+                settings.score,
+                scores,
+                query_width=width,
+                key_width=width,
+                width=settings.score_width,
+                max_source=settings.max_places,
+                beyond=settings.beyond,
+            )
+        if settings.decoder == "luong":
+            self.combine = nn.Linear(2 * width, width)
+        self.output = nn.Linear(2 * width if settings.decoder == "bahdanau" else width, target_vocab)
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
@@ -92,73 +146,151 @@ class RnnSeq2Seq(nn.Module):
         return Memory(self.dropout(values_BSE), source.allow, summary_BE, axes=(values_BSE.shape[1],))
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
-        hidden_LBD = self._first_hidden(memory)
-        lengths_B = torch.zeros(len(memory.allow_BS), dtype=torch.long, device=memory.allow_BS.device)
-        if prefix_BP is not None:
-            _, hidden_LBD = self._recur(prefix_BP, hidden_LBD)
-            lengths_B = lengths_B + prefix_BP.shape[1]
-        return RnnState(
-            lengths_B=lengths_B,
-            prepared_BSA=self._prepare(memory),
-            values_BSE=memory.values_BSE,
-            allow_BS=memory.allow_BS,
-            hidden_BKLD=hidden_LBD.transpose(0, 1).unsqueeze(1),
+        values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE
+        attends, fed = self.settings.decoder != "fixed", self.settings.input_feeding
+        hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
+        state = RnnState(
+            lengths_B=torch.zeros(len(allow_BS), dtype=torch.long, device=allow_BS.device),
+            prepared_BSA=self._prepare(memory) if attends else values_BSE[:, :0],
+            values_BSE=values_BSE if attends else values_BSE[:, :0],
+            allow_BS=allow_BS if attends else allow_BS[:, :0],
+            fixed_BE=summary_BE if self.settings.every_step else summary_BE[:, :0],
+            hidden_BKLX=hidden_BLX.unsqueeze(1),
+            fed_BKD=torch.zeros_like(summary_BE if fed else summary_BE[:, :0]).unsqueeze(1),
         )
+        if prefix_BP is None:
+            return state
+        _, state = self._recur(prefix_BP.unsqueeze(1), state, None)
+        return state
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         state = cast(RnnState, state)
         state.check_ids(ids_BK)
         state.spend()
-        hidden_LND = state.hidden_BKLD.flatten(0, 1).transpose(0, 1).contiguous()
-        query_N1D, hidden_LND = self._recur(ids_BK.reshape(-1, 1), hidden_LND)
-        query_BKD = query_N1D.view(*ids_BK.shape, -1)
-        decoded = self._read(query_BKD, state.prepared_BSA, state.values_BSE, state.allow_BS, look)
-        following = RnnState(
-            lengths_B=state.lengths_B + 1,
-            prepared_BSA=state.prepared_BSA,
-            values_BSE=state.values_BSE,
-            allow_BS=state.allow_BS,
-            hidden_BKLD=hidden_LND.transpose(0, 1).unflatten(0, ids_BK.shape),
-        )
+        here = self._narrowed(look)
+        written, following = self._recur(ids_BK.unsqueeze(-1), state, here)
+        decoded = self._read(written, state, here)
         return Step(decoded.logits_BTV, following, decoded.seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
-        query_BTD, _ = self._recur(ids_BT, self._first_hidden(memory))
-        return self._read(query_BTD, self._prepare(memory), memory.values_BSE, memory.allow_BS, look)
+        state, here = self.start(memory), self._narrowed(look)
+        written, _ = self._recur(ids_BT.unsqueeze(1), state, here)
+        return self._read(written, state, here)
 
-    def _first_hidden(self, memory: Memory) -> Tensor:
-        hidden_BLD: Tensor = self.bridge(memory.summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, -1))
-        return hidden_BLD.transpose(0, 1).contiguous()
-
-    def _recur(self, ids_BT: Tensor, hidden_LBD: Tensor) -> tuple[Tensor, Tensor]:
-        states_BTD, hidden_LBD = self.decoder(self.dropout(self.target_embedding(ids_BT)), hidden_LBD)
-        return states_BTD, hidden_LBD
+    def _narrowed(self, look: Look | None) -> Look | None:
+        return look.at("cross", 0, 1) if look and self.settings.decoder != "fixed" else None
 
     def _prepare(self, memory: Memory) -> Tensor:
         if self.score.by_place:
             return self.score.prepare(memory.values_BSE, masks.places(memory.allow_BS))
         return self.score.prepare(memory.values_BSE)
 
-    def _read(
-        self, query_BRD: Tensor, prepared_BSA: Tensor, values_BSE: Tensor, allow_BS: Tensor, look: Look | None
-    ) -> Decoded:
-        """Attends from every row, be it a place of a sequence or a hypothesis of a step."""
-        here = look.at("cross", 0, 1) if look else None
-        attended = self._attend(query_BRD, prepared_BSA, values_BSE, allow_BS, here)
-        mixed_BRD = self.combine(torch.cat((attended.context.squeeze(1), query_BRD), dim=-1)).tanh()
-        log_prob, entropy = attended.log_prob, attended.entropy
-        return Decoded(
-            self.output(self.dropout(mixed_BRD)),
-            None if log_prob is None else log_prob.squeeze(1),
-            None if entropy is None else entropy.squeeze(1),
-            choices_last=False,  # the recurrence does not see c_t
-            seen=record(attended.weights, here, "cross", 0),
+    def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[Written, RnnState]:
+        """Reads one token of K hypotheses, or T tokens of one."""
+        embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
+        if self.settings.waits:
+            written, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
+        else:
+            if self.settings.every_step:
+                fixed_NE = state.fixed_BE.repeat_interleave(ids_BKT.shape[1], dim=0)
+                fixed_NTE = fixed_NE.unsqueeze(1).expand(*embedded_NTI.shape[:2], -1)
+                embedded_NTI = torch.cat((fixed_NTE, embedded_NTI), dim=-1)
+            states_NTD, hidden_LNX = run(self.decoder, embedded_NTI, state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
+            written = Written(states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]))
+            fed_ND = state.fed_BKD.flatten(0, 1)
+        return written, replace(
+            state,
+            spent=False,
+            lengths_B=state.lengths_B + ids_BKT.shape[-1],
+            hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
+            fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
         )
 
-    def _attend(
-        self, query_BRD: Tensor, prepared_BSA: Tensor, values_BSE: Tensor, allow_BS: Tensor, look: Look | None
-    ) -> Attended:
-        """Axis 1 is the one head."""
-        generator = default_generator(query_BRD.device) if self.training else None
-        rule = Rule(self.score, allow_BS[:, None, None], choice=self.choice, generator=generator)
-        return watched(query_BRD[:, None], prepared_BSA[:, None], values_BSE[:, None], rule, look)
+    def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[Written, Tensor, Tensor]:
+        """(what was written, the last state (L, N, X), the last s̃ (N, D))."""
+        steps = StepByStep(self.decoder, embedded_NTI)
+        num_steps = embedded_NTI.shape[1]
+        look_back = self._look_back(state, look)
+        written, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, lambda query_BKD, step: look_back(query_BKD))
+        attended = written.attended
+        if num_steps == 1 or look is None or not look.grad or attended is None or attended.weights is None:
+            return written, hidden_LNX, fed_ND
+        # Who wants gradients of the weights wants them of one tensor: once more, with the weights taken out of it.
+        parts, values_B1SE = attended.weights.unbind(2), state.values_BSE.unsqueeze(1)
+        again, hidden_LNX, fed_ND = self._steps(
+            steps, num_steps, state, lambda _, step: Attended(parts[step].unsqueeze(2) @ values_B1SE)
+        )
+        assert again.attended is not None
+        return replace(again, attended=replace(attended, context=again.attended.context)), hidden_LNX, fed_ND
+
+    def _steps(self, steps: StepByStep, num_steps: int, state: RnnState, look_back: LookBack) -> tuple[Written, Tensor, Tensor]:
+        B, K = state.fed_BKD.shape[:2]
+        hidden = steps.split(state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
+        fed_ND = state.fed_BKD.flatten(0, 1)
+        states, mixed, looks = [], [], []
+        for step in range(num_steps):
+            if self.settings.input_feeding:
+                hidden = steps(step, fed_ND, hidden)
+                top_ND = hidden[-1][0]
+                attended = look_back(top_ND.view(B, K, -1), step)
+                fed_ND = self._mixed(attended.context.flatten(0, 2), top_ND)
+                mixed.append(fed_ND)
+            else:
+                attended = look_back(hidden[-1][0].view(B, K, -1), step)
+                hidden = steps(step, attended.context.flatten(0, 2), hidden)
+            states.append(hidden[-1][0])
+            looks.append(attended)
+        written = Written(_rows(states, B), _joined(looks), _rows(mixed, B) if mixed else None)
+        return written, steps.join(hidden), fed_ND
+
+    def _read(self, written: Written, state: RnnState, look: Look | None) -> Decoded:
+        """From s_t to logits, for every row, be it a place of a sequence or a hypothesis of a step."""
+        if self.settings.decoder == "fixed":
+            return Decoded(self.output(self.dropout(written.states_BRD)), choices_last=False)
+        attended = written.attended or self._look_back(state, look)(written.states_BRD)
+        context_BRE = attended.context.squeeze(1)
+        if self.settings.decoder == "bahdanau":
+            readout = torch.cat((written.states_BRD, context_BRE), dim=-1)
+        else:
+            readout = self._mixed(context_BRE, written.states_BRD) if written.mixed_BRD is None else written.mixed_BRD
+        return Decoded(
+            self.output(self.dropout(readout)),
+            None if attended.log_prob is None else attended.log_prob.squeeze(1),
+            None if attended.entropy is None else attended.entropy.squeeze(1),
+            choices_last=self.settings.waits,
+            seen=record(attended.weights, look, "cross", 0),
+        )
+
+    def _mixed(self, context: Tensor, states: Tensor) -> Tensor:
+        """s̃ = tanh(W [c; s] + b)."""
+        mixed: Tensor = self.combine(torch.cat((context, states), dim=-1)).tanh()
+        return mixed
+
+    def _look_back(self, state: RnnState, look: Look | None) -> Callable[[Tensor], Attended]:
+        """Attention of any rows to the source: (B, R, D) -> Attended, axis 1 of which is the one head."""
+        generator = default_generator(state.allow_BS.device) if self.training else None
+        rule = Rule(self.score, state.allow_BS[:, None, None], choice=self.settings.choice, generator=generator)
+        prepared, values = state.prepared_BSA.unsqueeze(1), state.values_BSE.unsqueeze(1)
+        return lambda query_BRD: watched(query_BRD.unsqueeze(1), prepared, values, rule, look)
+
+
+def _rows(steps: list[Tensor], num_sentences: int) -> Tensor:
+    """T tensors (N, D) -> (B, R, D)."""
+    return torch.stack(steps, dim=1).reshape(num_sentences, -1, steps[0].shape[-1])
+
+
+def _joined(looks: list[Attended]) -> Attended:
+    """T steps (B, 1, K, ·) -> (B, 1, R, ·)."""
+    if len(looks) == 1:
+        return looks[0]
+
+    def join(parts: list[Tensor | None], dim: int) -> Tensor | None:
+        there = [part for part in parts if part is not None]
+        return torch.cat(there, dim=dim) if there else None
+
+    return Attended(
+        torch.cat([one.context for one in looks], dim=-2),
+        join([one.log_prob for one in looks], -1),
+        join([one.entropy for one in looks], -1),
+        join([one.weights for one in looks], -2),
+    )

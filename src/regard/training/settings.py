@@ -14,6 +14,7 @@ from regard.errors import UserError, did_you_mean
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
+from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
@@ -44,7 +45,9 @@ class TrainSettings:
 class RunSettings:
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     data: DataSettings = DataSettings()
-    model: Annotated[RnnSettings | TransformerSettings | DecoderOnlySettings, Field(discriminator="kind")] = RnnSettings()
+    model: Annotated[RnnSettings | RnnLmSettings | TransformerSettings | DecoderOnlySettings, Field(discriminator="kind")] = (
+        RnnSettings()
+    )
     train: TrainSettings = TrainSettings()
 
 
@@ -97,10 +100,12 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
         changed: RunSettings = TypeAdapter(RunSettings).validate_python(tree)
     except ValidationError as error:
         raise UserError("; ".join(_explain(one) for one in error.errors())) from None
+    score = getattr(changed.model, "score", None)  # a language model of recurrent cells has none
     try:
-        check_score_name(changed.model.score, scores)
+        if score is not None:
+            check_score_name(score, scores)
     except UserError as error:
-        raise UserError(f"--set model.score={changed.model.score}: {error}") from None
+        raise UserError(f"--set model.score={score}: {error}") from None
     return changed
 
 

@@ -1,0 +1,430 @@
+"""Recurrent cells, encoders and decoders against torch's packed sequences and the formulas in regard.reference."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from table import SOURCE_VOCAB, TARGET_VOCAB, make_source, make_targets
+from torch import Tensor, nn
+
+from regard import reference
+from regard.contracts import Edit, Look, Memory, Source, Tap
+from regard.core import masks
+from regard.core.weights import Choice
+from regard.layers.attention import MultiHeadAttention
+from regard.layers.recurrent import CELLS, RecurrentEncoder, StepByStep, layer_weights, make_stack, run, state_width
+from regard.layers.scores import SCORES
+from regard.models.build import Model, build
+from regard.models.rnn_lm import RnnLmSettings
+from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
+from regard.models.tagger import RnnTagger, RnnTaggerSettings
+
+every_cell = pytest.mark.parametrize("cell", CELLS)
+TORCH = {
+    "rnn_tanh": partial(nn.RNN, nonlinearity="tanh"),
+    "rnn_relu": partial(nn.RNN, nonlinearity="relu"),
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+}
+FUNCTIONS = {"rnn_tanh": np.tanh, "rnn_relu": reference.relu, "rnn_sigmoid": reference.sigmoid}
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().numpy()
+
+
+def assert_equals(ours: Tensor, theirs: np.ndarray) -> None:
+    torch.testing.assert_close(ours, torch.from_numpy(np.array(theirs)))
+
+
+def formula(cell: str, stack: nn.RNNBase, layer: int = 0) -> reference.Cell:
+    """A layer of ours as its formula."""
+    W, U, b_W, b_U = map(array, layer_weights(stack, layer))
+    if cell == "gru":
+        return lambda x, h: reference.gru_cell(x, h, W, U, b_W, b_U)
+    if cell == "lstm":
+        return lambda x, h, c: reference.lstm_cell(x, h, c, W, U, b_W + b_U)
+    return lambda x, h: reference.rnn_cell(x, h, W, U, b_W + b_U, FUNCTIONS[cell])
+
+
+def parts(cell: str, state: np.ndarray) -> reference.State:
+    return tuple(np.split(state, 2, axis=-1)) if cell == "lstm" else (state,)
+
+
+# --- cells -------------------------------------------------------------------------------------------------------------------
+
+
+@every_cell
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_encoders_equal_torch_packed(cell: str, bidirectional: bool, layers: int) -> None:  # SPEC A5.1
+    """Values and all gradients; padding is never read. torch has no sigmoid: that one is compared with its formula."""
+    ours = RecurrentEncoder(cell, 5, 22, layers, bidirectional=bidirectional).double()
+    x, lengths = torch.randn(3, 7, 5).double().requires_grad_(), torch.tensor([7, 2, 5])
+    allow = masks.first(lengths, 7)
+    states, ends = ours(x, allow)
+    states = states * allow[..., None]
+    directions = [(ours.forwards, ""), (ours.backwards, "_reverse")][: 2 if bidirectional else 1]
+    if cell == "rnn_sigmoid":
+        for row, length in enumerate(lengths.tolist()):
+            h = array(x)[row, :length]
+            for layer in range(layers):
+                ahead, *back = (formula(cell, stacks[layer]) for stacks, _ in directions)
+                zeros = (np.zeros(11 if bidirectional else 22),)
+                if back:
+                    h, end = reference.bidirectional(ahead, back[0], h, zeros)
+                else:
+                    h, (end,) = reference.unroll(ahead, h, zeros)
+            assert_equals(states[row, :length], h)
+            assert_equals(ends[row], end)
+        return
+    width = 11 if bidirectional else 22
+    theirs = TORCH[cell](5, width, num_layers=layers, bidirectional=bidirectional, batch_first=True).double()
+    pairs = [(x, x)]
+    for layer in range(layers):
+        for stacks, suffix in directions:
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                pairs.append((getattr(stacks[layer], f"{name}_l0"), getattr(theirs, f"{name}_l{layer}{suffix}")))
+                pairs[-1][1].data.copy_(pairs[-1][0])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    outputs, last = theirs(packed)
+    last = last[0] if cell == "lstm" else last
+    expected, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
+    for mine, other in ((states, expected), (ends, torch.cat(tuple(last[-len(directions) :]), dim=-1))):
+        torch.testing.assert_close(mine, other)
+        weights = torch.randn_like(mine)
+        learnt = torch.autograd.grad((mine * weights).sum(), [one for one, _ in pairs], retain_graph=True)
+        wanted = torch.autograd.grad((other * weights).sum(), [one for _, one in pairs], retain_graph=True)
+        for one, two in zip(learnt, wanted, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+@every_cell
+def test_single_steps_equal_the_whole_sequence(cell: str) -> None:  # SPEC A5.1
+    """Two layers, from any state; values and gradients. The first 3 of 8 columns of the input come late."""
+    stack = make_stack(cell, 8, 11, layers=2).double()
+    x = torch.randn(3, 5, 8).double().requires_grad_()
+    first = torch.randn(2, 3, state_width(stack)).double().requires_grad_()
+    whole = run(stack, x, first)
+    steps = StepByStep(stack, x[..., 3:])
+    states, outputs = steps.split(first), []
+    for step in range(5):
+        states = steps(step, x[:, step, :3], states)
+        outputs.append(states[-1][0])
+    single = torch.stack(outputs, dim=1), steps.join(states)
+    wanted, inputs = [torch.randn_like(one) for one in whole], [x, first, *stack.parameters()]
+    results = [
+        torch.autograd.grad(sum((one * weight).sum() for one, weight in zip(result, wanted, strict=True)), inputs)
+        for result in (whole, single)
+    ]
+    for one, other in zip((*whole, *results[0]), (*single, *results[1]), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_gradient_of_the_sigmoid_network() -> None:
+    stack = make_stack("rnn_sigmoid", 2, 3, layers=2).double()
+    x, state = torch.randn(2, 4, 2).double().requires_grad_(), torch.randn(2, 2, 3).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, state, *_: run(stack, x, state), (x, state, *stack.parameters()))
+
+
+@every_cell
+def test_dropout_between_layers_is_the_same_in_a_loop(cell: str) -> None:
+    """Whole units of the lower layer are left out, the others grow; the lowest input and the output stay."""
+    stack = make_stack(cell, 2, 400, layers=2, dropout=0.25).double()
+    steps = StepByStep(stack, torch.randn(3, 5, 2).double())
+    assert steps.dropped[0] is None
+    kept = torch.stack(tuple(steps.dropped[1]))
+    assert kept.shape == (5, 3, 400)
+    assert set(kept.unique().tolist()) == {0.0, 1 / 0.75}
+    assert (kept == 0).double().mean().item() == pytest.approx(0.25, abs=0.03)
+    assert StepByStep(stack.eval(), torch.randn(3, 5, 2).double()).dropped == [None, None]
+
+
+def test_unknown_cells_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"there is no cell 'gur'; expected one of rnn_tanh, .* did you mean .gru.\?"):
+        make_stack("gur", 2, 3)
+    with pytest.raises(ValueError, match="width 7 does not split into two directions; make it even"):
+        RecurrentEncoder("gru", 2, 7)
+
+
+# --- decoders ----------------------------------------------------------------------------------------------------------------
+
+NORMALISERS: dict[Choice, reference.Normalise] = {
+    "soft": reference.softmax,
+    "sum": lambda scores, allow: reference.masked(scores, allow, 0.0),
+    "one": reference.hard,
+    "gates": reference.hard_gates,
+}
+
+
+def score_formula(model: RnnSeq2Seq, real: np.ndarray) -> reference.Score:
+    name, score = model.settings.score, model.score
+    if name == "general":
+        return lambda Q, K: reference.general(Q, K, array(score.weight.weight))
+    if name == "additive":
+        return lambda Q, K: reference.additive(Q, K, *map(array, (score.query.weight, score.key.weight, score.v)))
+    if name == "location":
+        return lambda Q, K: reference.location(Q, array(score.weight), real)
+    if name == "cosine":
+        return lambda Q, K: reference.cosine(Q, K, score.temperature)
+    plain: dict[str, reference.Score] = {
+        "dot": reference.dot,
+        "scaled_dot": reference.scaled_dot,
+        "distance": reference.distance,
+    }
+    return plain[name]
+
+
+def by_formula(model: RnnSeq2Seq, memory: Memory, targets: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
+    """(logits (B, T, V), weights (B, T, S)) of the formulas, step by step. The decoder has one layer."""
+    settings, real = model.settings, memory.allow_BS.numpy()
+    H, C = array(memory.values_BSE), array(memory.summary_BE)
+    bridge = array(model.bridge.weight), array(model.bridge.bias)
+    state = parts(settings.cell, np.tanh(C @ bridge[0].T + bridge[1]))
+    cell = formula(settings.cell, model.decoder)
+    W_o, b_o = array(model.output.weight), array(model.output.bias)
+    Y = array(model.target_embedding.weight)[targets.numpy()]
+    score = score_formula(model, real) if settings.decoder != "fixed" else None
+    logits, weights, fed = [], [], np.zeros_like(C) if settings.input_feeding else None
+
+    def look(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return reference.context(s, H, score, real, NORMALISERS[settings.choice])
+
+    for t in range(targets.shape[1]):
+        y = Y[:, t]
+        if settings.decoder == "fixed":
+            state, out = reference.fixed_step(state, y, cell, W_o, b_o, C if settings.every_step else None)
+            logits.append(out)
+            continue
+        if settings.decoder == "bahdanau":
+            step = reference.bahdanau_step(state, y, cell, look, W_o, b_o)
+        else:
+            W, b = array(model.combine.weight), array(model.combine.bias)
+            step = reference.luong_step(state, y, cell, look, W, b, W_o, b_o, fed)
+            fed = step.readout if settings.input_feeding else None
+        state = step.state
+        logits.append(step.logits)
+        weights.append(step.weights)
+    return np.stack(logits, 1), np.stack(weights, 1) if weights else None
+
+
+def assert_equals_formula(settings: RnnSettings, dtype: torch.dtype = torch.float64) -> None:
+    model = build(settings, SOURCE_VOCAB, TARGET_VOCAB).to(dtype).eval()
+    assert isinstance(model, RnnSeq2Seq)
+    memory, targets = model.encode(make_source(7, 3, 5)), make_targets(3, 6)
+    decoded = model.decode(targets, memory, Look((Tap("cross"),)))
+    logits, weights = by_formula(model, memory, targets)
+    assert_equals(decoded.logits_BTV, logits)
+    if weights is None:
+        assert decoded.seen == ()
+    else:
+        (seen,) = decoded.seen
+        assert_equals(seen.weights_BHTS[:, 0], weights)
+
+
+@every_cell
+@pytest.mark.parametrize("choice", ["soft", "one"])
+@pytest.mark.parametrize("score", ["additive", "general"])
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_luong(cell: str, choice: Choice, score: str, input_feeding: bool) -> None:  # SPEC A5.3
+    assert_equals_formula(
+        RnnSettings(width=22, embedding=7, cell=cell, score=score, score_width=13, choice=choice, input_feeding=input_feeding)
+    )
+
+
+@every_cell
+@pytest.mark.parametrize("choice", ["soft", "one"])
+@pytest.mark.parametrize("score", ["additive", "general"])
+def test_bahdanau(cell: str, choice: Choice, score: str) -> None:  # SPEC A5.4
+    assert_equals_formula(
+        RnnSettings(width=22, embedding=7, cell=cell, decoder="bahdanau", score=score, score_width=13, choice=choice)
+    )
+
+
+@every_cell
+@pytest.mark.parametrize("every_step", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_fixed(cell: str, every_step: bool, bidirectional: bool) -> None:
+    """C is the last state of the encoder, of both ends where it has two, and nothing else of the source is seen."""
+    settings = RnnSettings(
+        width=22, embedding=7, cell=cell, decoder="fixed", every_step=every_step, bidirectional=bidirectional
+    )
+    assert_equals_formula(settings)
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval(), make_targets(2, 5)
+    memory = model.encode(make_source(7, 3))
+    last = memory.values_BSE[[0, 1], [6, 2]]
+    ends = torch.cat((last[:, :11], memory.values_BSE[:, 0, 11:]), dim=-1) if bidirectional else last
+    torch.testing.assert_close(memory.summary_BE, ends)
+    other = Memory(torch.randn_like(memory.values_BSE), memory.allow_BS, memory.summary_BE, memory.axes)
+    look = Look((Tap("cross"),), (Edit("cross", place=0),))
+    expected = model.decode(targets, memory)
+    assert torch.equal(model.decode(targets, other, look).logits_BTV, expected.logits_BTV)
+    assert (expected.choice_log_prob_BT, model.start(memory).values_BSE.numel()) == (None, 0)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("choice", get_args(Choice))
+@pytest.mark.parametrize("decoder", ["luong", "luong fed", "bahdanau"])
+def test_every_score_and_choice_in_every_decoder(score: str, choice: Choice, decoder: str) -> None:  # SPEC A5.5
+    assert_equals_formula(
+        RnnSettings(
+            width=22,
+            embedding=7,
+            decoder=decoder.removesuffix(" fed"),
+            input_feeding=decoder == "luong fed",
+            score=score,
+            score_width=13,
+            choice=choice,
+            max_places=11,
+        )
+    )
+
+
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+@pytest.mark.parametrize("choice", ["one", "gates"])
+def test_choices_are_drawn_in_training(choice: Choice, decoder: str) -> None:
+    """Only where the recurrence sees c_t does a choice bear on later tokens."""
+    torch.manual_seed(1)
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, choice=choice, score="dot", dropout=0.0)
+    model, source, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).train(), make_source(7, 5), make_targets(2, 6)
+    one, other = (model.decode(targets, model.encode(source), Look((Tap("cross"),))) for _ in range(2))
+    assert not torch.equal(one.seen[0].weights_BHTS, other.seen[0].weights_BHTS)
+    assert one.choice_log_prob_BT.shape == one.choice_entropy_BT.shape == (2, 6)
+    assert one.choice_log_prob_BT.requires_grad
+    assert one.choices_last == (decoder == "bahdanau")
+
+
+def test_gradients_of_weights_in_a_loop() -> None:
+    """∂ logits_t / ∂ weights_u is 0 for u > t, and what a change of the weights really does for u = t."""
+    settings = RnnSettings(width=22, embedding=7, decoder="bahdanau", score="general", dropout=0.0)
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double(), make_targets(2, 5)
+    memory = model.encode(make_source(7, 5))
+    decoded = model.decode(targets, memory, Look((Tap("cross"),), grad=True))
+    (weights,) = (one.weights_BHTS for one in decoded.seen)
+    (gradient,) = torch.autograd.grad(decoded.logits_BTV[0, 2, 4], weights, retain_graph=True)
+    assert (gradient[0, 0, :3] != 0).all(-1).tolist() == [True] * 3
+    assert (gradient[0, 0, 3:] == 0).all()
+    assert (gradient[1] == 0).all()
+    learnt = torch.autograd.grad(weights.square().sum(), list(model.score.parameters()))  # a loss on the weights, too
+    assert all(one.abs().max() > 0 for one in learnt)
+    forced = [model.decode(targets, memory, Look(edits=(Edit("cross", place=place),))).logits_BTV for place in (0, 3)]
+    assert not torch.allclose(*forced)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"only the luong decoder has, but the decoder is fixed; set decoder=luong, or input_f"
+    ):
+        RnnSettings(decoder="fixed", input_feeding=True)
+    with pytest.raises(ValueError, match="every_step is for the fixed vector, but the decoder is luong; set decoder=fixed, or"):
+        RnnSettings(every_step=True)
+    with pytest.raises(ValueError, match="there is no decoder 'loung'; expected luong, bahdanau or fixed"):
+        RnnSettings(decoder="loung")
+    with pytest.raises(ValueError, match="width 7 does not split into two directions"):
+        RnnSettings(width=7)
+    assert RnnSettings(width=7, bidirectional=False).width == 7
+
+
+# --- an output at every step -------------------------------------------------------------------------------------------------
+
+
+@every_cell
+def test_language_model(cell: str) -> None:  # SPEC A5.6
+    """Two layers from zero states, whatever the source; nothing of it is kept."""
+    model = build(RnnLmSettings(cell=cell, width=11, embedding=7, layers=2), SOURCE_VOCAB, TARGET_VOCAB).double().eval()
+    memory, targets = model.encode(make_source(7, 3, 5)), make_targets(3, 6)
+    x, zeros = array(model.embedding.weight)[targets.numpy()], np.zeros((3, state_width(model.stack)))
+    for layer in range(2):
+        x, _ = reference.unroll(formula(cell, model.stack, layer), x, parts(cell, zeros))
+    logits = model.decode(targets, memory).logits_BTV
+    assert_equals(logits.softmax(-1), reference.tagger(x, array(model.output.weight), array(model.output.bias)))
+    assert (memory.values_BSE.shape, memory.allow_BS.shape) == ((3, 0, 11), (3, 0))
+    assert torch.equal(logits, model.decode(targets, model.encode(make_source(2, 11, 4))).logits_BTV)
+
+
+@every_cell
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_tagger(cell: str, bidirectional: bool) -> None:  # SPEC A5.6
+    """The formula at every real place of every row, each alone; padding and neighbours do not matter."""
+    settings = RnnTaggerSettings(cell=cell, width=22, embedding=7, bidirectional=bidirectional)
+    model, source = RnnTagger(settings, SOURCE_VOCAB, 5).double().eval(), make_source(7, 3, 5, room=11)
+    tags = model.tag(model.encode(source)).softmax(-1)
+    assert tags.shape == (3, 11, 5)
+    ahead = formula(cell, model.encoder.forwards[0])
+    for row, length in enumerate((7, 3, 5)):
+        x = array(model.embedding.weight)[source.values[row, :length].numpy()]
+        zeros = parts(cell, np.zeros(state_width(model.encoder.forwards[0])))
+        if bidirectional:
+            h, _ = reference.bidirectional(ahead, formula(cell, model.encoder.backwards[0]), x, zeros)
+        else:
+            h, _ = reference.unroll(ahead, x, zeros)
+        assert_equals(tags[row, :length], reference.tagger(h, array(model.output.weight), array(model.output.bias)))
+        alone = Source(source.values[row : row + 1, :length], source.allow[row : row + 1, :length])
+        torch.testing.assert_close(model.tag(model.encode(alone)).softmax(-1)[0], tags[row, :length])
+
+
+def test_a_tagger_with_an_odd_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="width 7 does not split into two directions; make it even"):
+        RnnTaggerSettings(width=7)
+
+
+# --- at the start of training ------------------------------------------------------------------------------------------------
+
+FRESH: dict[str, Callable[[str, int], Model | RnnTagger]] = {
+    "luong": lambda cell, vocab: build(RnnSettings(cell=cell), vocab, vocab),
+    "luong fed": lambda cell, vocab: build(RnnSettings(cell=cell, input_feeding=True), vocab, vocab),
+    "bahdanau": lambda cell, vocab: build(RnnSettings(cell=cell, decoder="bahdanau"), vocab, vocab),
+    "fixed": lambda cell, vocab: build(RnnSettings(cell=cell, decoder="fixed", decoder_layers=2), vocab, vocab),
+    "fixed at every step": lambda cell, vocab: build(RnnSettings(cell=cell, decoder="fixed", every_step=True), vocab, vocab),
+    "language model": lambda cell, vocab: build(RnnLmSettings(cell=cell), vocab, vocab),
+    "tagger": lambda cell, vocab: RnnTagger(RnnTaggerSettings(cell=cell), vocab, vocab),
+}
+
+
+@every_cell
+@pytest.mark.parametrize("name", FRESH)
+@pytest.mark.parametrize("vocab", [19, 1000])
+def test_a_fresh_model_knows_nothing(cell: str, name: str, vocab: int) -> None:
+    model = FRESH[name](cell, vocab)
+    ids, targets = torch.randint(vocab, (17, 13)), torch.randint(vocab, (17, 13))
+    memory = model.encode(Source(ids, masks.first(torch.full((17,), 13), 13)))
+    logits = model.tag(memory) if isinstance(model, RnnTagger) else model.decode(ids, memory).logits_BTV
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+    assert math.log(vocab) - 0.05 <= loss <= math.log(vocab) + 0.6
+
+
+# --- how far gradients reach -------------------------------------------------------------------------------------------------
+
+
+def reach(read: Callable[[Tensor], Tensor], length: int) -> float:
+    """‖∂ output_T / ∂ x_1‖, all outputs of the last place by all inputs of the first."""
+    x = torch.randn(1, length, 64).double().requires_grad_()
+    last = read(x)[0, -1]
+    rows = [torch.autograd.grad(one, x, retain_graph=True)[0][0, 0] for one in last]
+    return torch.stack(rows).norm().item()
+
+
+def reaches(seed: int, length: int) -> list[float]:
+    """Of a plain network, an LSTM and attention, as they come."""
+    found = []
+    for make in (lambda: make_stack("rnn_tanh", 64, 64), lambda: make_stack("lstm", 64, 64), lambda: MultiHeadAttention(64, 1)):
+        torch.manual_seed(seed)
+        layer = make().double()
+        found.append(reach(layer if isinstance(layer, MultiHeadAttention) else lambda x, layer=layer: run(layer, x)[0], length))
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_gradient_reach(seed: int) -> None:  # SPEC A5.7
+    """By T = 80 that of the plain network has vanished, that of the LSTM nearly so (both fall by a factor per place), and that
+    of attention falls only as its weights, 1/T, do."""
+    near, far = reaches(seed, 20), reaches(seed, 80)
+    plain, lstm, attention = far
+    assert plain < 1e-5 * lstm < 1e-10 * attention
+    falls = [after / before for before, after in zip(near, far, strict=True)]
+    assert falls[0] < 1e-5 * falls[1]
+    assert falls[1] < 1e-5 < 0.05 < falls[2]
