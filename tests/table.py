@@ -32,7 +32,9 @@ MODELS: dict[str, ModelSettings] = {
     "rnn scaled_dot, 2+2 layers": RnnSettings(
         width=22, embedding=7, encoder_layers=2, decoder_layers=2, score="scaled_dot", dropout=0.3
     ),
-    "rnn general": RnnSettings(width=22, embedding=7, score="general", dropout=0.3),
+    "rnn general, plain readout, wider encoder": RnnSettings(
+        width=22, encoder_width=26, embedding=7, score="general", readout="plain", dropout=0.3
+    ),
     "rnn location": RnnSettings(width=22, embedding=7, score="location", max_places=11, dropout=0.3),
     "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", choice="sum", dropout=0.3),
     "rnn hard": RnnSettings(width=22, embedding=7, score_width=13, choice="one", dropout=0.3),
@@ -53,7 +55,9 @@ MODELS: dict[str, ModelSettings] = {
     "rnn tanh, one direction, input feeding": RnnSettings(
         width=23, embedding=7, cell="rnn_tanh", bidirectional=False, input_feeding=True, score="scaled_dot", dropout=0.3
     ),
-    "rnn fixed": RnnSettings(width=22, embedding=7, cell="rnn_sigmoid", decoder="fixed", decoder_layers=2, dropout=0.3),
+    "rnn fixed": RnnSettings(
+        width=22, embedding=7, cell="rnn_sigmoid", decoder="fixed", bridge="none", decoder_layers=2, dropout=0.3
+    ),
     "rnn fixed at every step": RnnSettings(width=22, embedding=7, cell="lstm", decoder="fixed", every_step=True, dropout=0.3),
     "rnn language model": RnnLmSettings(width=23, embedding=7, layers=2, dropout=0.3),
     "transformer location": TransformerSettings(

@@ -7,9 +7,9 @@
     fixed     no attention: C, the last state of the encoder, starts the decoder (Sutskever et al. 2014), or also joins every
               input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
 
-s_0 = tanh(W C + b). Where the recurrence does not wait for c_t (fixed; Luong without input feeding), it runs in training as one
-sequence on torch's fused kernel and attends for all steps at once. The others go step by step; only what has to wait is done
-inside the loop.
+s_0 = tanh(W C + b), or C itself. Where the recurrence does not wait for c_t (fixed; Luong without input feeding), it runs in
+training as one sequence on torch's fused kernel and attends for all steps at once. The others go step by step; only what has
+to wait is done inside the loop.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from regard.layers.scores import ScoreMaker, make_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R = K·T rows, one of K and T being 1  L layers
-# E memory width = D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)
+# E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RnnSettings:
     kind: Literal["rnn"] = "rnn"
     width: int = 192
+    encoder_width: int | None = None
+    """Of the encoder's states, in both directions together; by default that of the decoder."""
     embedding: int = 64
     encoder_layers: int = 1
     decoder_layers: int = 1
@@ -50,6 +52,10 @@ class RnnSettings:
     decoder: Literal["luong", "bahdanau", "fixed"] = "luong"
     input_feeding: bool = False
     """Luong: whether s̃ joins the next input."""
+    readout: Literal["mixed", "plain"] = "mixed"
+    """Luong: what the logits are made of, s̃_t or [s_t; c_t]."""
+    bridge: Literal["learned", "none"] = "learned"
+    """What starts the decoder: tanh(W C + b), or C itself."""
     every_step: bool = False
     """Fixed: whether C joins every input."""
     score: str = "additive"
@@ -65,8 +71,8 @@ class RnnSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
         check_cell(self.cell)
-        if self.bidirectional and self.width % 2:
-            raise ValueError(f"width {self.width} does not split into two directions; make it even")
+        if self.bidirectional and self.memory_width % 2:
+            raise ValueError(f"width {self.memory_width} does not split into two directions; make it even")
         if self.decoder not in ("luong", "bahdanau", "fixed"):
             raise ValueError(f"there is no decoder {self.decoder!r}; expected luong, bahdanau or fixed")
         if self.input_feeding and self.decoder != "luong":
@@ -74,10 +80,24 @@ class RnnSettings:
                 f"input_feeding feeds s̃, which only the luong decoder has, but the decoder is {self.decoder}; "
                 "set decoder=luong, or input_feeding=false"
             )
+        if self.readout == "plain" and (self.decoder != "luong" or self.input_feeding):
+            raise ValueError(
+                f"readout=plain leaves out s̃: it is for decoder=luong without input_feeding, but the decoder is {self.decoder}, "
+                f"input_feeding={str(self.input_feeding).lower()}"
+            )
+        if self.bridge == "none" and (self.memory_width != self.width or self.cell == "lstm"):
+            raise ValueError(
+                f"bridge=none starts the decoder with C itself, but C has width {self.memory_width} and a state of the "
+                f"{self.cell} {self.width * (2 if self.cell == 'lstm' else 1)}; set bridge=learned"
+            )
         if self.every_step and self.decoder != "fixed":
             raise ValueError(
                 f"every_step is for the fixed vector, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
             )
+
+    @property
+    def memory_width(self) -> int:
+        return self.encoder_width or self.width
 
     @property
     def waits(self) -> bool:
@@ -115,29 +135,31 @@ class RnnSeq2Seq(nn.Module):
         self, settings: RnnSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
     ) -> None:
         super().__init__()
-        width, dropout, cell = settings.width, settings.dropout, settings.cell
+        width, memory_width, dropout, cell = settings.width, settings.memory_width, settings.dropout, settings.cell
         self.settings = settings
         self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         self.encoder = RecurrentEncoder(
-            cell, settings.embedding, width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
+            cell, settings.embedding, memory_width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
         )
-        self.bridge = nn.Linear(width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
-        beside = width if settings.waits or settings.every_step else 0
+        if settings.bridge == "learned":
+            self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
+        beside = width if settings.input_feeding else memory_width if settings.waits or settings.every_step else 0
         self.decoder = make_stack(cell, beside + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = make_score(
                 settings.score,
                 scores,
                 query_width=width,
-                key_width=width,
+                key_width=memory_width,
                 width=settings.score_width,
                 max_source=settings.max_places,
                 beyond=settings.beyond,
             )
-        if settings.decoder == "luong":
-            self.combine = nn.Linear(2 * width, width)
-        self.output = nn.Linear(2 * width if settings.decoder == "bahdanau" else width, target_vocab)
+        plain = settings.decoder == "bahdanau" or settings.readout == "plain"
+        if settings.decoder == "luong" and not plain:
+            self.combine = nn.Linear(memory_width + width, width)
+        self.output = nn.Linear(width + memory_width if plain else width, target_vocab)
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
@@ -148,7 +170,10 @@ class RnnSeq2Seq(nn.Module):
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE
         attends, fed = self.settings.decoder != "fixed", self.settings.input_feeding
-        hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
+        if self.settings.bridge == "learned":
+            hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
+        else:
+            hidden_BLX = summary_BE.unsqueeze(1).expand(-1, self.decoder.num_layers, -1)
         state = RnnState(
             lengths_B=torch.zeros(len(allow_BS), dtype=torch.long, device=allow_BS.device),
             prepared_BSA=self._prepare(memory) if attends else values_BSE[:, :0],
@@ -156,7 +181,7 @@ class RnnSeq2Seq(nn.Module):
             allow_BS=allow_BS if attends else allow_BS[:, :0],
             fixed_BE=summary_BE if self.settings.every_step else summary_BE[:, :0],
             hidden_BKLX=hidden_BLX.unsqueeze(1),
-            fed_BKD=torch.zeros_like(summary_BE if fed else summary_BE[:, :0]).unsqueeze(1),
+            fed_BKD=summary_BE.new_zeros(len(allow_BS), 1, self.settings.width if fed else 0),
         )
         if prefix_BP is None:
             return state
@@ -249,7 +274,7 @@ class RnnSeq2Seq(nn.Module):
             return Decoded(self.output(self.dropout(written.states_BRD)), choices_last=False)
         attended = written.attended or self._look_back(state, look)(written.states_BRD)
         context_BRE = attended.context.squeeze(1)
-        if self.settings.decoder == "bahdanau":
+        if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
             readout = torch.cat((written.states_BRD, context_BRE), dim=-1)
         else:
             readout = self._mixed(context_BRE, written.states_BRD) if written.mixed_BRD is None else written.mixed_BRD
