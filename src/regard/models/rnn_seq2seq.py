@@ -82,7 +82,7 @@ class RnnSettings:
             )
         if self.readout == "plain" and (self.decoder != "luong" or self.input_feeding):
             raise ValueError(
-                f"readout=plain leaves out s̃: it is for decoder=luong without input_feeding, but the decoder is {self.decoder}, "
+                f"readout=plain leaves out s̃: it is for decoder=luong without input_feeding, but decoder={self.decoder} and "
                 f"input_feeding={str(self.input_feeding).lower()}"
             )
         if self.bridge == "none" and (self.memory_width != self.width or self.cell == "lstm"):
