@@ -1,0 +1,79 @@
+"""netra, which writes English names in Khmer letters (two-way GRU, additive attention, GRU): ours says what Keras says."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import from_keras_netra
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from regard.contracts import SearchOptions, Source
+from regard.decoding.search import TorchEngine
+from regard.models.rnn_seq2seq import RnnSeq2Seq
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """outputs, log_probs: of each name, token by token; the last token is the stop."""
+
+    model: RnnSeq2Seq
+    start: int
+    stop: int
+    letters: dict[int, str]
+    source: Source
+    texts: list[str]
+    outputs: list[Tensor]
+    log_probs: Tensor
+
+
+@pytest.fixture(scope="module")
+def theirs(data: Callable[[str], Path]) -> Theirs:
+    """Padding is not masked there: zeros up to place 25 are read and attended to like letters."""
+    folder = data("netra-bigru-attention")
+    config = json.loads((folder / "config.json").read_text())
+    names = json.loads((folder / "expected_greedy_keras.json").read_text())
+    source_ids, target_ids = config["src_index"], config["tgt_index"]
+    start, stop = target_ids["\t"], target_ids["\n"]
+    ids_BS = torch.zeros(len(names), config["max_src_len"], dtype=torch.long)
+    for row_S, name in zip(ids_BS, names, strict=True):
+        row_S[: len(name["src"])] = torch.tensor([source_ids[letter] for letter in name["src"]])
+        assert name["hyp_ids"][0] == start
+    assert ids_BS.tolist() == [name["src_ids_padded"] for name in names]
+    return Theirs(
+        from_keras_netra.load(folder / "model.safetensors"),
+        start,
+        stop,
+        {number: letter for letter, number in target_ids.items()},
+        Source(ids_BS, torch.ones_like(ids_BS, dtype=torch.bool)),
+        [name["hyp"] for name in names],
+        [torch.tensor([*name["hyp_ids"][1:], stop]) for name in names],
+        torch.tensor([value for name in names for value in name["logprobs"]]),
+    )
+
+
+def test_the_same_words(theirs: Theirs) -> None:
+    """All of them in one batch, step by step, and as probable as theirs."""
+    engine = TorchEngine(theirs.model, sos=theirs.start, eos=theirs.stop, never=())
+    events = engine.generate([theirs.source], SearchOptions(max_length=24))
+    found = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
+    best = [found[number] for number in range(len(theirs.texts))]
+    assert len(best) == 10
+    assert all(hypothesis.finished for hypothesis in best)
+    assert ["".join(theirs.letters[i] for i in one.ids) for one in best] == theirs.texts
+    sums = torch.stack([part.sum() for part in theirs.log_probs.split([len(output) for output in theirs.outputs])])
+    torch.testing.assert_close(torch.tensor([one.log_prob for one in best]), sums, atol=1e-4, rtol=0)
+
+
+def test_the_same_log_probability_of_every_token(theirs: Theirs) -> None:
+    """The whole output at once, as in training. Their figures have five decimals."""
+    ids_BT = pad_sequence(theirs.outputs, batch_first=True, padding_value=theirs.stop)
+    read_BT = torch.cat((torch.full((len(ids_BT), 1), theirs.start), ids_BT[:, :-1]), dim=1)
+    with torch.inference_mode():
+        log_probs_BTV = theirs.model.decode(read_BT, theirs.model.encode(theirs.source)).logits_BTV.log_softmax(-1)
+    log_probs_BT: Tensor = log_probs_BTV.gather(-1, ids_BT[..., None]).squeeze(-1)
+    ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, theirs.outputs, strict=True)])
+    torch.testing.assert_close(ours, theirs.log_probs, atol=1e-5, rtol=0)
