@@ -45,7 +45,14 @@ def test_version(regard_command: Run) -> None:
 
 def test_interrupted_training_says_so_and_leaves_nothing(workplace: Path) -> None:
     command = [sys.executable, "-u", "-m", "regard", "train", "pairs.tsv", "--out", "stopped", "--threads", "1"]
-    process = subprocess.Popen(command, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=workplace,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background of a script it is ignored
+    )
     assert process.stdout is not None
     before = sorted(workplace.iterdir())
     while "update" not in process.stdout.readline():
