@@ -7,11 +7,12 @@ kind of cell: h, or, where there is a cell state, [h; c].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from regard.errors import did_you_mean
 
@@ -90,32 +91,71 @@ Parts = tuple[Tensor, ...]
 """The state of one layer, (N, W) each: (h,), or (h, c)."""
 
 
+class _AllAtOnce(torch.autograd.Function):
+    """Hands `given` on, and collects in its backward pass the gradient of a weight that the steps held fixed: Σ_t g_tᵀ x_t is
+    one product of all steps, where autograd would add up a small one for each. `inputs` holds all x_t by then."""
+
+    @staticmethod
+    def forward(ctx: Any, given_NTG: Tensor, weight_GI: Tensor, inputs: list[Tensor]) -> Tensor:
+        ctx.inputs = inputs
+        return given_NTG.view_as(given_NTG)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_NTG: Tensor) -> tuple[Tensor, Tensor, None]:
+        x_NTI = torch.stack(ctx.inputs, dim=1).to(gradient_NTG.dtype)
+        return gradient_NTG, gradient_NTG.flatten(0, 1).t() @ x_NTI.flatten(0, 1), None
+
+
+class _Product:
+    """given_t + W x_t, where x_t is known only at step t. Every step is taken once."""
+
+    def __init__(self, given_NTG: Tensor, weight_GI: Tensor) -> None:
+        self.inputs: list[Tensor] | None = None
+        if torch.is_grad_enabled() and weight_GI.requires_grad:
+            self.inputs = []
+            given_NTG = _AllAtOnce.apply(given_NTG, weight_GI, self.inputs)  # type: ignore[no-untyped-call]
+            weight_GI = weight_GI.detach()
+        self.given, self.weight_IG = given_NTG.unbind(1), weight_GI.t()
+
+    def __call__(self, step: int, x_NI: Tensor) -> Tensor:
+        if self.inputs is not None:
+            self.inputs.append(x_NI.detach())
+        return torch.addmm(self.given[step], x_NI, self.weight_IG)
+
+
 class StepByStep:
     """A stack for inputs [late; early], the first part of which is known only when its step comes (c_t, or s̃_{t−1}).
 
     What need not wait is done here for all steps at once: the product with the early part, and the dropout between the layers.
+    Steps are taken in order, each once. `dropped`: the dropout of an earlier run over the same inputs.
     """
 
-    def __init__(self, stack: nn.RNNBase, early_NTI: Tensor) -> None:
+    def __init__(self, stack: nn.RNNBase, early_NTI: Tensor, dropped: Sequence[Sequence[Tensor] | None] | None = None) -> None:
         self.stack, self.width = stack, stack.hidden_size
         N, T, early = early_NTI.shape
-        self.given: list[Sequence[Tensor]] = []  # per layer and step: what is added to the products of the step
-        self.weights: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.dropped: list[Sequence[Tensor] | None] = []
+        self.products: list[tuple[_Product, ...]] = []
         for number in range(stack.num_layers):
             W_GI, U_GW, b_G, b_U_G = layer_weights(stack, number)
-            b_G = b_G if isinstance(stack, nn.GRU) else b_G + b_U_G
+            apart = isinstance(stack, nn.GRU)  # whose reset gate acts between W x and U h
+            b_G = b_G if apart else b_G + b_U_G
             if number == 0:
                 W_GI, early_GI = W_GI.split((stack.input_size - early, early), dim=1)
-                self.given.append(F.linear(early_NTI, early_GI, b_G).unbind(1))
+                given_NTG = F.linear(early_NTI, early_GI, b_G)
             else:
-                self.given.append([b_G] * T)
-            self.weights.append((W_GI.t(), U_GW.t(), b_U_G))
-            if number and stack.training and stack.dropout:
-                ones_TNW = early_NTI.new_ones(T, N, self.width)
-                self.dropped.append(F.dropout(ones_TNW, stack.dropout).unbind(0))
+                given_NTG = b_G.expand(N, T, -1)
+            if apart:
+                self.products.append((_Product(given_NTG, W_GI), _Product(b_U_G.expand(N, T, -1), U_GW)))
             else:
-                self.dropped.append(None)
+                self.products.append((_Product(given_NTG, torch.cat((W_GI, U_GW), dim=1)),))
+        self.dropped = [self._dropout(early_NTI, number) for number in range(stack.num_layers)] if dropped is None else dropped
+
+    def _dropout(self, like_NTI: Tensor, number: int) -> Sequence[Tensor] | None:
+        """What the input of this layer is multiplied by at each step."""
+        if not (number and self.stack.training and self.stack.dropout):
+            return None
+        N, T, _ = like_NTI.shape
+        return F.dropout(like_NTI.new_ones(T, N, self.width), self.stack.dropout).unbind(0)
 
     def split(self, state_LNX: Tensor) -> list[Parts]:
         """One state per layer; `join` is the inverse."""
@@ -128,29 +168,30 @@ class StepByStep:
         """The states of all layers one step further."""
         following: list[Parts] = []
         x_NI = late_NI
-        for given, (W_IG, U_WG, b_G), dropped, parts in zip(self.given, self.weights, self.dropped, states, strict=True):
+        for products, dropped, parts in zip(self.products, self.dropped, states, strict=True):
             x_NI = x_NI if dropped is None else x_NI * dropped[step]
-            following.append(self._cell(torch.addmm(given[step], x_NI, W_IG), parts, U_WG, b_G))
+            if len(products) == 2:
+                gates = [product(step, one) for product, one in zip(products, (x_NI, parts[0]), strict=True)]
+            else:
+                gates = [products[0](step, torch.cat((x_NI, parts[0]), dim=-1))]
+            following.append(self._cell(gates, parts))
             x_NI = following[-1][0]
         return following
 
-    def _cell(self, given_NG: Tensor, parts: Parts, U_WG: Tensor, b_G: Tensor) -> Parts:
-        """One step of one layer, as torch has it (formulas: regard.reference). given: W x + b; in a GRU, U's bias is b_G."""
-        h = parts[0]
+    def _cell(self, gates: Sequence[Tensor], parts: Parts) -> Parts:
+        """One step of one layer, as torch has it (formulas: regard.reference). gates: W x + U h + b; of a GRU both apart."""
         if isinstance(self.stack, nn.GRU):
-            given_rz, given_n = given_NG.split((2 * self.width, self.width), dim=-1)
-            own_rz, own_n = torch.addmm(b_G, h, U_WG).split((2 * self.width, self.width), dim=-1)
+            (given_rz, given_n), (own_rz, own_n) = (one.split((2 * self.width, self.width), dim=-1) for one in gates)
             r, z = (given_rz + own_rz).sigmoid().chunk(2, dim=-1)
             n = torch.addcmul(given_n, r, own_n).tanh()
-            return (torch.lerp(n, h, z),)  # (1 − z) n + z h
-        gates_NG = torch.addmm(given_NG, h, U_WG)
+            return (torch.lerp(n, parts[0], z),)  # (1 − z) n + z h
         if isinstance(self.stack, nn.LSTM):
-            i, f, g, o = gates_NG.chunk(4, dim=-1)
+            i, f, g, o = gates[0].chunk(4, dim=-1)
             c = torch.addcmul(f.sigmoid() * parts[1], i.sigmoid(), g.tanh())
             return o.sigmoid() * c.tanh(), c
         if isinstance(self.stack, SigmoidRNN):
-            return (gates_NG.sigmoid(),)
-        return (gates_NG.tanh() if self.stack.mode == "RNN_TANH" else gates_NG.relu(),)
+            return (gates[0].sigmoid(),)
+        return (gates[0].tanh() if self.stack.mode == "RNN_TANH" else gates[0].relu(),)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------------

@@ -242,6 +242,7 @@ class RnnSeq2Seq(nn.Module):
             return written, hidden_LNX, fed_ND
         # Who wants gradients of the weights wants them of one tensor: once more, with the weights taken out of it.
         parts, values_B1SE = attended.weights.unbind(2), state.values_BSE.unsqueeze(1)
+        steps = StepByStep(self.decoder, embedded_NTI, steps.dropped)
         again, hidden_LNX, fed_ND = self._steps(
             steps, num_steps, state, lambda _, step: Attended(parts[step].unsqueeze(2) @ values_B1SE)
         )
