@@ -144,6 +144,22 @@ def test_dropout_between_layers_is_the_same_in_a_loop(cell: str) -> None:
     assert StepByStep(stack.eval(), torch.randn(3, 5, 2).double()).dropped == [None, None]
 
 
+@every_cell
+def test_weights_in_a_loop_may_be_frozen(cell: str) -> None:
+    """Then only the others learn, and gradients still run through."""
+    stack = make_stack(cell, 8, 11).double()
+    stack.weight_hh_l0.requires_grad_(False)
+    x = torch.randn(3, 5, 8).double().requires_grad_()
+    inputs = [x, stack.weight_ih_l0, stack.bias_hh_l0]
+    steps = StepByStep(stack, x[..., 3:])
+    states = steps.split(torch.zeros(1, 3, state_width(stack)).double())
+    for step in range(5):
+        states = steps(step, x[:, step, :3], states)
+    results = [torch.autograd.grad(one.square().sum(), inputs) for one in (run(stack, x)[1], steps.join(states))]
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_unknown_cells_are_refused() -> None:
     with pytest.raises(ValueError, match=r"there is no cell 'gur'; expected one of rnn_tanh, .* did you mean .gru.\?"):
         make_stack("gur", 2, 3)
@@ -248,7 +264,7 @@ def test_bahdanau(cell: str, choice: Choice, score: str) -> None:  # SPEC A5.4
 @every_cell
 @pytest.mark.parametrize("every_step", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_fixed(cell: str, every_step: bool, bidirectional: bool) -> None:
+def test_fixed(cell: str, every_step: bool, bidirectional: bool) -> None:  # SPEC A5.2
     """C is the last state of the encoder, of both ends where it has two, and nothing else of the source is seen."""
     settings = RnnSettings(
         width=22, embedding=7, cell=cell, decoder="fixed", every_step=every_step, bidirectional=bidirectional

@@ -14,6 +14,7 @@ from regard.checkpoint.folder import Saved
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.models.build import ModelSettings, build
+from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
@@ -31,7 +32,15 @@ def saved(tmp_path: Path) -> tuple[Saved, Path]:
     return one, tmp_path / "deep" / "model"
 
 
-@pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RnnSettings(width=8, embedding=3),
+        RnnSettings(width=7, embedding=3, cell="lstm", bidirectional=False, decoder="fixed"),
+        RnnLmSettings(width=8, embedding=3),
+        TransformerSettings(width=8, heads=2),
+    ],
+)
 def test_what_is_saved_is_loaded(tmp_path: Path, settings: ModelSettings) -> None:
     before = make_saved(settings)
     (tmp_path / "model").mkdir()  # an empty folder is free
