@@ -1,0 +1,226 @@
+"""Training speed of the preset `small`: ours beside torch.nn.Transformer and the MarianMTModel of transformers, in one run.
+
+    python benchmarks/models.py [rounds [threads]]      default: 15 2
+
+Forward and backward pass of one batch of about 4,096 target tokens, the source of like size, 8,000 words on either side,
+dropout 0.1, label smoothing 0.1, float32; the optimiser is left out. Sentences have 25 to 32 tokens, so there is some
+padding, as in a batch of sentences of like length. Medians of interleaved rounds with their spread (first to third quartile).
+The share of GEMM is the rate of our matrix products (counted once by torch's FlopCounterMode on the path without fused
+attention, forward and backward, padding included) over the rate of torch.mm on 1024 x 1024 matrices in the same rounds. The
+result is written beside this script, with its date; with rounds or threads of your own it is only printed.
+
+All have the same matrices. They differ in where dropout stands: Marian and ours leave the attention weights alone;
+nn.Transformer drops some of them unless it is told not to, and torch then leaves its fused attention. Marian normalises after
+each part, the others before.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.contracts import Source
+from regard.core import masks
+from regard.core.losses import sequence_loss
+from regard.core.positions import sinusoidal
+from regard.data.batch import Batch, Example, collate
+from regard.data.tokenizers.codec import EOS, PAD, SOS
+from regard.models.build import num_parameters
+from regard.models.transformer import PRESETS, Transformer
+
+SMALL, VOCAB, SMOOTHING, ROUNDS = PRESETS["small"], 8000, 0.1, 15
+SENTENCES, SHORTEST, LONGEST = 144, 24, 31  # <eos> comes on top
+
+Model = nn.Module
+Logits = Callable[[Batch], Tensor]
+
+
+def make_batch() -> Batch:
+    torch.manual_seed(1)
+
+    def sentence() -> list[int]:
+        return torch.randint(4, VOCAB, (int(torch.randint(SHORTEST, LONGEST + 1, ())),)).tolist()
+
+    return collate([Example(sentence(), sentence()) for _ in range(SENTENCES)])
+
+
+def ours() -> tuple[Model, Logits]:
+    model = Transformer(SMALL, VOCAB, VOCAB)
+    return model, lambda batch: model.decode(batch.target_in_BT, model.encode(batch.source)).logits_BTV
+
+
+class TorchTransformer(nn.Module):
+    """As one would write it with torch.nn.Transformer."""
+
+    def __init__(self, *, attention_dropout: bool) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(VOCAB, SMALL.width), nn.Embedding(VOCAB, SMALL.width)
+        self.register_buffer("places", sinusoidal(torch.arange(64), SMALL.width))
+        self.dropout = nn.Dropout(SMALL.dropout)
+        self.transformer = nn.Transformer(
+            SMALL.width,
+            SMALL.heads,
+            SMALL.encoder_layers,
+            SMALL.decoder_layers,
+            SMALL.feed_forward,
+            SMALL.dropout,
+            batch_first=True,
+            norm_first=True,
+        )
+        self.output = nn.Linear(SMALL.width, VOCAB)
+        if not attention_dropout:
+            for module in self.modules():
+                if isinstance(module, nn.MultiheadAttention):
+                    module.dropout = 0.0
+
+    def embed(self, embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(embedding(ids_BT) * math.sqrt(SMALL.width) + self.places[: ids_BT.shape[1]])
+        return embedded
+
+    def forward(self, source: Source, target_BT: Tensor) -> Tensor:
+        padding_BS = ~source.allow
+        states_BTD = self.transformer(
+            self.embed(self.source, source.values),
+            self.embed(self.target, target_BT),
+            tgt_mask=~masks.causal(target_BT.shape[1]),
+            src_key_padding_mask=padding_BS,
+            tgt_key_padding_mask=~masks.not_padding(target_BT, PAD),
+            memory_key_padding_mask=padding_BS,
+            tgt_is_causal=True,
+        )
+        logits_BTV: Tensor = self.output(states_BTD)
+        return logits_BTV
+
+
+def torch_transformer(*, attention_dropout: bool) -> tuple[Model, Logits]:
+    model = TorchTransformer(attention_dropout=attention_dropout)
+    return model, lambda batch: model(batch.source, batch.target_in_BT)
+
+
+def marian() -> tuple[Model, Logits]:
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=VOCAB,
+        decoder_vocab_size=VOCAB,
+        d_model=SMALL.width,
+        encoder_layers=SMALL.encoder_layers,
+        decoder_layers=SMALL.decoder_layers,
+        encoder_attention_heads=SMALL.heads,
+        decoder_attention_heads=SMALL.heads,
+        encoder_ffn_dim=SMALL.feed_forward,
+        decoder_ffn_dim=SMALL.feed_forward,
+        activation_function=SMALL.activation,
+        dropout=SMALL.dropout,
+        activation_dropout=SMALL.dropout,
+        attention_dropout=0.0,
+        max_position_embeddings=64,
+        pad_token_id=PAD,
+        bos_token_id=SOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=SOS,
+        forced_eos_token_id=EOS,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=False,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    model = MarianMTModel(config)
+
+    def logits(batch: Batch) -> Tensor:
+        out = model(
+            input_ids=batch.source.values,
+            attention_mask=batch.source.allow.long(),
+            decoder_input_ids=batch.target_in_BT,
+            decoder_attention_mask=masks.not_padding(batch.target_in_BT, PAD).long(),
+            use_cache=False,
+        )
+        found: Tensor = out.logits
+        return found
+
+    return model, logits
+
+
+def learn(logits: Logits, batch: Batch) -> None:
+    loss = sequence_loss(logits(batch), batch.target_out_BT, pad=PAD, smoothing=SMOOTHING) / batch.num_targets
+    loss.backward()
+
+
+def timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def count_products(model: Model, logits: Logits, batch: Batch) -> int:
+    """Floating-point operations of the matrix products of one forward and backward pass, padding included."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        learn(logits, batch)
+    model.zero_grad()
+    return int(counter.get_total_flops())
+
+
+def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None:
+    torch.set_num_threads(threads)
+    makers: dict[str, Callable[[], tuple[Model, Logits]]] = {
+        "regard small": ours,
+        "nn.Transformer": lambda: torch_transformer(attention_dropout=True),
+        "nn.Transformer, attention not dropped": lambda: torch_transformer(attention_dropout=False),
+        "MarianMTModel": marian,
+    }
+    batch = make_batch()
+    lines = [
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {batch.num_targets} target tokens, "
+        f"{int(batch.source.allow.sum())} source tokens, {SENTENCES} sentences; {SMALL}"
+    ]
+    made: dict[str, tuple[Model, Logits]] = {}
+    for name, make in makers.items():
+        try:
+            torch.manual_seed(1)
+            made[name] = make()
+        except ImportError as error:
+            lines.append(f"left out: {name} ({error})")
+    print(*lines, sep="\n", flush=True)
+    for model, logits in made.values():
+        model.train()
+        learn(logits, batch)  # warm
+        model.zero_grad()
+    products = count_products(*made["regard small"], batch)
+    one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    gemm: list[float] = []
+    for _ in range(rounds):
+        gemm += [timed(lambda: torch.mm(one, other)) for _ in range(5)]
+        for name, (model, logits) in made.items():
+            torch.manual_seed(1)
+            seconds[name].append(timed(lambda logits=logits: learn(logits, batch)))
+            model.zero_grad()
+    rate = 2 * 1024**3 / statistics.median(gemm)
+    lines.append(f"{products / 1e9:.1f} GFLOP of matrix products in a batch; GEMM rate {rate / 1e9:.0f} GFLOP/s")
+    for name, (model, _) in made.items():
+        low, middle, high = statistics.quantiles(seconds[name], n=4)
+        ratio = statistics.median(mine / theirs for mine, theirs in zip(seconds["regard small"], seconds[name], strict=True))
+        lines.append(
+            f"{name:<38} {batch.num_targets / middle:7,.0f} target tokens/s  {middle:.3f} s ({low:.3f}-{high:.3f})  "
+            f"{products / middle / rate:4.0%} of GEMM  regard takes {ratio:.2f} x its time  "
+            f"{num_parameters(model) / 1e6:.2f} M parameters"
+        )
+    print(*lines[1:], sep="\n")
+    if write:
+        result = Path(__file__).with_suffix(f".{date.today()}.txt")
+        result.write_text("\n".join(lines) + "\n")
+        print(f"written to {result.name}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]), write=not sys.argv[1:])
