@@ -3,11 +3,12 @@
     python benchmarks/models.py [rounds [threads]]      default: 15 2
 
 Forward and backward pass of one batch of about 4,096 target tokens, the source of like size, 8,000 words on either side,
-dropout 0.1, label smoothing 0.1, float32; the optimiser is left out. Sentences have 25 to 32 tokens, so there is some
-padding, as in a batch of sentences of like length. Medians of interleaved rounds with their spread (first to third quartile).
-The share of GEMM is the rate of our matrix products (counted once by torch's FlopCounterMode on the path without fused
-attention, forward and backward, padding included) over the rate of torch.mm on 1024 x 1024 matrices in the same rounds. The
-result is written beside this script, with its date; with rounds or threads of your own it is only printed.
+dropout 0.1, label smoothing 0.1, float32; the optimiser is left out. Sentences have 25 to 32 tokens, so there is some padding,
+as in a batch of sentences of like length; ours does not project it to the vocabulary, and projects a few rows at a time.
+Medians of interleaved rounds with their spread (first to third quartile). The share of GEMM is the rate of matrix products
+(ours, for all: counted once by torch's FlopCounterMode on the path without fused attention, forward and backward) over the rate
+of torch.mm on 1024 x 1024 matrices in the same rounds. The result is written beside this script, with its date; with rounds or
+threads of your own it is only printed.
 
 All have the same matrices. They differ in where dropout stands: Marian and ours leave the attention weights alone;
 nn.Transformer drops some of them unless it is told not to, and torch then leaves its fused attention. Marian normalises after
@@ -31,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.contracts import Source
 from regard.core import masks
-from regard.core.losses import sequence_loss
+from regard.core.losses import projected_loss, sequence_loss
 from regard.core.positions import sinusoidal
 from regard.data.batch import Batch, Example, collate
 from regard.data.tokenizers.codec import EOS, PAD, SOS
@@ -42,7 +43,7 @@ SMALL, VOCAB, SMOOTHING, ROUNDS = PRESETS["small"], 8000, 0.1, 15
 SENTENCES, SHORTEST, LONGEST = 144, 24, 31  # <eos> comes on top
 
 Model = nn.Module
-Logits = Callable[[Batch], Tensor]
+Loss = Callable[[Batch], Tensor]
 
 
 def make_batch() -> Batch:
@@ -54,9 +55,20 @@ def make_batch() -> Batch:
     return collate([Example(sentence(), sentence()) for _ in range(SENTENCES)])
 
 
-def ours() -> tuple[Model, Logits]:
+def smoothed(logits_BTV: Tensor, batch: Batch) -> Tensor:
+    """The loss as torch computes it, for those that give logits."""
+    return sequence_loss(logits_BTV, batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
+
+
+def ours() -> tuple[Model, Loss]:
     model = Transformer(SMALL, VOCAB, VOCAB)
-    return model, lambda batch: model.decode(batch.target_in_BT, model.encode(batch.source)).logits_BTV
+
+    def loss(batch: Batch) -> Tensor:
+        decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
+        parts = decoded.states_BTD, decoded.weight_VD, decoded.bias_V
+        return projected_loss(*parts, batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
+
+    return model, loss
 
 
 class TorchTransformer(nn.Module):
@@ -102,12 +114,12 @@ class TorchTransformer(nn.Module):
         return logits_BTV
 
 
-def torch_transformer(*, attention_dropout: bool) -> tuple[Model, Logits]:
+def torch_transformer(*, attention_dropout: bool) -> tuple[Model, Loss]:
     model = TorchTransformer(attention_dropout=attention_dropout)
-    return model, lambda batch: model(batch.source, batch.target_in_BT)
+    return model, lambda batch: smoothed(model(batch.source, batch.target_in_BT), batch)
 
 
-def marian() -> tuple[Model, Logits]:
+def marian() -> tuple[Model, Loss]:
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -137,7 +149,7 @@ def marian() -> tuple[Model, Logits]:
     )
     model = MarianMTModel(config)
 
-    def logits(batch: Batch) -> Tensor:
+    def loss(batch: Batch) -> Tensor:
         out = model(
             input_ids=batch.source.values,
             attention_mask=batch.source.allow.long(),
@@ -145,15 +157,13 @@ def marian() -> tuple[Model, Logits]:
             decoder_attention_mask=masks.not_padding(batch.target_in_BT, PAD).long(),
             use_cache=False,
         )
-        found: Tensor = out.logits
-        return found
+        return smoothed(out.logits, batch)
 
-    return model, logits
+    return model, loss
 
 
-def learn(logits: Logits, batch: Batch) -> None:
-    loss = sequence_loss(logits(batch), batch.target_out_BT, pad=PAD, smoothing=SMOOTHING) / batch.num_targets
-    loss.backward()
+def learn(loss: Loss, batch: Batch) -> None:
+    (loss(batch) / batch.num_targets).backward()
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -162,17 +172,17 @@ def timed(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def count_products(model: Model, logits: Logits, batch: Batch) -> int:
-    """Floating-point operations of the matrix products of one forward and backward pass, padding included."""
+def count_products(model: Model, loss: Loss, batch: Batch) -> int:
+    """Floating-point operations of the matrix products of one forward and backward pass."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        learn(logits, batch)
+        learn(loss, batch)
     model.zero_grad()
     return int(counter.get_total_flops())
 
 
 def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None:
     torch.set_num_threads(threads)
-    makers: dict[str, Callable[[], tuple[Model, Logits]]] = {
+    makers: dict[str, Callable[[], tuple[Model, Loss]]] = {
         "regard small": ours,
         "nn.Transformer": lambda: torch_transformer(attention_dropout=True),
         "nn.Transformer, attention not dropped": lambda: torch_transformer(attention_dropout=False),
@@ -183,7 +193,7 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; {batch.num_targets} target tokens, "
         f"{int(batch.source.allow.sum())} source tokens, {SENTENCES} sentences; {SMALL}"
     ]
-    made: dict[str, tuple[Model, Logits]] = {}
+    made: dict[str, tuple[Model, Loss]] = {}
     for name, make in makers.items():
         try:
             torch.manual_seed(1)
@@ -191,9 +201,9 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
         except ImportError as error:
             lines.append(f"left out: {name} ({error})")
     print(*lines, sep="\n", flush=True)
-    for model, logits in made.values():
+    for model, loss in made.values():
         model.train()
-        learn(logits, batch)  # warm
+        learn(loss, batch)  # warm
         model.zero_grad()
     products = count_products(*made["regard small"], batch)
     one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
@@ -201,9 +211,9 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
     gemm: list[float] = []
     for _ in range(rounds):
         gemm += [timed(lambda: torch.mm(one, other)) for _ in range(5)]
-        for name, (model, logits) in made.items():
+        for name, (model, loss) in made.items():
             torch.manual_seed(1)
-            seconds[name].append(timed(lambda logits=logits: learn(logits, batch)))
+            seconds[name].append(timed(lambda loss=loss: learn(loss, batch)))
             model.zero_grad()
     rate = 2 * 1024**3 / statistics.median(gemm)
     lines.append(f"{products / 1e9:.1f} GFLOP of matrix products in a batch; GEMM rate {rate / 1e9:.0f} GFLOP/s")

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, Protocol, Self, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import UserError
@@ -238,17 +240,24 @@ class Step:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A whole target sequence at once, as training wants it.
+    """A whole target sequence at once, as training wants it: logits = states · weightᵀ + bias, computed when asked for.
 
+    The loss is better off without them (core.losses.projected_loss): they are the largest tensor of all by far.
     choice_log_prob, choice_entropy (B, T): of the places that hard attention chose; None where attention is soft.
     choices_last: whether a choice bears on later tokens too, not on its own alone.
     """
 
-    logits_BTV: Tensor
+    states_BTD: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor
     choice_log_prob_BT: Tensor | None = None
     choice_entropy_BT: Tensor | None = None
     choices_last: bool = True
     seen: tuple[Seen, ...] = ()
+
+    @cached_property
+    def logits_BTV(self) -> Tensor:
+        return F.linear(self.states_BTD, self.weight_VD, self.bias_V)
 
 
 class Seq2Seq(Protocol):

@@ -1,10 +1,13 @@
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 
+from regard.core import losses, masks
 from regard.core.losses import sequence_loss
 from regard.data.batch import Example, endless_batches
 from regard.data.corpus import Pair
@@ -193,3 +196,37 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert "10/10" in out
     assert "loss 2.000" in out
     assert "━" in out
+
+
+# --- the loss without all logits at once -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("room", [2**22, 3 * 23, 1])
+def test_projected_loss_is_the_loss_of_the_logits(smoothing: float, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "ROOM", room)
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(*sizes, generator=generator, dtype=torch.float64) for sizes in ((5, 7, 11), (23, 11), (23,))]
+    targets_BT = torch.randint(1, 23, (5, 7), generator=generator) * masks.first(torch.tensor([7, 1, 0, 3, 5]), 7)
+
+    def value_and_gradients(loss: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        given = [part.clone().requires_grad_() for part in parts]
+        value = loss(*given)
+        (3 * value).backward()
+        return [value, *(one.grad for one in given if one.grad is not None)]
+
+    def plain(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return losses.sequence_loss(F.linear(states, weight, bias), targets_BT, pad=0, smoothing=smoothing)
+
+    def projected(*given: torch.Tensor) -> torch.Tensor:
+        return losses.projected_loss(*given, targets_BT, pad=0, smoothing=smoothing)
+
+    torch.testing.assert_close(value_and_gradients(projected), value_and_gradients(plain))
+    with torch.no_grad():
+        torch.testing.assert_close(projected(*parts), plain(*parts))
+
+
+def test_projected_loss_of_wide_logits_does_not_overflow() -> None:
+    states, weight, targets = torch.tensor([[[300.0]]]), torch.tensor([[1.0], [-1.0], [2.0]]), torch.tensor([[1]])
+    loss = losses.projected_loss(states, weight, torch.zeros(3), targets, pad=0)
+    assert loss.item() == pytest.approx(900.0)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+ROOM = 2**22
+"""How many logits `projected_loss` holds at a time."""
 
 
 def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
@@ -13,6 +19,51 @@ def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing
     return F.cross_entropy(
         logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=pad, label_smoothing=smoothing, reduction="sum"
     )
+
+
+def projected_loss(
+    states_BTD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0
+) -> Tensor:
+    """`sequence_loss` of the logits states · weightᵀ + bias, which never exist all at once: a few rows at a time are worked off
+    as far as their gradient. Padding is not even projected. Value and first gradient only."""
+    real_N = targets_BT.flatten().ne(pad).nonzero().squeeze(-1)
+    states_ND, targets_N = states_BTD.flatten(0, 1)[real_N], targets_BT.flatten()[real_N]
+    loss: Tensor = _ProjectedLoss.apply(states_ND, weight_VD, bias_V, targets_N, smoothing)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ProjectedLoss(torch.autograd.Function):
+    """With z the logits of a row, y its target, ε the smoothing: lse(z) − (1−ε) z_y − ε mean(z); its gradient by z is
+    softmax(z) − (1−ε) 1_y − ε/V."""
+
+    @staticmethod
+    def forward(ctx: Any, states_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+        V = len(weight_VD)
+        wanted = any(ctx.needs_input_grad)
+        d_states_ND, d_weight_VD, d_bias_V = torch.empty_like(states_ND), torch.zeros_like(weight_VD), torch.zeros_like(bias_V)
+        mean_D, mean = weight_VD.mean(0), bias_V.mean()
+        loss = states_ND.new_zeros(())
+        rows = max(1, ROOM // V)
+        for first in range(0, len(states_ND), rows):
+            x_ND, y_N1 = states_ND[first : first + rows], targets_N[first : first + rows, None]
+            z_NV = torch.addmm(bias_V, x_ND, weight_VD.t())
+            p_NV = z_NV.softmax(-1)
+            lse_N1 = z_NV.amax(-1, keepdim=True) - p_NV.amax(-1, keepdim=True).log()
+            loss += (lse_N1 - (1 - smoothing) * z_NV.gather(1, y_N1)).sum() - smoothing * (x_ND @ mean_D + mean).sum()
+            if wanted:
+                p_NV.scatter_add_(1, y_N1, p_NV.new_full(y_N1.shape, smoothing - 1))
+                p_NV.sub_(smoothing / V)
+                torch.mm(p_NV, weight_VD, out=d_states_ND[first : first + rows])
+                torch.addmm(d_weight_VD, p_NV.t(), x_ND, out=d_weight_VD)
+                d_bias_V += p_NV.sum(0)
+        if wanted:
+            ctx.save_for_backward(d_states_ND, d_weight_VD, d_bias_V)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (*(gradient * one for one in ctx.saved_tensors), None, None)
 
 
 # --- hard attention ----------------------------------------------------------------------------------------------------------

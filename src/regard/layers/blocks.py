@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.contracts import Look
 from regard.core.attention import Attended
 from regard.layers.attention import KeysValues, MultiHeadAttention
+from regard.layers.dropout import Dropout
 
 # B batch  S source places  R rows: the places of a target sequence, or the hypotheses of one step  D width
 
@@ -39,7 +40,7 @@ class SwiGlu(nn.Module):
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
         self.gate_and_value = nn.Linear(width, 2 * inner, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ def feed_forward(width: int, inner: int, dropout: float, activation: Activation 
     """max(0, xW₁+b₁)W₂+b₂, place by place (Vaswani et al. 2017, eq. 2), or with another activation."""
     if activation == "swiglu":
         return SwiGlu(width, inner, dropout)
-    return nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(inner, width))
+    return nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), Dropout(dropout), nn.Linear(inner, width))
 
 
 class Residual(nn.Module):
@@ -61,7 +62,7 @@ class Residual(nn.Module):
     def __init__(self, norm: nn.Module, dropout: float, order: Order) -> None:
         super().__init__()
         self.norm, self.order = norm, order
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.order == "pre" else x

@@ -104,8 +104,12 @@ class Output(nn.Module):
         self.project = nn.Linear(width, tied, bias=False) if tied not in (None, width) else None
 
     def forward(self, x: Tensor, embedding_VD: Tensor) -> Tensor:
+        return F.linear(*self.parts(x, embedding_VD))
+
+    def parts(self, x: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(x, W, b), whose x Wᵀ + b are the logits."""
         x = x if self.project is None else self.project(x)
-        return F.linear(x, embedding_VD if self.weight is None else self.weight, self.bias)
+        return x, embedding_VD if self.weight is None else self.weight, self.bias
 
 
 def check_positions(positions: str, width: int, appended: int) -> None:

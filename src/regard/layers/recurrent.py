@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.errors import did_you_mean
+from regard.layers.dropout import Dropout
 
 # N rows: a batch B, or hypotheses  S, T length  I input width  W width of h  X width of a state: W, or 2W for an LSTM  L layers
 # G all gates: W, 3W (GRU) or 4W (LSTM)
@@ -223,7 +224,7 @@ class RecurrentEncoder(nn.Module):
         sizes = [input_width] + [width] * (layers - 1)
         self.forwards = nn.ModuleList(make_stack(cell, size, own) for size in sizes)
         self.backwards = nn.ModuleList(make_stack(cell, size, own) for size in sizes) if bidirectional else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BSI: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
         """(states (B, S, width), the last states: of each row at its last real place, and backwards at its first)."""

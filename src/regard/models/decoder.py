@@ -17,6 +17,7 @@ from regard.core.attention import Attended
 from regard.core.looking import record
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer
+from regard.layers.dropout import Dropout
 from regard.layers.embed import Output
 from regard.models.stack import Scores, StackSettings, last_norm, make_decoder_layer, make_embedding
 from regard.models.state import Rows, per_hypothesis, per_sentence
@@ -67,7 +68,7 @@ class TransformerDecoder(nn.Module):
         self.layers = nn.ModuleList(make_decoder_layer(settings, scores, cross=cross) for _ in range(layers))
         self.norm = last_norm(settings)
         self.output = Output(settings.width, vocab, tied=self.embedding.width if tied else None)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.window = settings.window
         if tied:
             last = self.norm if settings.order == "pre" else self._layers()[-1].around_feed_forward.norm
@@ -98,8 +99,8 @@ class TransformerDecoder(nn.Module):
         cache = Cached(state, self.window)
         x_BKD = self.dropout(self.embedding(ids_BK, state.lengths_B[:, None]))
         source = list(zip(state.source_keys, state.source_values, strict=True))
-        logits_BKV, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
-        return Step(logits_BKV, cache.following(), seen)
+        x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
+        return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.following(), seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
         decoded, _ = self._read(ids_BT, memory, look)
@@ -112,8 +113,8 @@ class TransformerDecoder(nn.Module):
             allow_TT = masks.both(allow_TT, masks.window(num_places, width=self.window, device=device))
         looking = Causal(allow_TT)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_places, device=device)))
-        logits_BTV, seen = self._stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
-        return Decoded(logits_BTV, seen=seen), looking
+        x_BTD, seen = self._stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
+        return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), looking
 
     def _source(self, memory: Memory) -> list[KeysValues]:
         """The keys and values of the memory for each layer, computed once per sentence; none in a language model."""
@@ -132,7 +133,7 @@ class TransformerDecoder(nn.Module):
         allow_BS: Tensor,
         look: Look | None,
     ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """All layers for R rows: the places of a sequence, or the hypotheses of a step. Gives logits."""
+        """All layers for R rows: the places of a sequence, or the hypotheses of a step."""
         seen: tuple[Seen, ...] = ()
         for number, layer in enumerate(self._layers()):
             own = look.at("decoder", number, len(self.layers)) if look else None
@@ -141,7 +142,7 @@ class TransformerDecoder(nn.Module):
                 x_BRD, partial(look_back, number, own), source[number] if source else None, allow_BS[:, None, None], cross
             )
             seen += record(own_weights, own, "decoder", number) + record(cross_weights, cross, "cross", number)
-        return self.output(self.norm(x_BRD), self.embedding.tokens.weight), seen
+        return self.norm(x_BRD), seen
 
 
 class Causal:

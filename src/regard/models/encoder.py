@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard.contracts import Look, Memory, Seen, Source
 from regard.core import masks
 from regard.core.looking import record
+from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
 
@@ -23,7 +24,7 @@ class TransformerEncoder(nn.Module):
         made = [make_encoder_layer(settings, scores) for _ in range(layers)]
         self.layers = nn.ModuleList(made)
         self.norm = last_norm(settings)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.window = settings.window
         self.by_place = any(layer.attention.score.by_place for layer in made)
 

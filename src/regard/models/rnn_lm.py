@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.errors import check_numbers
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker
 from regard.models.state import Rows, per_hypothesis
@@ -48,7 +49,7 @@ class RnnLm(nn.Module):
         self.embedding = nn.Embedding(target_vocab, settings.embedding)
         self.stack = make_stack(settings.cell, settings.embedding, settings.width, settings.layers, settings.dropout)
         self.output = nn.Linear(settings.width, target_vocab)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         nothing_BD = self.output.weight.new_zeros(source.num_sentences, self.output.in_features)
@@ -74,7 +75,7 @@ class RnnLm(nn.Module):
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
         states_BTD, _ = self._recur(ids_BT.unsqueeze(1), self.start(memory))
-        return Decoded(self.output(self.dropout(states_BTD)))
+        return Decoded(self.dropout(states_BTD), self.output.weight, self.output.bias)
 
     def _recur(self, ids_BKT: Tensor, state: RnnLmState) -> tuple[Tensor, RnnLmState]:
         """Reads one token of K hypotheses, or T tokens of one: (B, R, D), and the state behind them."""

@@ -29,6 +29,7 @@ from regard.core.looking import record, watched
 from regard.core.rule import Rule
 from regard.core.weights import Choice
 from regard.errors import check_numbers
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepByStep, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
 from regard.models.state import Rows, per_hypothesis, per_sentence
@@ -160,7 +161,7 @@ class RnnSeq2Seq(nn.Module):
         if settings.decoder == "luong" and not plain:
             self.combine = nn.Linear(memory_width + width, width)
         self.output = nn.Linear(width + memory_width if plain else width, target_vocab)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         embedded_BSI = self.dropout(self.source_embedding(source.values))
@@ -272,7 +273,7 @@ class RnnSeq2Seq(nn.Module):
     def _read(self, written: Written, state: RnnState, look: Look | None) -> Decoded:
         """From s_t to logits, for every row, be it a place of a sequence or a hypothesis of a step."""
         if self.settings.decoder == "fixed":
-            return Decoded(self.output(self.dropout(written.states_BRD)), choices_last=False)
+            return Decoded(self.dropout(written.states_BRD), self.output.weight, self.output.bias, choices_last=False)
         attended = written.attended or self._look_back(state, look)(written.states_BRD)
         context_BRE = attended.context.squeeze(1)
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
@@ -280,7 +281,9 @@ class RnnSeq2Seq(nn.Module):
         else:
             readout = self._mixed(context_BRE, written.states_BRD) if written.mixed_BRD is None else written.mixed_BRD
         return Decoded(
-            self.output(self.dropout(readout)),
+            self.dropout(readout),
+            self.output.weight,
+            self.output.bias,
             None if attended.log_prob is None else attended.log_prob.squeeze(1),
             None if attended.entropy is None else attended.entropy.squeeze(1),
             choices_last=self.settings.waits,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Look, Memory, Source
 from regard.errors import check_numbers
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, RecurrentEncoder, check_cell
 
 # B sentences  S source places  E memory width  V tags
@@ -46,7 +47,7 @@ class RnnTagger(nn.Module):
             bidirectional=settings.bidirectional,
         )
         self.output = nn.Linear(settings.width, num_tags)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         values_BSE, summary_BE = self.encoder(self.dropout(self.embedding(source.values)), source.allow)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded
 from regard.core import masks
-from regard.core.losses import Baseline, policy_gradient, reward_to_go, sequence_loss
+from regard.core.losses import Baseline, policy_gradient, projected_loss, reward_to_go
 from regard.data.batch import Batch
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
@@ -50,7 +50,14 @@ def train(
         torch.manual_seed(seed * 2**32 + number)
         batch = batch.to(device)
         decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-        total = sequence_loss(decoded.logits_BTV, batch.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
+        total = projected_loss(
+            decoded.states_BTD,
+            decoded.weight_VD,
+            decoded.bias_V,
+            batch.target_out_BT,
+            pad=PAD,
+            smoothing=settings.label_smoothing,
+        )
         if decoded.choice_log_prob_BT is not None:  # hard attention
             choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)
             total = total + choices
@@ -76,7 +83,7 @@ def choice_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonu
     assert decoded.choice_log_prob_BT is not None
     assert decoded.choice_entropy_BT is not None
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
-    log_probs_BTV = decoded.logits_BTV.log_softmax(-1)
+    log_probs_BTV = decoded.logits_BTV.detach().log_softmax(-1)
     log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
     reward_BT = reward_to_go(log_prob_BT) if decoded.choices_last else log_prob_BT.detach()
     loss = policy_gradient(

@@ -1,0 +1,57 @@
+"""Dropout (Srivastava et al. 2014) that costs little on a processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_STEPS = 2**16
+
+
+class Dropout(nn.Module):
+    """Zeroes each number with probability p while training, and scales the others so that the mean stays.
+
+    torch draws a 32-bit number for each on the CPU, which takes an eighth of a Transformer's training time. Here one draw of 64
+    bits decides about four numbers; p is thus a multiple of 1/65,536. Elsewhere torch's own is used.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout is {p}; expected a probability of at least 0 and less than 1")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.p)
+        dropped: Tensor = _Drop.apply(x, _keep(x, self.p), 1 / (1 - self.p))  # type: ignore[no-untyped-call]
+        return dropped
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def _keep(x: Tensor, p: float) -> Tensor:
+    """True where a number stays."""
+    draws_N = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    return (draws_N[: x.numel()] >= round(p * _STEPS) - _STEPS // 2).view(x.shape)
+
+
+class _Drop(torch.autograd.Function):
+    """x · keep · scale, of which only the mask is kept, a byte for each number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+        return (x * keep).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (keep,) = ctx.saved_tensors
+        return gradient * keep * ctx.scale, None, None
