@@ -1,5 +1,7 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
+from math import isfinite
+
 
 class UserError(ValueError):
     """Something the user can put right. The text says what came, what was expected and what to do."""
@@ -13,10 +15,23 @@ def did_you_mean(word: str, choices: list[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
+class WrongNumbers(ValueError):
+    """Numbers out of their range: name -> (number, what was expected)."""
+
+    def __init__(self, wrong: dict[str, tuple[float, str]]) -> None:
+        super().__init__("; ".join(f"{name} is {number}, expected {expected}" for name, (number, expected) in wrong.items()))
+        self.wrong = wrong
+
+
 def check_numbers(settings: object) -> None:
-    """For the settings of a model: every whole number is a size and at least 1, and dropout is a share."""
+    """For the settings of a model: every whole number is a size and at least 1, others are finite, and dropout is a share."""
+    wrong: dict[str, tuple[float, str]] = {}
     for name, value in vars(settings).items():
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            raise ValueError(f"{name} is {value}, expected 1 or more")
+            wrong[name] = value, "1 or more"
+        if isinstance(value, float) and not isfinite(value):
+            wrong[name] = value, "a finite number"
         if name == "dropout" and not 0 <= value < 1:
-            raise ValueError(f"dropout is {value}, expected a share from 0 up to, but not, 1")
+            wrong[name] = value, "a share from 0 up to, but not, 1"
+    if wrong:
+        raise WrongNumbers(wrong)

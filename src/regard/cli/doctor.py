@@ -24,7 +24,7 @@ def doctor() -> None:
     line("regard", regard.__version__)
     line("python", f"{platform.python_version()} on {platform.platform()}")
     line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
-    for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic"):
+    for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
         line(name, version(name))
     line("devices", ", ".join(name for name, there in available_devices().items() if there))
     line("extras", extra("plot", "matplotlib"))

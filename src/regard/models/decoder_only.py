@@ -16,8 +16,10 @@ from regard.models.stack import Scores, StackSettings
 class DecoderOnlySettings(StackSettings):
     kind: Literal["decoder_only"] = "decoder_only"
     layers: int = 4
+    """Layers of the stack."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "gelu"
     tie: Literal["none", "output"] = "none"
+    """output: the output matrix is the embedding."""
 
 
 class DecoderOnly(nn.Module):

@@ -23,11 +23,17 @@ from regard.models.state import Rows, per_hypothesis
 @dataclass(frozen=True, kw_only=True)
 class RnnLmSettings:
     kind: Literal["rnn_lm"] = "rnn_lm"
+    """The family."""
     cell: Cell = "gru"
+    """What the layers are made of."""
     width: int = 192
+    """Of the states."""
     embedding: int = 64
+    """Width of a token's vector."""
     layers: int = 1
+    """Layers of cells."""
     dropout: float = 0.1
+    """The share of numbers that training drops."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -41,16 +41,23 @@ from regard.models.state import Rows, per_hypothesis, per_sentence
 @dataclass(frozen=True, kw_only=True)
 class RnnSettings:
     kind: Literal["rnn"] = "rnn"
+    """The family."""
     width: int = 192
+    """Of the decoder's states."""
     encoder_width: int | None = None
     """Of the encoder's states, in both directions together; by default that of the decoder."""
     embedding: int = 64
+    """Width of a token's vector."""
     encoder_layers: int = 1
+    """Layers of the encoder."""
     decoder_layers: int = 1
+    """Layers of the decoder."""
     cell: Cell = "gru"
+    """What the layers are made of."""
     bidirectional: bool = True
     """Whether the encoder reads both ways."""
     decoder: Literal["luong", "bahdanau", "fixed"] = "luong"
+    """Attends after its step (luong), before it (bahdanau), or not at all (fixed)."""
     input_feeding: bool = False
     """Luong: whether s̃ joins the next input."""
     readout: Literal["mixed", "plain"] = "mixed"
@@ -60,7 +67,9 @@ class RnnSettings:
     every_step: bool = False
     """Fixed: whether C joins every input."""
     score: str = "additive"
+    """How well a query fits a key; a name of ours, or that of your own."""
     score_width: int = 64
+    """Of the hidden layer of the additive score."""
     choice: Choice = "soft"
     """How scores become weights; hard attention (one, gates) is drawn in training and arg-max afterwards."""
     max_places: int = 256
@@ -68,6 +77,7 @@ class RnnSettings:
     beyond: Literal["error", "ignore"] = "error"
     """What the location score does with more."""
     dropout: float = 0.1
+    """The share of numbers that training drops."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

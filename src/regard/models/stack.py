@@ -24,29 +24,43 @@ Scores = Mapping[str, ScoreMaker] | None
 @dataclass(frozen=True, kw_only=True)
 class StackSettings:
     kind: str = ""
+    """The family."""
     width: int = 128
+    """Of every token's vector, in all layers."""
     heads: int = 4
+    """Heads of attention in a layer."""
     kv_heads: int | None = None
     """Heads of keys and values, each of which serves a group of query heads; by default as many as heads."""
     key_dim: int | None = None
     """Width of one head; by default width / heads."""
     feed_forward: int = 512
+    """Width of the hidden layer behind attention."""
     activation: Activation = "relu"
+    """Of that hidden layer."""
     norm: Norm = "layer"
+    """LayerNorm or RMSNorm."""
     order: Order = "pre"
     """Where the norm stands: pre, x + f(LN(x)), or post, LN(x + f(x)), as in the paper."""
     norm_eps: float = 1e-5
+    """What a norm adds to the variance."""
     embedding_norm: bool = False
+    """Whether the embedded tokens get a norm too."""
     score: str = "scaled_dot"
+    """How well a query fits a key; a name of ours, or that of your own."""
     score_width: int = 32
+    """Of the hidden layer of the additive score."""
     window: int | None = None
     """Self-attention sees this many places to either side; by default all."""
     dropout: float = 0.1
+    """The share of numbers that training drops."""
     positions: Positions = "sinusoidal"
+    """How a token knows its place."""
     join: Literal["added", "appended"] = "added"
     """How positions join the tokens. Appended ones take `position_width` of the width; the tokens have the rest."""
     position_width: int = 32
+    """Of positions that are appended."""
     layout: Layout = "interleaved"
+    """How sines and cosines stand in sinusoidal positions."""
     max_places: int = 256
     """How many places learned positions and the location score know."""
     beyond: Literal["error", "ignore"] = "error"

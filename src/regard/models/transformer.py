@@ -18,7 +18,9 @@ from regard.models.stack import Scores, StackSettings
 class TransformerSettings(StackSettings):
     kind: Literal["transformer"] = "transformer"
     encoder_layers: int = 2
+    """Layers of the encoder."""
     decoder_layers: int = 2
+    """Layers of the decoder."""
     tie: Literal["none", "output", "all"] = "none"
     """output: the output matrix is the target embedding. all: the source embedding too; both sides share a vocabulary."""
 

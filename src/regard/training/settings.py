@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import Unit
-from regard.errors import UserError, did_you_mean
+from regard.errors import UserError, WrongNumbers, did_you_mean
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
@@ -21,57 +23,235 @@ from regard.models.transformer import TransformerSettings
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    source: Unit = "characters"
-    target: Unit = "characters"
+    """Where the pairs are and how they become tokens. Names of files are seen from the folder that the command runs in."""
+
+    files: tuple[str, ...] = ()
+    """What to learn from: one file of pairs, or two parallel files, source and target."""
+    held_out_files: tuple[str, ...] = ()
+    """What to measure with; without any, a share of the pairs is held out."""
+    source_columns: tuple[str, ...] = ()
+    """Names or numbers (from 1) of the columns that are read; those after the first join it as symbols."""
+    target_column: str = ""
+    """Name or number (from 1) of the column that is written."""
+    source_unit: Unit = "characters"
+    """What a source token is."""
+    target_unit: Unit = "characters"
+    """What a target token is."""
+    vocabulary: Annotated[int, Field(ge=300)] = 8000
+    """How many tokens are learnt where the unit is a piece of a word."""
+    shared: bool = False
+    """Whether both sides have one vocabulary."""
+    subword_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """How often a merge of bpe is left out in training, so that words are seen in other pieces."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """The share of the sources that is held out, where no files are."""
+    max_length: Annotated[int, Field(ge=1)] = 1000
+    """Characters per side; longer pairs are left out and counted."""
+
+    def __post_init__(self) -> None:
+        for name, files in (("files", self.files), ("held_out_files", self.held_out_files)):
+            if len(files) > 2:
+                raise UserError(f"{name} names {len(files)} files, expected one file of pairs or two parallel ones")
+        if len(self.files) == 2 and (self.source_columns or self.target_column):
+            raise UserError(
+                "source_columns and target_column choose columns of one file, but files names two parallel ones; "
+                "leave the columns out, or name one file"
+            )
+        if self.target_column in self.source_columns:
+            raise UserError(f"column {self.target_column!r} is both source and target; leave it out of source_columns")
+        units: tuple[str, ...] = (self.source_unit, self.target_unit)
+        if self.shared and len(set(units)) > 1:
+            raise UserError(
+                f"shared=true wants one unit, but source_unit is {units[0]} and target_unit {units[1]}; "
+                "make them equal, or set shared=false"
+            )
+        if self.subword_dropout and "bpe" not in units:
+            raise UserError(
+                f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to leave out, and the units are "
+                f"{units[0]} and {units[1]}; set one to bpe, or subword_dropout=0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The learning rate rises for `warmup` (a share of the updates) and then falls in a straight line to 0."""
+    """How a model learns. A step is an update of the weights."""
 
     steps: Annotated[int, Field(ge=1)] = 1000
+    """Updates of the weights."""
     batch_tokens: Annotated[int, Field(ge=1)] = 512
-    learning_rate: Annotated[float, Field(gt=0)] = 4e-3
+    """Target tokens in a micro-batch, about."""
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    """Micro-batches per update."""
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4e-3
+    """The highest, reached at the end of the warm-up."""
+    schedule: Literal["linear", "inverse_sqrt", "cosine", "constant"] = "linear"
+    """How the learning rate falls after the warm-up: linear and cosine reach 0 at the end of the run."""
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """The share of the updates in which the learning rate rises."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    entropy_bonus: Annotated[float, Field(ge=0)] = 0.0
+    """How much of the probability the loss wants spread over all tokens."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    """Of AdamW."""
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The greatest norm of a gradient; longer ones are shortened to it."""
+    entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """For hard attention: how much undecided attention is rewarded."""
+    validate_every: Annotated[int, Field(ge=0)] = 0
+    """Updates from one validation to the next; 0: only at the end."""
+    checkpoint_every: Annotated[int, Field(ge=1)] = 500
+    """Updates from one checkpoint to the next."""
+    keep: Annotated[int, Field(ge=1)] = 3
+    """How many of the last checkpoints are kept."""
+    average: Annotated[int, Field(ge=0)] = 0
+    """How many of the last checkpoints are averaged at the end; 0: none."""
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Decay of a moving average of the weights; 0: none."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Validations without progress after which the run stops; 0: never."""
+    metric: Literal["loss", "symbol_error_rate", "word_error_rate", "bleu"] = "loss"
+    """What "best" means in a validation."""
+
+    def __post_init__(self) -> None:
+        if self.patience and not self.validate_every:
+            raise UserError(
+                f"patience is {self.patience} validations, but validate_every is 0, so there are none before the end; "
+                "set validate_every, e.g. to 500, or patience=0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
+    """Of all chance: another seed is another run."""
     data: DataSettings = DataSettings()
     model: Annotated[RnnSettings | RnnLmSettings | TransformerSettings | DecoderOnlySettings, Field(discriminator="kind")] = (
         RnnSettings()
     )
     train: TrainSettings = TrainSettings()
 
+    def __post_init__(self) -> None:
+        if getattr(self.model, "tie", None) == "all" and not self.data.shared:
+            raise UserError("tie=all wants one vocabulary for both sides; set data.shared=true, or tie=output")
+
 
 DEMO = RunSettings(
-    data=DataSettings(source="characters", target="symbols"),
+    data=DataSettings(target_unit="symbols"),
     model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
     train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
 )
 """For the embedded dictionary; chosen on its dev split (docs/LOG.md)."""
 
 
-def suggest(pairs: Sequence[Pair]) -> RunSettings:
-    """Settings for this data, without asking anybody."""
-    units = DataSettings(source=_unit([pair.source for pair in pairs]), target=_unit([pair.target for pair in pairs]))
-    tokens = sum(len(pair.target.split() if units.target == "symbols" else pair.target) + 1 for pair in pairs)
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings, and why: {"train.steps": "…"} for those that were not simply left as they are."""
+
+    settings: RunSettings
+    reasons: Mapping[str, str]
+
+
+def suggest(pairs: Sequence[Pair], num_pairs: int | None = None) -> Suggestion:
+    """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample."""
+    share = len(pairs) / (num_pairs or len(pairs))
+    source_unit, source_reason = _unit([pair.source for pair in pairs])
+    target_unit, target_reason = _unit([pair.target for pair in pairs])
+    tokens = sum(len(pair.target.split() if target_unit == "symbols" else pair.target) + 1 for pair in pairs)
+    tokens = round(tokens / share)
     train = TrainSettings()
-    return RunSettings(data=units, train=replace(train, steps=min(3000, max(300, 20 * tokens // train.batch_tokens))))
+    settings = RunSettings(
+        data=DataSettings(source_unit=source_unit, target_unit=target_unit),
+        train=replace(train, steps=min(3000, max(300, 20 * tokens // train.batch_tokens))),
+    )
+    reasons = {
+        "data.source_unit": source_reason,
+        "data.target_unit": target_reason,
+        "train.steps": f"20 times through {tokens:,} target tokens, but 300 at least and 3000 at most",
+    }
+    return Suggestion(settings, reasons)
 
 
-def _unit(texts: Sequence[str]) -> Unit:
+def _unit(texts: Sequence[str]) -> tuple[Unit, str]:
     """Symbols, if most lines have several and they are as short as phonemes are; else characters."""
     words = [word for text in texts for word in text.split()]
-    several = sum(" " in text for text in texts) > len(texts) / 2
-    return "symbols" if several and sum(map(len, words)) <= 3 * len(words) else "characters"
+    several = sum(" " in text for text in texts)
+    width = sum(map(len, words)) / max(1, len(words))
+    if several > len(texts) / 2 and width <= 3:
+        return "symbols", f"{several:,} of {len(texts):,} lines have several symbols, {width:.1f} characters wide on average"
+    if several > len(texts) / 2:
+        return (
+            "characters",
+            f"what stands between spaces has {width:.1f} characters on average, more than symbols (up to 3) have",
+        )
+    return "characters", f"{len(texts) - several:,} of {len(texts):,} lines have no space"
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------------------
+
+_ADAPTER = TypeAdapter(RunSettings)
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "tuple_type": "a list, such as [one, two]",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} at most",
+    "finite_number": "a finite number",
+    "literal_error": "one of {expected}",
+}
+"""What pydantic calls a mistake -> what a run file should have said."""
+
+
+class Mistake(NamedTuple):
+    """One wrong setting, in the words of the command line and of a run file, where key and line are said before."""
+
+    key: str
+    on_command_line: str
+    in_file: str
+
+
+def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool = False) -> RunSettings | list[Mistake]:
+    """Settings, or all that is wrong with them. `scores`: names of own ones. typed: a number must not be written as a text."""
+    mistakes: list[Mistake] = []
+    try:
+        settings: RunSettings = (
+            _ADAPTER.validate_json(json.dumps(tree), strict=True) if typed else _ADAPTER.validate_python(tree)
+        )
+    except ValidationError as error:
+        mistakes += (mistake for one in error.errors() for mistake in _explain(one))
+    score = tree["model"].get("score")  # a language model of recurrent cells has none
+    try:
+        if isinstance(score, str):
+            check_score_name(score, scores)
+    except UserError as error:
+        mistakes.append(Mistake("model.score", f"--set model.score={score}: {error}", str(error)))
+    return mistakes or settings
+
+
+def model_tree(kind: str) -> dict[str, Any] | Mistake:
+    """All settings of a family or a preset."""
+    if kind in PRESETS:
+        return asdict(PRESETS[kind])
+    if kind in SETTINGS:
+        return asdict(SETTINGS[kind]())
+    kinds = [*SETTINGS, *PRESETS]
+    text = f"expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}"
+    return Mistake("model.kind", f"--set model.kind={kind}: {text}", f"got {kind!r}, {text}")
+
+
+def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
+    """There is no such key in this tree."""
+    known = dict(leaves(tree))
+    section, _, name = key.rpartition(".")
+    here = list(tree.get(section, tree))
+    elsewhere = "".join(f'; did you mean "{one}"?' for one in known if one.rpartition(".")[2] == name)
+    said = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
+    written = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
+    of = f" of the kind {tree['model']['kind']}" if section == "model" else ""
+    return Mistake(key, f"--set {key}={value}: there is no setting {key!r}{said}", f"got an unknown setting{of}{written}")
 
 
 def override(settings: RunSettings, changes: Sequence[str], scores: Collection[str] = ()) -> RunSettings:
@@ -79,42 +259,56 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
     pairs, mistakes = _parse(changes)
     tree = asdict(settings)
     kind = pairs.pop("model.kind", settings.model.kind)
-    if kind not in (kinds := [*SETTINGS, *PRESETS]):
-        raise UserError(f"--set model.kind={kind}: expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}")
     if kind != settings.model.kind:  # another family has settings of its own
-        tree["model"] = asdict(PRESETS[kind] if kind in PRESETS else SETTINGS[kind]())
-    known = dict(_leaves(tree))
+        found = model_tree(kind)
+        if isinstance(found, Mistake):
+            raise UserError(found.on_command_line)
+        tree["model"] = found
+    known = dict(leaves(tree))
     for key, value in pairs.items():
-        if key not in known:
-            hint = did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
-            mistakes.append(f"--set {key}={value}: there is no setting {key!r}{hint}")
-            continue
-        *path, last = key.split(".")
-        branch = tree
-        for name in path:
-            branch = branch[name]
-        branch[last] = value
+        if key in known:
+            put(tree, key, tuple(filter(None, value.split(","))) if isinstance(known[key], tuple) else value)
+        else:
+            mistakes.append(unknown(key, value, tree).on_command_line)
     if mistakes:
         raise UserError("; ".join(mistakes))
-    try:
-        changed: RunSettings = TypeAdapter(RunSettings).validate_python(tree)
-    except ValidationError as error:
-        raise UserError("; ".join(_explain(one) for one in error.errors())) from None
-    score = getattr(changed.model, "score", None)  # a language model of recurrent cells has none
-    try:
-        if score is not None:
-            check_score_name(score, scores)
-    except UserError as error:
-        raise UserError(f"--set model.score={score}: {error}") from None
+    changed = check(tree, scores)
+    if isinstance(changed, list):
+        raise UserError("; ".join(dict.fromkeys(mistake.on_command_line for mistake in changed)))
     return changed
 
 
 def describe(settings: RunSettings) -> str:
     """All settings, in the form that --set takes, a line for each group."""
     groups: dict[str, list[str]] = {}
-    for key, value in _leaves(asdict(settings)):
-        groups.setdefault(key.partition(".")[0], []).append(f"{key}={value}")
+    for key, value in leaves(asdict(settings)):
+        text = ",".join(value) if isinstance(value, tuple) else value
+        groups.setdefault(key.partition(".")[0], []).append(f"{key}={text}")
     return "\n".join("  " + " ".join(group) for group in groups.values())
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("train.steps", 1000) and all others."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def put(tree: dict[str, Any], key: str, value: object) -> None:
+    """Changes what stands at "train.steps"."""
+    *path, last = key.split(".")
+    for name in path:
+        tree = tree[name]
+    tree[last] = value
+
+
+def show(value: object) -> str:
+    """A value as a run file has it, for people."""
+    if isinstance(value, dict | list | tuple):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -128,16 +322,20 @@ def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return pairs, mistakes
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _explain(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if part not in SETTINGS)
-    text = error["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
-    return f"--set {where}: {text[0].lower()}{text[1:]}{got}"
+def _explain(error: Any) -> Iterator[Mistake]:
+    """What pydantic found wrong; it reports what a settings class raises as "value_error"."""
+    where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in SETTINGS) or "model"
+    text, value, context = error["msg"].removeprefix("Value error, "), error["input"], error.get("ctx", {})
+    said = f"--set {where}: {text[0].lower()}{text[1:]}"
+    if isinstance(context.get("error"), WrongNumbers):
+        for name, (number, expected) in context["error"].wrong.items():
+            yield Mistake(f"{where}.{name}", said, f"got {number!r}, expected {expected}")
+    elif error["type"] == "value_error":
+        yield Mistake(where, said, text)
+    else:
+        limits = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in context.items()}
+        expected = _EXPECTED[error["type"]].format(**limits) if error["type"] in _EXPECTED else text
+        choices = re.findall("'([^']+)'", context.get("expected", ""))
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        got = "" if isinstance(value, dict) else f", got {value!r}"
+        yield Mistake(where, said + got, f"got {show(value)}, expected {expected}{hint}")

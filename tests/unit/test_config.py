@@ -1,0 +1,415 @@
+"""Run files: what is written is read back, and every mistake is told with its line."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from regard.errors import UserError
+from regard.layers.scores import SCORES
+from regard.models.build import PRESETS, SETTINGS, ModelSettings
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+from regard.training import config
+from regard.training.config import parse_config, read_config, save_config, write_config
+from regard.training.settings import DEMO, DataSettings, RunSettings, TrainSettings, leaves, override
+
+EVERY_KIND = {**PRESETS, **{kind: settings() for kind, settings in SETTINGS.items()}}
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        parse_config(text, "run.yaml")
+    return str(caught.value).splitlines()
+
+
+# --- there and back ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_every_kind_is_read_back(kind: str) -> None:
+    settings = RunSettings(model=EVERY_KIND[kind])
+    text = write_config(settings, {})
+    assert parse_config(text, "run.yaml") == settings
+    assert parse_config(f"model:\n  kind: {kind}\n", "run.yaml") == settings
+    assert override(RunSettings(), [f"model.kind={kind}"]) == settings
+
+
+def words_of(cls: type, name: str) -> st.SearchStrategy[Any]:
+    hint = get_type_hints(cls)[name]
+    return st.sampled_from(get_args(hint)) if get_origin(hint) is Literal else st.booleans()
+
+
+def some_of(cls: type, *names: str, **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Instances of a settings class; what its cross-field checks refuse is left out."""
+
+    def made(values: dict[str, Any]) -> Any:
+        try:
+            return cls(**values)
+        except ValueError:
+            return None
+
+    fields = {**{name: words_of(cls, name) for name in names}, **others}
+    return st.fixed_dictionaries({}, optional=fields).map(made).filter(lambda one: one is not None)
+
+
+SHARES = st.floats(0, 1, exclude_max=True)
+SIZES = st.integers(1, 10**6)
+NUMBERS = st.floats(0, exclude_min=True, allow_infinity=False)
+NAMES = st.lists(st.text(), max_size=2).map(tuple)
+DATA = some_of(
+    DataSettings,
+    *("source_unit", "target_unit", "shared"),
+    files=NAMES,
+    held_out_files=NAMES,
+    source_columns=NAMES,
+    target_column=st.text(),
+    vocabulary=st.integers(300),
+    subword_dropout=SHARES,
+    held_out=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    max_length=SIZES,
+)
+TRAIN = some_of(
+    TrainSettings,
+    *("schedule", "metric"),
+    steps=SIZES,
+    learning_rate=NUMBERS,
+    clip=NUMBERS,
+    weight_decay=NUMBERS,
+    warmup=SHARES,
+    ema=SHARES,
+    average=SIZES,
+    patience=st.integers(0, 3),
+    validate_every=st.integers(0, 3),
+)
+RNN = some_of(
+    RnnSettings,
+    *("cell", "bidirectional", "decoder", "input_feeding", "readout", "bridge", "every_step", "choice", "beyond"),
+    width=SIZES,
+    encoder_width=st.none() | SIZES,
+    score=st.sampled_from(list(SCORES)),
+    dropout=SHARES,
+)
+TRANSFORMERS = some_of(
+    TransformerSettings,
+    *("activation", "norm", "order", "embedding_norm", "positions", "join", "layout", "tie"),
+    width=st.sampled_from([96, 120]),
+    heads=st.sampled_from([2, 3, 4, 6]),
+    kv_heads=st.none() | st.just(2),
+    window=st.none() | SIZES,
+    norm_eps=NUMBERS,
+)
+MODELS = RNN | TRANSFORMERS | st.sampled_from(list(EVERY_KIND.values()))
+
+
+@given(DATA, MODELS, TRAIN, st.integers(0, 2**31 - 1), st.text())
+@example(
+    DataSettings(files=("null", "- é\u2028\x85\ufeff\x00😀 # \"'\\")), DEMO.model, DEMO.train, 1, "two\nlines # of reasons"
+)
+@example(DataSettings(source_columns=("1", "true"), target_column=" 2020-01-01 "), DEMO.model, DEMO.train, 1, "")
+def test_what_is_written_is_read_back(
+    data: DataSettings, model: ModelSettings, train: TrainSettings, seed: int, reason: str
+) -> None:
+    if getattr(model, "tie", "") == "all":
+        data = replace(data, source_unit=data.target_unit, shared=True)
+    settings = RunSettings(seed=seed, data=data, model=model, train=train)
+    text = write_config(settings, {"train.steps": reason, "seed": reason})
+    assert parse_config(text, "run.yaml") == settings
+    assert len(text.splitlines()) == 1 + len(list(leaves(asdict(settings)))) + 2 * 3  # a blank line and a name per section
+
+
+def test_every_setting_has_a_line_with_its_reason_or_its_meaning() -> None:
+    for model in EVERY_KIND.values():
+        settings = RunSettings(model=model)
+        lines = write_config(settings, {"train.steps": "twenty times\nthrough the data"}).split("\n")
+        found = [line for line in lines[1:] if line and not line.endswith(":")]
+        assert len(found) == len(list(leaves(asdict(settings))))
+        assert all(len(line.split("  # ")[1]) > 5 for line in found)
+        assert [line.split("#")[1] for line in found if line.startswith("  steps:")] == [" twenty times through the data"]
+    schedule = next(line for line in lines if line.startswith("  schedule:"))
+    assert schedule.endswith("linear and cosine reach 0 at the end of the run. One of linear, inverse_sqrt, cosine, constant.")
+
+
+def test_without_its_source_it_writes_fewer_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(cls: type) -> str:
+        raise OSError("source code not available")
+
+    monkeypatch.setattr("inspect.getsource", missing)
+    monkeypatch.setattr(config, "_texts", config._texts.__wrapped__)  # without what it remembers
+    text = write_config(DEMO, {"seed": "drawn"})
+    assert parse_config(text, "run.yaml") == DEMO
+    assert re.search(r"^seed: 1 +# drawn$", text, re.MULTILINE)
+    assert re.search(r"^  steps: 3200$", text, re.MULTILINE)
+
+
+def test_other_readers_of_yaml_agree() -> None:
+    """The text is plain YAML: a full parser constructs the same values."""
+    settings = replace(DEMO, data=replace(DEMO.data, files=("a b.tsv", "c/d.tsv"), source_columns=(), target_column=""))
+    constructed = YAML(typ="safe", pure=True).load(write_config(settings, {}))
+    expected = asdict(settings)
+    expected["data"] = {key: list(value) if isinstance(value, tuple) else value for key, value in expected["data"].items()}
+    assert constructed == expected
+
+
+def test_files_are_written_whole_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.run" / "run.yaml"
+    save_config(path, DEMO, {"seed": "drawn"})
+    save_config(path, replace(DEMO, seed=7), {})
+    assert read_config(path) == replace(DEMO, seed=7)
+    assert [one.name for one in path.parent.iterdir()] == ["run.yaml"]
+    path.write_bytes(b"\xef\xbb\xbfseed: 5\r\ntrain:\r\n  steps: 9\r\n")  # as Windows editors have it
+    assert read_config(path) == RunSettings(seed=5, train=TrainSettings(steps=9))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.yaml"
+    save_config(path, DEMO, {})
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save_config(path, replace(DEMO, seed=7), {})
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("run.yaml", before)]
+
+
+def test_what_is_left_out_keeps_its_default() -> None:
+    assert parse_config("seed: 1\n", "run.yaml") == RunSettings()
+    assert parse_config("train:\nmodel: ~\ndata: {}\n", "run.yaml") == RunSettings()
+    assert parse_config("train.steps: 5\nmodel:\n  kind: tiny\n  width: 64\n", "run.yaml") == RunSettings(
+        model=replace(PRESETS["tiny"], width=64), train=TrainSettings(steps=5)
+    )
+
+
+def test_texts_need_no_quotes() -> None:
+    text = 'data:\n  files: no\n  source_columns: [2, 1e3, "a, b", 2020-01-01, "\\ud83d\\ude00"]\n  target_column: 1\n'
+    data = parse_config(text, "run.yaml").data
+    assert (data.files, data.target_column) == (("no",), "1")
+    assert data.source_columns == ("2", "1e3", "a, b", "2020-01-01", "😀")
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------------------
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = """
+seed: -1
+seed: 2
+data: 5
+trian:
+  steps: 3
+steps: 4
+model:
+  kind: transformer
+  heads: 0
+  kv_heads: -2
+  norm_eps: .nan
+  score: aditive
+  cell: gru
+train:
+  stepz: 3
+  width: 3
+  steps: 1e3
+  clip: "1"
+  warmup: 1.5
+  learning_rate: .inf
+  schedule: lineer
+  metric: [loss]
+  keep:
+  ema: true
+? [1, 2]
+: 3
+"""
+    assert mistakes(text) == [
+        "run.yaml:2: seed: got -1, expected 0 or more",
+        "run.yaml:3: seed: got it a second time, expected it once; the first is in line 2",
+        "run.yaml:4: data: got 5, expected the settings of this section below it",
+        'run.yaml:5: trian: got an unknown setting; did you mean "train"?',
+        'run.yaml:7: steps: got an unknown setting; did you mean "train.steps"?',
+        "run.yaml:10: model.heads: got 0, expected 1 or more",
+        "run.yaml:11: model.kv_heads: got -2, expected 1 or more",
+        "run.yaml:12: model.norm_eps: got nan, expected a finite number",
+        "run.yaml:13: model.score: there is no score 'aditive'; expected one of dot, scaled_dot, general, additive, location, "
+        "cosine, distance, or one of your own, which comes along as "
+        'scores={"aditive": …}, or with --score file.py:Class; did you mean "additive"?',
+        "run.yaml:14: model.cell: got an unknown setting of the kind transformer, expected one of "
+        + ", ".join(asdict(TransformerSettings())),
+        'run.yaml:16: train.stepz: got an unknown setting; did you mean "steps"?',
+        'run.yaml:17: train.width: got an unknown setting; did you mean "model.width"?',
+        "run.yaml:18: train.steps: got 1000.0, expected a whole number",
+        "run.yaml:19: train.clip: got '1', expected a number",
+        "run.yaml:20: train.warmup: got 1.5, expected 1 at most",
+        "run.yaml:21: train.learning_rate: got inf, expected a finite number",
+        "run.yaml:22: train.schedule: got 'lineer', expected one of 'linear', 'inverse_sqrt', 'cosine' or 'constant'; "
+        'did you mean "linear"?',
+        "run.yaml:23: train.metric: got a list, expected one of 'loss', 'symbol_error_rate', 'word_error_rate' or 'bleu'",
+        "run.yaml:24: train.keep: got nothing, expected a whole number",
+        "run.yaml:25: train.ema: got true, expected a number",
+        "run.yaml:26: ?: got a list as a name, expected the name of a setting",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("seed: 2147483648\n", "1: seed: got 2147483648, expected less than 2147483648"),
+        ("train: {learning_rate: 0}\n", "1: train.learning_rate: got 0, expected more than 0"),
+        ("data:\n  files: {a: b}\n", "2: data.files: got a mapping, expected a list, such as [one, two]"),
+        ("data:\n  files: [[a], b]\n", "2: data.files: got a list, expected a text"),
+        ("data:\n  files: [{a: b}]\n", "2: data.files: got a mapping, expected a text"),
+        ("data:\n  target_column: ~\n", "2: data.target_column: got nothing, expected a text"),
+        ("data:\n  shared: yes\n", "2: data.shared: got 'yes', expected true or false"),
+        ("train:\n  steps: !!int many\n", "2: train.steps: got 'many', expected a whole number"),
+        (
+            "train.steps: 3\ntrain:\n  steps: 4\n",
+            "3: train.steps: got it a second time, expected it once; the first is in line 1",
+        ),
+        ("data:\n  source: symbols\n", '2: data.source: got an unknown setting; did you mean "source_unit"?'),
+        ('"a\\nb": 1\n', r"1: 'a\nb': got an unknown setting, expected one of seed, data, model, train"),
+        ("loud: true\n", "1: loud: got an unknown setting, expected one of seed, data, model, train"),
+        (
+            "model:\n  heads: 2\nseed: 2\n",
+            "2: model.heads: got an unknown setting of the kind rnn, expected one of kind, width,",
+        ),
+        (
+            "model:\n  kind: tinny\n  heads: 2\n",
+            "2: model.kind: got 'tinny', expected one of rnn, rnn_lm, transformer, decoder_o",
+        ),
+        ("model:\n  kind: [tiny]\n", "2: model.kind: got \"['tiny']\", expected one of rnn"),
+        ("seed: 2\nmodel:\n  width: 31\n", "2: model: width 31 does not split into two directions; make it even"),
+        (
+            "model:\n  kind: tiny\n  tie: all\n",
+            "1: model: tie=all wants one vocabulary for both sides; set data.shared=true, or",
+        ),
+        ("seed: 2\ntrain:\n  patience: 3\n", "2: train: patience is 3 validations, but validate_every is 0, so there are none"),
+        ("data:\n  files: [a, b, c]\n", "1: data: files names 3 files, expected one file of pairs or two parallel ones"),
+        ("data: {held_out_files: [a, b, c]}\n", "1: data: held_out_files names 3 files, expected one file of pairs or two"),
+        (
+            "data: {files: [a, b], target_column: 1}\n",
+            "1: data: source_columns and target_column choose columns of one file, but",
+        ),
+        (
+            "data: {source_columns: [a, b], target_column: b}\n",
+            "1: data: column 'b' is both source and target; leave it out of",
+        ),
+        ("data: {shared: true, source_unit: symbols}\n", "1: data: shared=true wants one unit, but source_unit is symbols and"),
+        (
+            "data: {subword_dropout: 0.1}\n",
+            "1: data: subword_dropout is 0.1, but only the unit bpe has merges to leave out, and",
+        ),
+        ("", '1: got an empty file, expected settings, such as "seed: 7"; write one "key: value" on a line'),
+        ("# nothing yet\n", "1: got an empty file"),
+        ("\n- seed\n- train\n", '2: got a list, expected settings by name; write one "key: value" on a line'),
+        ("seed:7\n", "1: got a text, expected settings by name; write"),
+        (
+            "train:\n  steps: 3\n seed: 7\n",
+            "3: this is not YAML: while parsing a block mapping, expected <block end>, but found",
+        ),
+        (
+            "seed: 7\ntrain: {steps: 3\n",
+            "3: this is not YAML: while parsing a flow mapping, expected ',' or '}', but got '<stre",
+        ),
+        ("seed: 7\n\nscore: \x07\n", "3: this is not YAML: special characters are not allowed; write"),
+        ("seed: *7\n", "1: this is not YAML: found undefined alias '7'"),
+        (
+            "seed: 7\n---\nseed: 8\n",
+            "2: this is not YAML: expected a single document in the stream, but found another document",
+        ),
+        ("[" * 1000, "1: this is not YAML: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, expected: str) -> None:
+    (found,) = mistakes(text)
+    assert found.startswith(f"run.yaml:{expected}")
+
+
+def test_tabs_are_named() -> None:
+    """All that stand before a line's first word; within a text they do no harm."""
+    words = "got a tab, expected spaces"
+    assert mistakes("train:\n\tsteps: 3\n  clip: 2\n  \tkeep: 2\n") == [f"run.yaml:2: {words}", f"run.yaml:4: {words}"]
+    assert mistakes("seed: 7\n\ntrain: {}\t# none\n") == [f"run.yaml:3: {words}"]
+    assert parse_config('data:\n  target_column: "a\tb"\n', "run.yaml").data.target_column == "a\tb"
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes("seed: 7\n# déjà vu\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"run\.yaml:2: byte 0xe9 at place 4 is not UTF-8; convert the text first"):
+        read_config(tmp_path / "run.yaml")
+    with pytest.raises(UserError, match=r"nowhere\.yaml: no such file"):
+        read_config(tmp_path / "nowhere.yaml")
+
+
+def test_a_score_of_ones_own_is_known_by_its_name() -> None:
+    settings = parse_config("model:\n  score: manhattan\n", "run.yaml", {"manhattan"})
+    assert override(settings, ["seed=2"], {"manhattan"}).model == RnnSettings(score="manhattan")
+
+
+def broken_lines() -> Iterator[str]:
+    yield from write_config(DEMO, {}).splitlines()
+    yield from (
+        "\tx: 1",
+        "- a",
+        "model: &a",
+        "x: *a",
+        "'",
+        "? []",
+        "%YAML 1.1",
+        "---",
+        "<<: {a: 1}",
+        "steps: !!float x",
+        "{",
+        "]: [",
+    )
+
+
+@given(st.lists(st.sampled_from(sorted(set(broken_lines()))) | st.text(max_size=9), max_size=20).map("\n".join))
+@example("%YAML 1.3\n---\na: 1")
+@example("model: &a [*a]")
+@example("seed: " + "9" * 5000)
+def test_no_text_is_too_strange(text: str) -> None:
+    """It gives settings, or mistakes with a name and a line; never anything else."""
+    try:
+        assert isinstance(parse_config(text, "run.yaml"), RunSettings)
+    except UserError as error:
+        told = str(error).split("\n")
+        assert all(re.match(r"run\.yaml:\d+: ", line) for line in told), told
+
+
+# --- the command line says the same ------------------------------------------------------------------------------------------
+
+
+def test_lists_are_set_with_commas() -> None:
+    changed = override(RunSettings(), ["data.files=a.tsv,b.tsv", "data.held_out_files=c.tsv"])
+    assert (changed.data.files, changed.data.held_out_files) == (("a.tsv", "b.tsv"), ("c.tsv",))
+    assert override(changed, ["data.files="]).data.files == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["width=3"], r"--set width=3: there is no setting 'width'; did you mean \"model.width\"\?$"),
+        (["train.patience=3"], r"--set train: patience is 3 validations, but validate_every is 0"),
+        (
+            ["model.kind=tiny", "model.tie=all"],
+            r"--set model: tie=all wants one vocabulary for both sides; set data.shared=true",
+        ),
+        (
+            ["model.width=0", "model.embedding=-1"],
+            r"^--set model: width is 0, expected 1 or more; embedding is -1, expected 1 or more$",
+        ),
+        (["train.learning_rate=inf"], r"--set train.learning_rate: input should be a finite number, got 'inf'"),
+        (["model.score=aditive", "seed=x"], r"--set seed: .*got 'x'; --set model.score=aditive: there is no score 'aditive'"),
+        (["data.vocabulary=299"], r"--set data.vocabulary: input should be greater than or equal to 300, got '299'"),
+    ],
+)
+def test_changes_are_explained(changes: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        override(RunSettings(), changes)
