@@ -1,15 +1,38 @@
-"""Pairs of texts from a file. Nothing is dropped without being counted."""
+"""Pairs of texts from files, and which of them are held out. Nothing is dropped without being counted.
+
+`stream_pairs` reads without end in sight; `read_pairs` keeps what is small enough to be kept.
+"""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.data.files import TWO_COLUMNS, Columns, decode_lines, read_lines, read_rows, shorten
 from regard.errors import UserError
+
+__all__ = [
+    "Columns",
+    "Corpus",
+    "Counts",
+    "Pair",
+    "decode_lines",
+    "hold_out",
+    "is_held_out",
+    "join_columns",
+    "place_of",
+    "read_lines",
+    "read_pairs",
+    "shorten",
+    "stream_pairs",
+]
 
 
 class Pair(NamedTuple):
@@ -17,69 +40,225 @@ class Pair(NamedTuple):
     target: str
 
 
+class Repeats(NamedTuple):
+    """pairs: how many occur again. sources: how many are distinct. several: how many of these have more than one target."""
+
+    pairs: int
+    sources: int
+    several: int
+
+
+class Hashes:
+    """What was seen, in 8 bytes per pair: 44 bits of the source (12 of them say in which bucket) and 32 of the target."""
+
+    def __init__(self) -> None:
+        self._buckets: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
+
+    def add(self, source: int, target: str) -> None:
+        own = int.from_bytes(blake2b(target.encode(), digest_size=4).digest())
+        self._buckets[source & 4095].append((source >> 12 & 0xFFFFFFFF) << 32 | own)
+
+    def repeats(self) -> Repeats:
+        pairs = sources = several = 0
+        for bucket in self._buckets.values():
+            distinct = set(bucket)
+            targets = Counter(number >> 32 for number in distinct)
+            pairs += len(bucket) - len(distinct)
+            sources += len(targets)
+            several += sum(count > 1 for count in targets.values())
+        return Repeats(pairs, sources, several)
+
+    def shared_sources(self, other: Hashes) -> int:
+        both = self._buckets.keys() & other._buckets.keys()
+        return sum(
+            len({number >> 32 for number in self._buckets[at]} & {number >> 32 for number in other._buckets[at]}) for at in both
+        )
+
+
+@dataclass
+class Counts:
+    """What was met while reading; complete when the stream has ended.
+
+    lines: all of them, with blank ones and the header.
+    empty: left out because a side was empty.   too_long: left out; too_long_at: the numbers of the first few lines.
+    with_breaks: texts in which tabs or line breaks became spaces.   notes: what was guessed about the file.
+    lowest, highest: the first and the last `place_of` a source.
+    """
+
+    name: str = ""
+    lines: int = 0
+    pairs: int = 0
+    empty: int = 0
+    too_long: int = 0
+    too_long_at: list[int] = field(default_factory=list)
+    max_length: int | None = None
+    with_breaks: int = 0
+    notes: list[str] = field(default_factory=list)
+    hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
+    lowest: float = 1.0
+    highest: float = 0.0
+
+    def add(self, pair: Pair) -> None:
+        number = _number(pair.source)
+        self.hashes.add(number, pair.target)
+        place = number / 2**64
+        self.lowest, self.highest = min(self.lowest, place), max(self.highest, place)
+        self.pairs += 1
+
+    def border(self, share: float) -> float:
+        """For `is_held_out`: the share itself, unless one side would be empty; then the least change that leaves it a source.
+
+        For at most n pairs, ask for the share min(share, n / counts.pairs).
+        """
+        return _border(share, self.lowest, self.highest)
+
+    def say(self) -> str:
+        """For the console, in plain sentences; what did not happen is not mentioned."""
+        repeats = self.hashes.repeats()
+        places = ", ".join(map(str, self.too_long_at)) + (", …" if self.too_long > len(self.too_long_at) else "")
+        left_out = {
+            "because a side is empty": self.empty,
+            f"longer than {self.max_length or 0:,} characters (line {places})": self.too_long,
+        }
+        kept = {
+            "pairs that occur again": repeats.pairs,
+            "sources with several targets": repeats.several,
+            "texts in which tabs or line breaks became spaces": self.with_breaks,
+        }
+        sentences = [f"{self.name}: {self.pairs:,} pairs in {self.lines:,} lines"]
+        if any(left_out.values()):
+            sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
+        if any(kept.values()):
+            sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
+        sentences += [note[0].upper() + note[1:] for note in self.notes]
+        return ". ".join(sentences) + "."
+
+    def say_shared(self, held_out: Counts) -> str:
+        """How many held-out sources the training data holds too, as a sentence; nothing if there are none."""
+        shared = self.hashes.shared_sources(held_out.hashes)
+        if not shared:
+            return ""
+        total = held_out.hashes.repeats().sources
+        return (
+            f"{shared:,} of the {total:,} sources in {held_out.name} are in {self.name} too: "
+            "what is measured on them was seen in training."
+        )
+
+
 @dataclass(frozen=True)
 class Corpus:
-    """The pairs of one file, and how many of its lines could not be used because a side was empty."""
+    """All pairs of a file (or of two parallel ones), in memory."""
 
     name: str
     pairs: tuple[Pair, ...]
-    num_empty: int = 0
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def num_empty(self) -> int:
+        return self.counts.empty
 
 
-def read_pairs(path: Path) -> Corpus:
-    """Reads `source<TAB>target` lines (UTF-8, optionally .gz). A bad line is an error with its number."""
-    pairs, num_empty = [], 0
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            num_empty += 1
+def read_pairs(files: Path | Sequence[Path], columns: Columns = TWO_COLUMNS, max_length: int | None = None) -> Corpus:
+    """As `stream_pairs`, for what fits into memory."""
+    counts = Counts()
+    pairs = tuple(stream_pairs(files, columns, max_length, counts))
+    return Corpus(counts.name, pairs, counts)
+
+
+def stream_pairs(
+    files: Path | Sequence[Path], columns: Columns = TWO_COLUMNS, max_length: int | None = None, counts: Counts | None = None
+) -> Iterator[Pair]:
+    """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix tells the kind:
+
+    .csv            parted by comma, semicolon or tab, with quotes
+    .jsonl, .json   one object per line, {"source": …, "target": …} or {"translation": {"en": …, "de": …}}
+    any other       parted by tabs, without quotes; if not .tsv and without tabs, by |||, -> or as "IN: … OUT: …"
+
+    Columns are told by `columns`. White space around a text is cut off; tabs and line breaks inside become a space. Pairs with
+    an empty side, or one longer than `max_length` characters, are left out and counted; repeated ones are kept and counted.
+    """
+    files = [files] if isinstance(files, Path) else list(files)
+    counts = Counts() if counts is None else counts
+    counts.name = "+".join(path.name for path in files)
+    counts.max_length = max_length
+    for number, row in read_rows(files, columns, counts.notes):
+        counts.lines = number
+        cells = [_clean(cell, counts) for cell in row]
+        if not cells or not cells[0] or not cells[-1]:
+            counts.empty += 1
             continue
-        cells = line.split("\t")
-        if len(cells) != 2:
-            found = "no tab" if len(cells) == 1 else f"{len(cells) - 1} tabs"
-            raise UserError(f"{path}:{number}: expected source<TAB>target, found {found} in {shorten(line)!r}")
-        pair = Pair(*(cell.strip() for cell in cells))
-        if all(pair):
-            pairs.append(pair)
-        else:
-            num_empty += 1
-    if not pairs:
-        raise UserError(f"{path}: expected lines of source<TAB>target, found none in {num_empty} lines")
-    return Corpus(path.name, tuple(pairs), num_empty)
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, optionally .gz."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            yield from decode_lines(file, str(path))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """UTF-8 lines without their ends (LF or CRLF). Other bytes are an error with the number of the line."""
-    for number, raw in enumerate(raw_lines, start=1):
+        pair = Pair(join_columns(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
+        if max_length is not None and max(map(len, pair)) > max_length:
+            counts.too_long += 1
+            if len(counts.too_long_at) < 5:
+                counts.too_long_at.append(number)
+            continue
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            place = error.start + len(raw) - len(error.object)  # a byte order mark is not part of what was decoded
+            counts.add(pair)
+        except UnicodeEncodeError as error:
             raise UserError(
-                f"{name}:{number}: byte 0x{raw[place]:02x} at place {place + 1} is not UTF-8; "
-                "convert the text first, e.g. iconv -f latin1 -t utf-8"
+                f"{files[0]}:{number}: half a character (\\u{ord(error.object[error.start]):04x}) in {pair!a}; "
+                "expected whole ones: write the file again with the program that made it"
             ) from None
-        yield line.removesuffix("\n").removesuffix("\r")
+        yield pair
+    if not counts.pairs:
+        raise UserError(
+            f"{' and '.join(map(str, files))}: expected pairs of texts (lines of source<TAB>target), found none in "
+            f"{counts.lines:,} lines: {counts.empty:,} with an empty side, {counts.too_long:,} too long"
+        )
+
+
+def join_columns(cells: Sequence[str]) -> str:
+    """The first cell, then a tab and a symbol for every feature of the others: ("walk", "V;PST") is "walk<TAB>V<TAB>PST".
+
+    Features are parted by ; | or white space. A line that was joined already, split at its tabs, comes out the same.
+    """
+    first, *others = cells
+    features = [feature for cell in others for feature in re.split(r"[;|\s]+", cell) if feature]
+    return "\t".join((first.strip(), *features))
+
+
+def _clean(cell: str, counts: Counts) -> str:
+    cell = cell.strip()
+    if "\t" in cell or "\n" in cell or "\r" in cell:
+        counts.with_breaks += 1
+        return re.sub(r"[\t\n\r]+", " ", cell)
+    return cell
+
+
+# --- what is held out --------------------------------------------------------------------------------------------------------
+
+
+def _number(text: str) -> int:
+    """Evenly spread over 64 bits, the same on every machine."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+
+
+def place_of(source: str) -> float:
+    """Where a source stands from 0 to 1, by a hash of its text alone."""
+    return _number(source) / 2**64
+
+
+def is_held_out(source: str, border: float) -> bool:
+    """Depends on this source alone: it can be told on a stream, and stays when pairs are added. Get `border` from
+    `Counts.border`: it is the share that is wanted, unless there are so few sources that a side would be empty."""
+    return place_of(source) < border
 
 
 def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
-    """(training, held out). All pairs of one source stay on one side, and the choice depends on nothing but the sources."""
-    sources = sorted({pair.source for pair in pairs}, key=lambda source: hashlib.sha1(source.encode()).digest())
-    if len(sources) < 2:
-        raise UserError(f"found {len(sources)} distinct source, expected at least 2: one to learn from and one to hold out")
-    held = set(sources[: min(len(sources) - 1, max(1, round(share * len(sources))))])
-    return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
+    """(training, held out). All pairs of one source stay on one side; there is at least one source on each.
+
+    About `share` of the sources, not exactly: each is judged alone, by `is_held_out`.
+    """
+    places = array("d", (place_of(pair.source) for pair in pairs))
+    border = _border(share, min(places, default=1.0), max(places, default=0.0))
+    sides: tuple[list[Pair], list[Pair]] = ([], [])
+    for pair, place in zip(pairs, places, strict=True):
+        sides[place < border].append(pair)
+    return sides
 
 
-def shorten(text: str, width: int = 60) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _border(share: float, lowest: float, highest: float) -> float:
+    if lowest >= highest:
+        raise UserError("found fewer than 2 distinct sources, expected at least 2: one to learn from and one to hold out")
+    return min(max(share, math.nextafter(lowest, 1)), highest)

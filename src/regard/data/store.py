@@ -1,0 +1,197 @@
+"""Tokens on disk: encoded once, in one safetensors file, and read from there without being loaded.
+
+source_ids, target_ids            all tokens of a side, one sentence after the other, in the smallest integers that hold them
+source_offsets, target_offsets    int64, one more than there are examples: example i is ids[offsets[i]:offsets[i + 1]]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, NamedTuple, overload
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from regard.data.batch import Example
+from regard.errors import UserError
+
+_SIDES = ("source", "target")
+_FORMAT = {"regard.store": "1"}
+_DTYPES = {"B": "U8", "H": "U16", "i": "I32", "q": "I64"}
+"""Type codes of array and their names in safetensors, both little-endian."""
+_BUFFER = 1 << 16
+_AGAIN = "delete it; it is made again from the text"
+
+
+class Store(Sequence[Example]):
+    """Examples that stay on disk: the file is mapped into memory, and what is read may be dropped again by the system."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        self.path = path
+        self.metadata = dict(metadata)
+        self._ids = [tensors[f"{side}_ids"] for side in _SIDES]
+        self._offsets = [tensors[f"{side}_offsets"] for side in _SIDES]
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Checks that the file is whole. Whether it is the wanted one, its `metadata` tells."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file") from None
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} is damaged or no token store: {error}; {_AGAIN}") from None
+        if not _FORMAT.items() <= metadata.items():
+            raise UserError(
+                f"{path} is no token store of this version: expected {_FORMAT} in its header, got {metadata}; {_AGAIN}"
+            )
+        _check(path, tensors)
+        return cls(path, tensors, {key: value for key, value in metadata.items() if key not in _FORMAT})
+
+    def __len__(self) -> int:
+        return len(self._offsets[0]) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        where = range(len(self))[index]
+        if isinstance(where, range):
+            return [self[one] for one in where]
+        borders = (offsets[where : where + 2].tolist() for offsets in self._offsets)
+        return Example(*(ids[start:end].tolist() for ids, (start, end) in zip(self._ids, borders, strict=True)))
+
+    def sizes(self) -> tuple[Tensor, Tensor]:
+        """How many tokens each source and each target has, int64."""
+        source, target = (offsets.diff() for offsets in self._offsets)
+        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target)) < 0:
+            raise UserError(f"{self.path} is damaged: its offsets do not rise; {_AGAIN}")
+        return source, target
+
+
+def write_store(
+    path: Path, examples: Iterable[Example], source_size: int, target_size: int, metadata: Mapping[str, str] | None = None
+) -> int:
+    """Writes all examples, in one pass and in little memory, and returns how many. The file is there whole or not at all.
+
+    source_size, target_size: of the vocabularies. metadata: whatever tells whether this store is still the right one
+    (see `fingerprint`).
+    """
+    sizes = (source_size, target_size)
+    fresh = path.with_name(f".{path.name}-new-{secrets.token_hex(4)}")
+    try:
+        with ExitStack() as stack:
+
+            def part(name: str, code: str) -> _Part:
+                return _Part(name, code, stack.enter_context(tempfile.TemporaryFile(dir=path.parent, buffering=_BUFFER)))
+
+            ids = [part(f"{side}_ids", _code(size)) for side, size in zip(_SIDES, sizes, strict=True)]
+            offsets = [part(f"{side}_offsets", "q") for side in _SIDES]
+            count = _spill(examples, ids, offsets, sizes)
+            with open(fresh, "xb") as file:
+                _assemble(file, [*ids, *offsets], {**(metadata or {}), **_FORMAT})
+                file.flush()
+                os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another place, or make room") from None
+    finally:
+        fresh.unlink(missing_ok=True)
+    return count
+
+
+def fingerprint(*parts: Path | str) -> str:
+    """Changes when a file's content (Path) or a text (str: settings, a tokenizer's JSON) changes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            one = hashlib.sha256(part.encode())
+        else:
+            with open(part, "rb") as file:
+                one = hashlib.file_digest(file, "sha256")
+        digest.update(one.digest())
+    return digest.hexdigest()
+
+
+class _Part(NamedTuple):
+    """One tensor on its way into the file."""
+
+    name: str
+    code: str
+    file: IO[bytes]
+
+    def write(self, numbers: Iterable[int]) -> None:
+        self.file.write(array(self.code, numbers).tobytes())
+
+
+def _code(size: int) -> str:
+    """The smallest integers that tell so many ids apart."""
+    return "B" if size <= 1 << 8 else "H" if size <= 1 << 16 else "i"
+
+
+def _spill(examples: Iterable[Example], ids: Sequence[_Part], offsets: Sequence[_Part], sizes: Sequence[int]) -> int:
+    ends = [0, 0]
+    count = 0
+    for part in offsets:
+        part.write((0,))
+    for count, example in enumerate(examples, start=1):
+        for at, tokens in enumerate(example):
+            if tokens and not 0 <= min(tokens) <= max(tokens) < sizes[at]:
+                raise ValueError(
+                    f"example {count - 1} has {_SIDES[at]} ids from {min(tokens)} to {max(tokens)}, but the vocabulary has "
+                    f"{sizes[at]:,} entries; was the text encoded with another tokenizer?"
+                )
+            ends[at] += len(tokens)
+            ids[at].write(tokens)
+            offsets[at].write((ends[at],))
+    return count
+
+
+def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, str]) -> None:
+    """The header of safetensors (its length, then JSON, filled up to a multiple of 8), then the numbers, the widest first, so
+    that each stands at a multiple of its width."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    order = sorted(parts, key=lambda part: -array(part.code).itemsize)
+    start = 0
+    for part in order:
+        end = start + part.file.tell()
+        shape = [(end - start) // array(part.code).itemsize]
+        header[part.name] = {"dtype": _DTYPES[part.code], "shape": shape, "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for part in order:
+        part.file.seek(0)
+        shutil.copyfileobj(part.file, file, _BUFFER)
+
+
+def _check(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    wanted = {f"{side}_{what}" for side in _SIDES for what in ("ids", "offsets")}
+    if wanted != tensors.keys():
+        raise UserError(
+            f"{path} is damaged: expected {', '.join(sorted(wanted))}, found {', '.join(sorted(tensors))}; {_AGAIN}"
+        )
+    lengths = set()
+    for side in _SIDES:
+        ids, offsets = tensors[f"{side}_ids"], tensors[f"{side}_offsets"]
+        lengths.add(len(offsets))
+        if offsets.dtype != torch.int64 or not len(offsets) or [int(offsets[0]), int(offsets[-1])] != [0, len(ids)]:
+            raise UserError(f"{path} is damaged: the {side} offsets do not fit {len(ids):,} ids; {_AGAIN}")
+    if len(lengths) > 1:
+        raise UserError(
+            f"{path} is damaged: {' and '.join(map(str, sorted(lengths)))} offsets, expected equally many; {_AGAIN}"
+        )
