@@ -1,0 +1,37 @@
+"""Byte-level tokens: the 256 letters that stand for bytes in a tokenizer.json, and text that is cut between bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_OTHERS = sorted(set(range(256)).difference(_PRINTABLE))
+LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + place) for place, byte in enumerate(_OTHERS)}
+"""GPT-2's table, which the library uses: a byte that prints stands for itself, the rest follows from U+0100."""
+
+_BYTES = {letter: byte for byte, letter in LETTERS.items()}
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+def spell(text: str) -> str:
+    """A text as it is spelt in the vocabulary: " é" becomes "ĠÃ©"."""
+    return "".join(map(LETTERS.__getitem__, text.encode()))
+
+
+def to_bytes(token: str) -> bytes:
+    """What a token of the vocabulary stands for."""
+    return bytes(map(_BYTES.__getitem__, token))
+
+
+def readable(parts: Iterable[bytes]) -> list[str]:
+    """One text for each part. A character that is split over several belongs to the one with its first byte, so that the texts
+    joined are the whole; the other parts may be empty. Bytes that are no text at all become U+FFFD.
+    """
+    moved: list[bytes] = []
+    for part in parts:
+        rest = part.lstrip(_CONTINUATION) if moved else part
+        if len(rest) < len(part):
+            home = next((place for place in range(len(moved) - 1, 0, -1) if moved[place]), 0)
+            moved[home] += part[: len(part) - len(rest)]
+        moved.append(rest)
+    return [part.decode(errors="replace") for part in moved]
