@@ -19,13 +19,31 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.data.batch import encode_pairs, endless_batches
 from regard.data.dictionary import pronunciations
-from regard.data.tokenizers.codec import Codec
 from regard.models.build import build
+from regard.training.learner import Learner
 from regard.training.loop import Update, train
+from regard.training.material import in_memory
 from regard.training.run import run
 from regard.training.settings import DEMO
+
+CPU = torch.device("cpu")
+
+
+class Count:
+    """A supervisor that only counts."""
+
+    num_targets = 0
+
+    def record(self, update: Update) -> None:
+        self.num_targets += update.num_targets
+
+    def validate(self) -> float:
+        return 0.0
+
+    def keep(self) -> None: ...
+
+    def checkpoint(self) -> None: ...
 
 
 def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
@@ -41,16 +59,14 @@ def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
 
 def training_pace(num_updates: int = 200) -> tuple[float, float]:
     """(target tokens per second, matrix-product FLOPs per target token with padding), both of the demo's own training loop."""
-    pairs, units = pronunciations("train"), (DEMO.data.source, DEMO.data.target)
-    source, target = (Codec.learn([pair[side] for pair in pairs], unit) for side, unit in enumerate(units))
-    examples = encode_pairs(pairs, source, target)
-    model, settings = build(DEMO.model, len(source), len(target)), replace(DEMO.train, steps=num_updates)
+    material = in_memory("cmudict", pronunciations("train"), [], DEMO.data)
+    model, settings = build(DEMO.model, *map(len, material.codecs)), replace(DEMO.train, steps=num_updates)
+    batches = material.batches(settings, subword_dropout=0.0, seed=1)
 
     def train_once() -> int:
-        updates: list[Update] = []
-        batches = endless_batches(examples, batch_tokens=settings.batch_tokens, seed=1)
-        train(model, batches, settings, seed=1, record=updates.append)
-        return sum(update.num_targets for update in updates)
+        count = Count()
+        train(Learner(model, settings), batches, settings, seed=1, supervisor=count)
+        return count.num_targets
 
     train_once()  # warm
     began = time.perf_counter()
@@ -73,7 +89,7 @@ def main(seeds: list[int]) -> None:
     training, dev = pronunciations("train"), pronunciations("dev")
     for seed in seeds:
         began = time.perf_counter()
-        trained = run("cmudict-dev", training, dev, replace(DEMO, seed=seed), Console(quiet=True), torch.device("cpu"))
+        trained = run(in_memory("cmudict-dev", training, dev, DEMO.data), replace(DEMO, seed=seed), Console(quiet=True), CPU)
         seconds = time.perf_counter() - began
         lines.append(
             f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, word error rate {trained.rates.word:.2%}, "

@@ -43,7 +43,7 @@ class Translator:
         for event in self._engine().generate(sources, search):
             if event.hypotheses:
                 index = order[event.sentence]
-                results[index] = self._result(texts[index], encoded[index], event.hypotheses)
+                results[index] = self._result(texts[index], event.hypotheses)
         return [results[index] for index in range(len(texts))]
 
     def _engine(self) -> Engine:
@@ -51,19 +51,19 @@ class Translator:
 
     def _nothing(self, text: str) -> Result:
         """A text without a token stays empty; no model is asked."""
-        return self._result(text, [], (Hypothesis((), log_prob=0.0, rank_score=0.0, finished=True),))
+        return self._result(text, (Hypothesis((), log_prob=0.0, rank_score=0.0, finished=True),))
 
-    def _result(self, text: str, source_ids: list[int], hypotheses: tuple[Hypothesis, ...]) -> Result:
-        best, pieces = hypotheses[0], self.source.pieces(text)
+    def _result(self, text: str, hypotheses: tuple[Hypothesis, ...]) -> Result:
+        best = hypotheses[0]
         return Result(
             text=self.target.decode(best.ids),
             tokens=self.target.tokens(best.ids),
-            source_tokens=pieces,
+            source_tokens=self.source.pieces(text),
             log_prob=best.log_prob,
             rank_score=best.rank_score,
             finished=best.finished,
             n_best=tuple((self.target.decode(one.ids), one.log_prob) for one in hypotheses),
-            unknown=tuple(piece for piece, number in zip(pieces, source_ids, strict=True) if number == UNK),
+            unknown=self.source.unknown(text),
             map_attention=partial(self._attention, text, best),
         )
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -32,7 +31,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
         "import sys\nsys.argv = ['regard', '--help']\nimport regard\nfrom regard.cli.main import app\n"
         "try: app()\nexcept SystemExit: pass\n"
     )
-    heavy = ("torch", "numpy", "tokenizers", "pydantic", "matplotlib")
+    heavy = ("torch", "numpy", "tokenizers", "pydantic", "ruamel", "ruamel.yaml", "matplotlib")
     code += f"print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Train, look inside, and ship" in done.stdout
@@ -41,27 +40,6 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
 
 def test_version(regard_command: Run) -> None:
     assert regard_command("--version").stdout == f"regard {version('regard')}\n"
-
-
-def test_interrupted_training_says_so_and_leaves_nothing(workplace: Path) -> None:
-    command = [sys.executable, "-u", "-m", "regard", "train", "pairs.tsv", "--out", "stopped", "--threads", "1"]
-    process = subprocess.Popen(
-        command,
-        cwd=workplace,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background of a script it is ignored
-    )
-    assert process.stdout is not None
-    before = sorted(workplace.iterdir())
-    while "update" not in process.stdout.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert stderr == "regard: interrupted; nothing was saved\n"
-    assert process.returncode == 1
-    assert sorted(workplace.iterdir()) == before
 
 
 def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
@@ -95,11 +73,11 @@ def model(workplace: Path, regard_command: Run) -> Path:
     settings = [part for setting in ("train.steps=60", "seed=7", "model.kind=transformer") for part in ("--set", setting)]
     done = regard_command("train", "pairs.tsv", "--out", "mine", "--threads", "1", *settings, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert "pairs.tsv: 2 lines left out because a side is empty" in done.stdout
+    assert "Left out: 2 because a side is empty." in done.stdout
     assert "model.kind=transformer model.width=128" in done.stdout
     assert "train.steps=60" in done.stdout
     assert "target symbols" in done.stdout
-    assert re.search(r"held out: symbol error rate \d.* of 60 outputs are not quite right", done.stdout)
+    assert re.search(r"held out: symbol error rate \d.* of 67 outputs are not quite right", done.stdout)
     assert done.stdout.endswith("saved in mine; next: regard translate mine < texts.txt\n")
     return workplace / "mine"
 
@@ -117,6 +95,51 @@ def test_a_model_folder_says_where_it_comes_from(model: Path) -> None:
         "model.safetensors",
         "source.tokenizer.json",
         "target.tokenizer.json",
+    ]
+
+
+def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, regard_command: Run) -> None:
+    """The same weights; what is changed by options is changed in the file of the new run, with the reason."""
+    written = (workplace / "mine.run" / "run.yaml").read_text()
+    assert re.search(r"\n  files: \[pairs.tsv\] +# What to learn from", written)
+    assert re.search(r"\n  target_unit: symbols +# 1,[\d,]+ of 1,[\d,]+ lines have several symbols", written)
+    assert re.search(r"\n  steps: 60 +# given with --set\n", written)
+    done = regard_command("train", "mine.run/run.yaml", "--out", "repeated", "--threads", "1", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert "settings, from mine.run/run.yaml; change any with --set:\n  seed=7\n  data.files=pairs.tsv" in done.stdout
+    assert "pairs.tsv: 2 lines left out because a side is empty" in done.stdout
+    first, second = (json.loads((workplace / name / "config.json").read_text()) for name in ("mine", "repeated"))
+    assert "weights:" in first["training"]["signature"]
+    assert first == second
+
+    (workplace / "few.tsv").write_text("cat\tK AE T\ndog\tD AO G\n" + 400 * "a" + "\tB\n")
+    changed = ["--held-out", "few.tsv", "--set", "train.steps=2", "--set", "data.max_length=300", "--out", "changed"]
+    done = regard_command("train", "repeated.run/run.yaml", *changed, "--threads", "1", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert "few.tsv: 1 pairs left out because a side is longer than 300 characters" in done.stdout
+    assert "of 2 outputs are not quite right" in done.stdout
+    kept = workplace / "changed.run" / "run.yaml"
+    assert "  held_out_files: [few.tsv]" in kept.read_text()
+    mine = kept.read_text().replace("# given with --set", "# because I say so")
+    kept.write_text(mine)
+    again = regard_command("train", kept, "--out", "changed", "--overwrite", "--threads", "1", cwd=workplace)
+    assert again.returncode == 0, again.stderr
+    assert kept.read_text() == mine  # nothing was changed, so the file stays as its owner left it
+
+
+def test_five_mistakes_in_a_run_file_are_five_lines(tmp_path: Path, regard_command: Run) -> None:
+    (tmp_path / "run.yaml").write_text(
+        "seed: one\n\ndata:\n  held_out: 2\n\nmodel:\n  kind: transformer\n  heads: 3\n\n"
+        "train:\n  stepz: 3\n  steps: 3\n  steps: 4\n"
+    )
+    done = regard_command("train", "run.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "regard: run.yaml:1: seed: got 'one', expected a whole number",
+        "run.yaml:4: data.held_out: got 2, expected less than 1",
+        "run.yaml:6: model: width 128 does not split into 3 heads; try width=132, or give key_dim",
+        'run.yaml:11: train.stepz: got an unknown setting; did you mean "steps"?',
+        "run.yaml:13: train.steps: got it a second time, expected it once; the first is in line 12",
     ]
 
 
@@ -202,6 +225,18 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["train", "pairs.tsv", "--score", "broken.py:Own"], r"regard: --score broken.py:Own: broken.py does not run: ZeroDiv"),
         (["train", "pairs.tsv", "--freeze"], r"regard: --freeze keeps an encoder as it is, but there is none; say which with"),
         (["train", "pairs.tsv", "--encoder-from", "nowhere"], r"regard: nowhere is not a model folder"),
+        (["train", "run.yaml", "pairs.tsv"], r"regard: run.yaml is a run file and stands alone; name the data in it"),
+        (["train", "run.yaml"], r"regard: run.yaml: data.files: got none, expected what to learn from, such as files: \[pairs"),
+        (["train", "pairs.tsv", "--held-out", "nowhere.tsv"], r"regard: nowhere.tsv: no such file"),
+        (["train", "pairs.tsv", "pairs.tsv", "pairs.tsv"], r"regard: files names 3 files, expected one file of pairs or two"),
+        (["train", "pairs.tsv", "--from", "2", "--to", "2"], r"regard: column '2' is both source and target; leave it out of"),
+        (["train", "pairs.tsv", "--from", "2, 3"], r"regard: pairs.tsv: expected one file with two columns and none of them"),
+        (
+            ["train", "run.yaml", "--set", "data.files=pairs.tsv,pairs.tsv"],
+            r"regard: pairs.tsv pairs.tsv: expected one file with two columns",
+        ),
+        (["train", "pairs.tsv", "--set", "data.max_length=0"], r"regard: --set data.max_length: input should be greater than"),
+        (["train", "wide.tsv", "--set", "data.max_length=2"], r"regard: wide.tsv: all pairs are longer than 2 characters"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
         (
@@ -212,6 +247,8 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
 )
 def test_bad_input_gets_one_clear_line(arguments: list[str], words: str, tmp_path: Path, regard_command: Run) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
+    (tmp_path / "wide.tsv").write_text("abc\tdef\nghi\tj\n")
+    (tmp_path / "run.yaml").write_text("seed: 7\n")
     (tmp_path / "own.py").write_text(OWN_SCORE + "\nclass Nameless:\n    pass\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "line7.tsv").write_text("a\tb\n" * 6 + "and no tab\n")

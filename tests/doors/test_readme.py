@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.models.build import PRESETS
+from regard.training.config import parse_config
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,17 @@ def test_the_code_runs(workplace: Path) -> None:
         done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=workplace, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert (workplace / "serendipity.png").exists()
+
+
+def test_the_run_file_is_one() -> None:
+    (text,) = blocks("yaml")
+    settings = parse_config(text, "README.md")
+    assert (settings.seed, settings.data.files, settings.model, settings.train.steps) == (
+        7,
+        ("pairs.tsv",),
+        PRESETS["small"],
+        2000,
+    )
 
 
 def test_the_pictures_and_links_are_there() -> None:

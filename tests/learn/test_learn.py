@@ -13,6 +13,7 @@ from regard.data.corpus import Pair
 from regard.models.build import Model, ModelSettings, build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.material import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -30,8 +31,10 @@ def make_pairs(order: int, shortest: int = 3, longest: int = 7) -> list[Pair]:
 def learn(model: ModelSettings, order: int, steps: int, learning_rate: float) -> Trained:
     pairs = make_pairs(order)
     train = TrainSettings(steps=steps, batch_tokens=512, learning_rate=learning_rate)
-    settings = RunSettings(seed=3, data=DataSettings(target="symbols"), model=model, train=train)
-    return run("letters", pairs[200:], pairs[:200], settings, Console(quiet=True), torch.device("cpu"))
+    settings = RunSettings(seed=3, data=DataSettings(target_unit="symbols"), model=model, train=train)
+    return run(
+        in_memory("letters", pairs[200:], pairs[:200], settings.data), settings, Console(quiet=True), torch.device("cpu")
+    )
 
 
 def share_on_the_line(trained: Trained, order: int) -> float:
@@ -71,8 +74,10 @@ def test_hard_attention_learns_where_to_look() -> None:
     pairs = make_pairs(1, shortest=8, longest=12)
     train = TrainSettings(steps=600, batch_tokens=512, learning_rate=1e-2, entropy_bonus=0.05)
     model = RnnSettings(width=48, embedding=32, score_width=32, choice="one", dropout=0.0)
-    settings = RunSettings(seed=3, data=DataSettings(target="symbols"), model=model, train=train)
-    trained = run("letters", pairs[200:], pairs[:200], settings, Console(quiet=True), torch.device("cpu"))
+    settings = RunSettings(seed=3, data=DataSettings(target_unit="symbols"), model=model, train=train)
+    trained = run(
+        in_memory("letters", pairs[200:], pairs[:200], settings.data), settings, Console(quiet=True), torch.device("cpu")
+    )
     assert trained.rates.word < 0.2
     for answered in trained.answers[:50]:
         (weights_TS,) = answered.result.attention().weights_HTS

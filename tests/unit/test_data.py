@@ -1,4 +1,9 @@
+import csv
 import gzip
+import json
+import random
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -6,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batch import Example, collate, encode_pairs, endless_batches, epoch_order, source_batch
-from regard.data.corpus import Pair, hold_out, read_pairs
+from regard.data.batch import Batches, Example, Order, collate, derived_seed, encode_pairs, lengths, source_batch
+from regard.data.corpus import Columns, Counts, Pair, hold_out, is_held_out, join_columns, place_of, read_pairs
 from regard.data.dictionary import pronunciations, split_of
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
@@ -27,22 +32,66 @@ def test_pairs_are_read_and_empty_sides_counted(tmp_path: Path, end: bytes) -> N
         corpus = read_pairs(path)
         assert corpus.pairs == (("cat", "K AE T"), ("straße", "ʃ t"), ("a b", "c"))
         assert corpus.num_empty == 3
+        assert corpus.counts.say() == f"{path.name}: 3 pairs in 6 lines. Left out: 3 because a side is empty."
+
+
+def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
+    rows = ["en\tde", "a\tb", "a\tb", "a\tc", "x\ty", "a\tb", *(f"{'l' * 11}{n}\tb" for n in range(7)), "", "l\t" + "m" * 10]
+    corpus = read_pairs([write(tmp_path / "a.tsv", "\n".join(rows).encode())], max_length=10)
+    assert corpus.pairs == (("a", "b"), ("a", "b"), ("a", "c"), ("x", "y"), ("a", "b"), ("l", "m" * 10))
+    assert corpus.counts.hashes.repeats() == (2, 3, 1)
+    assert corpus.counts.say() == (
+        "a.tsv: 6 pairs in 15 lines. "
+        "Left out: 1 because a side is empty, 7 longer than 10 characters (line 7, 8, 9, 10, 11, …). "
+        "Kept: pairs that occur again (2), sources with several targets (1). "
+        "Column 'en' was read as the source and 'de' as the target. Line 1 (en, de) was taken as the names of the columns."
+    )
+    assert read_pairs(write(tmp_path / "b.tsv", b"abc\tb\nab\tc"), max_length=2).counts.say() == (
+        "b.tsv: 1 pairs in 2 lines. Left out: 1 longer than 2 characters (line 1)."
+    )
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "words"),
     [
-        (b"a\tb\n" * 6 + b"no tab here\n", r"a.tsv:7: expected source<TAB>target, found no tab in 'no tab here'"),
-        (b"a\tb\nc\td\te\n", r"a.tsv:2: expected source<TAB>target, found 2 tabs"),
-        (b"a\tb\nd\xe9j\xe0\tc\n", r"a.tsv:2: byte 0xe9 at place 2 is not UTF-8; convert.*iconv"),
-        (b"\xef\xbb\xbfab\xe9\tx\n", r"a.tsv:1: byte 0xe9 at place 6 is not UTF-8"),
-        (b"", r"a.tsv: expected lines of source<TAB>target, found none"),
-        (b"\n\n", r"a.tsv: expected lines of source<TAB>target, found none in 2 lines"),
+        ("a.tsv", b"a\tb\n" * 6 + b"no tab here\n", r"a.tsv:7: expected source<TAB>target, found no tab in 'no tab here'"),
+        ("a.tsv", b"a\tb\nc\td\te\n", r"a.tsv:2: expected source<TAB>target, found 2 tabs"),
+        ("a.tsv", b"a->b\n", r"a.tsv:1: expected source<TAB>target, found no tab in 'a->b'; give a table .* or two parallel"),
+        ("a.txt", b"\na b\n", r"a.txt:2: expected source<TAB>target, found no tab in 'a b'"),
+        ("a.txt", b"a->b\nc d\n", r"a.txt:2: expected '->' like the lines before, found none in 'c d'"),
+        ("a.tsv", b"a\tb\tc\n", r"a.tsv has 3 columns \(1 'a', 2 'b', 3 'c'\); expected two, or a choice.*--from 1,3 --to 2"),
+        ("a.tsv", b"id\ten\tpt\tla\n", r"a.tsv has 4 columns \(1 'id', 2 'en', 3 'pt', 4 'la'\); expected two, or a choice"),
+        ("a.tsv", b"\t".join([b"x"] * 21), r"21 columns \(1 'x', .*20 'x', …\)"),
+        ("a.csv", b"a,b\nc\n", r"a.csv:2: expected 2 columns in every line, found 1 in 'c'"),
+        ("a.csv", b"a b\n", r"a.csv:1: expected 2 columns in every line, found 1 in 'a b'; give a table"),
+        ("a.csv", b'a,b\n"c\n",d\ne,"f\n\n', r"a.csv:4: cannot be read as CSV: unexpected end of data; is a quote missing"),
+        ("a.csv", b'a,b\n"c"d,e\n', r"a.csv:2: cannot be read as CSV: ',' expected after '\"'; is a quote missing"),
+        ("a.csv", b"a,b\nc\rd,e\n", r"a.csv:2: cannot be read as CSV: new-line character"),
+        ("a.jsonl", b'{"a": 1, "b": "c"}\n[1]', r"a.jsonl:2: expected one JSON object per line, got '\[1\]'; .*jq -c"),
+        (
+            "a.json",
+            b'[\n{"a": 1}]',
+            r"a.json:1: expected one JSON object per line, got '\[': .*; make lines of a list with jq -c",
+        ),
+        ("a.json", b'{"a": ', r"a.json:1: expected one JSON object per line, got '{\"a\": ': Expecting value[^;]*$"),
+        ("a.json", b"[" * 100_000, r"a.json:1: expected one JSON object per line"),
+        ("a.jsonl", b'{"a": "b", "c": "d"}\n{"a": "b", "e": "d"}', r"a.jsonl:2: expected a text 'c' as in .* found 'a', 'e'"),
+        ("a.jsonl", b'{"a": "b", "c": {"d": "e"}}\n{"a": "b", "c": "d"}', r"a.jsonl:2: expected a text 'c.d' as in"),
+        ("a.jsonl", b'{"a": "b", "c": "d"}\n{}', r"a.jsonl:2: expected a text 'a' as in the first object, found nothing"),
+        ("a.jsonl", b'{"a": "b", "c": "d"}\n{"a": {"x": 1}, "c": 1}', r"a.jsonl:2: expected a text as 'a', got {\"x\": \"1\"}"),
+        ("a.jsonl", b'{"a": "\\ud83d", "b": "c"}', r"a.jsonl:1: half a character \(.ud83d\) in Pair.* expected whole ones"),
+        ("a.xlsx", b"PK", r"a.xlsx: a .xlsx file is not read; expected .tsv, .csv, .jsonl or plain text, each may be .gz"),
+        ("a.tsv", b"a\tb\nd\xe9j\xe0\tc\n", r"a.tsv:2: byte 0xe9 at place 2 is not UTF-8; convert.*iconv -f latin1"),
+        ("a.tsv", b"\xef\xbb\xbfab\xe9\tx\n", r"a.tsv:1: byte 0xe9 at place 6 is not UTF-8"),
+        ("a.tsv", "a\tb".encode("utf-16"), r"a.tsv:1: byte 0xff at place 1 is not UTF-8; convert.*iconv -f utf-16"),
+        ("a.tsv", b"", r"a.tsv: expected pairs of texts \(lines of source<TAB>target\), found none in 0 lines"),
+        ("a.tsv", b"\n\n", r"a.tsv: expected pairs .* found none in 2 lines: 2 with an empty side, 0 too long"),
+        ("a.csv", b"", r"a.csv: expected pairs .* found none in 0 lines"),
     ],
 )
-def test_bad_files_get_a_clear_error(tmp_path: Path, content: bytes, words: str) -> None:
+def test_bad_files_get_a_clear_error(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        read_pairs(write(tmp_path / "a.tsv", content))
+        read_pairs(write(tmp_path / name, content))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -56,16 +105,260 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_pairs(write(tmp_path / "b.gz", gzip.compress(b"a\tb" * 1000)[:-9]))
 
 
-def test_the_split_groups_sources_and_does_not_depend_on_order() -> None:
-    pairs = [Pair(f"word{number // 2}", f"said {number}") for number in range(200)]
-    training, held = hold_out(pairs, 0.1)
-    assert len({pair.source for pair in held}) == 10
-    assert {pair.source for pair in training}.isdisjoint(pair.source for pair in held)
+# --- columns -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "columns", "pair", "said"),
+    [
+        ("walk\twalked", Columns(), ("walk", "walked"), ""),
+        ("walk\twalked", Columns(target="1"), ("walked", "walk"), ""),
+        ("walk\twalked", Columns(source=("2",)), ("walked", "walk"), ""),
+        ("walk\twalked\tV;PST", Columns(("1", "3"), "2"), ("walk\tV\tPST", "walked"), ""),
+        ("walk\twalked\tV;PST", Columns(("1", "3")), ("walk\tV\tPST", "walked"), ""),
+        ("walk\tV|PST\tSG 3\twalked", Columns(("1", "2", "3"), "4"), ("walk\tV\tPST\tSG\t3", "walked"), ""),
+        ("Lemma\tFeatures\tForm\nwalk\t V\twalked", Columns(("lemma", "features"), "form"), ("walk\tV", "walked"), ""),
+        ("form\tFORM\nwalk\twalked", Columns(("form",), "FORM"), ("walk", "walked"), ""),
+        ("lemma\tform\tx\nwalk\twalked\t", Columns(("1",), "2"), ("walk", "walked"), None),
+        ("x\ty\nwalk\twalked", Columns(header=True), ("walk", "walked"), "'x' was read as the source and 'y' as"),
+        ("source\ttarget", Columns(header=False), ("source", "target"), ""),
+        ("source\tsource", Columns(), ("source", "source"), ""),
+        ("tgt\tsrc\nwalked\twalk", Columns(), ("walk", "walked"), "'src' was read as the source and 'tgt' as the target"),
+        ("en_GB\tid\nwalk\tjalan", Columns(), ("walk", "jalan"), "Line 1 (en_GB, id) was taken as the names of the columns"),
+        ("id\ten\tde\n7\twalk\tgehen", Columns(), ("walk", "gehen"), "'en' was read as the source and 'de' as the target"),
+        ("id\tText\tsource\toutput\n7\tx\ta\tb", Columns(), ("a", "b"), "'source' was read as the source and 'output'"),
+    ],
+)
+def test_columns_by_name_by_number_and_by_guess(
+    tmp_path: Path, first: str, columns: Columns, pair: tuple[str, str], said: str | None
+) -> None:
+    corpus = read_pairs([write(tmp_path / "a.tsv", first.encode())], columns)
+    if said is None:  # it did not look like names: "x" is no name of a column
+        assert corpus.pairs == (("lemma", "form"), pair)
+    else:
+        assert corpus.pairs == (pair,)
+        assert said in corpus.counts.say()
+        assert bool(said) == bool(corpus.counts.notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "columns", "words"),
+    [
+        ("lemma\tform", Columns(("lema",), "form"), r"none is called 'lema'; did you mean \"lemma\"\?; .*choose by number"),
+        ("lemma\tform", Columns(("3",), "form"), r"a.tsv has 2 columns \(1 'lemma', 2 'form'\); there is no column 3"),
+        ("lemma\tform", Columns(("0",), "form"), r"there is no column 0"),
+        ("word\tword\tform", Columns(("word",), "form"), r"2 of them are called 'word': choose by number"),
+        ("a\tb\tc", Columns(("1",)), r"expected two, or a choice"),
+        ("a\tb\tc", Columns(target="1"), r"expected two, or a choice"),
+    ],
+)
+def test_a_wrong_choice_is_answered_with_the_columns(tmp_path: Path, first: str, columns: Columns, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_pairs([write(tmp_path / "a.tsv", first.encode())], columns)
+
+
+def test_joined_columns() -> None:
+    assert join_columns(["walk"]) == "walk"
+    assert join_columns([" walk on ", " V;PST", "", "SG|3  X"]) == "walk on\tV\tPST\tSG\t3\tX"
+
+
+@given(st.lists(st.text("ab ;|\t\u3000"), min_size=1))
+def test_joining_twice_changes_nothing(cells: list[str]) -> None:
+    once = join_columns([cells[0].replace("\t", ""), *cells[1:]])
+    assert join_columns(once.split("\t")) == once
+
+
+# --- formats -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "pairs", "said"),
+    [
+        (
+            "a.txt",
+            "IN: turn left OUT: I_TURN_LEFT\n\nIN: run OUT: I_RUN",
+            [("turn left", "I_TURN_LEFT"), ("run", "I_RUN")],
+            "'IN: ",
+        ),
+        ("a.txt", "abbout->about\nfo -> of, for,", [("abbout", "about"), ("fo", "of, for,")], "Lines were parted at '->'."),
+        ("a", "das Haus ||| the house", [("das Haus", "the house")], "Lines were parted at '|||'."),
+        ("a.txt", "a -> b\tc", [("a -> b", "c")], ""),
+        ("a.csv", 'a,"b, ""c"""\n', [("a", 'b, "c"')], ""),
+        ("a.csv", 'a;"b; c"\nd, e;f\n', [("a", "b; c"), ("d, e", "f")], r"Columns were parted at ';'."),
+        ("a.csv", "Hi, you;Hallo, du\nOh, no;Ach, nein", [("Hi, you", "Hallo, du"), ("Oh, no", "Ach, nein")], "parted at ';'"),
+        ("a.csv", "a\tb,c\n", [("a\tb", "c")], "tabs or line breaks became spaces (1)"),
+        ("a.csv", "a\tb\nc\td\n", [("a", "b"), ("c", "d")], r"Columns were parted at '\t'."),
+        ("a.csv", 'a,"b\nc"\n\nd,e', [("a", "b c"), ("d", "e")], "2 pairs in 4 lines. Left out: 1 because a side is empty."),
+        ("a.csv", "a,b\n" * 49 + '"c\nd",e', [("a", "b")] * 49 + [("c d", "e")], ""),
+        ("a.jsonl", '{"translation": {"en": "a", "de": "b"}}', [("a", "b")], "Column 'translation.en' was read as the source"),
+        ("a.json", '{"id": 1, "translation": {"en": "a", "de": "b"}}\n\n', [("a", "b")], "'translation.de' as the target"),
+        (
+            "a.jsonl",
+            '{"b": "x", "a": 1.50}\n{"a": true, "b": ["y", "z"]}\n{"a": null, "b": "w"}',
+            [("x", "1.50"), ("y z", "true")],
+            "",
+        ),
+        ("a.ndjson", '{"target": "x", "k": [[1]], "source": "y", "more": "z"}', [("y", "x")], ""),
+    ],
+)
+def test_formats(tmp_path: Path, name: str, content: str, pairs: list[tuple[str, str]], said: str) -> None:
+    pairs = [(source.replace("\t", " "), target) for source, target in pairs]
+    plain, packed = write(tmp_path / name, content.encode()), write(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
+    for path in (plain, packed):
+        corpus = read_pairs(path)
+        assert corpus.pairs == tuple(pairs)
+        assert said in corpus.counts.say()
+
+
+def test_nested_keys_and_short_names(tmp_path: Path) -> None:
+    line = b'{"meta": {"tags": ["V", "PST"], "lemma": "walk"}, "form": {"text": "walked"}, "n": 3}'
+    path = write(tmp_path / "a.jsonl", line)
+    for columns in (
+        Columns(("meta.lemma", "meta.tags"), "form.text"),
+        Columns(("lemma", "tags"), "text"),
+        Columns(("2", "1"), "3"),
+    ):
+        assert read_pairs(path, columns).pairs == (("walk\tV\tPST", "walked"),)
+
+
+def test_parallel_files(tmp_path: Path) -> None:
+    english, german = (
+        write(tmp_path / "a.en", b"one\ntwo\n\nfour\tt"),
+        write(tmp_path / "a.de.gz", gzip.compress(b"eins\r\nzwei\n\nvier")),
+    )
+    corpus = read_pairs([english, german])
+    assert corpus.pairs == (("one", "eins"), ("two", "zwei"), ("four t", "vier"))
+    assert corpus.counts.say() == (
+        "a.en+a.de.gz: 3 pairs in 4 lines. Left out: 1 because a side is empty. "
+        "Kept: texts in which tabs or line breaks became spaces (1)."
+    )
+    longer = write(tmp_path / "b.en", b"one\n" * 7)
+    with pytest.raises(UserError, match=r"b.en has 7 lines and .*a.de.gz has 4, expected equally many"):
+        read_pairs([longer, german])
+    with pytest.raises(UserError, match=r"a.de.gz has 4 lines and .*b.en has 7, expected equally many"):
+        read_pairs([german, longer])
+    with pytest.raises(UserError, match=r"columns were chosen, but .*a.en and .*a.de.gz are parallel texts"):
+        read_pairs([english, german], Columns(target="1"))
+    with pytest.raises(
+        UserError, match=r"a.tsv: two files are read as parallel texts, .* but this is a table.*cat a.tsv b.tsv"
+    ):
+        read_pairs([english, tmp_path / "a.tsv"])
+    for files in ([], [english] * 3):
+        with pytest.raises(
+            UserError, match=f"got {len(files)} files, expected one that holds both sides, or two parallel ones"
+        ):
+            read_pairs(files)
+
+
+cells = st.text(st.characters(exclude_categories=["Cs"])).filter(str.strip)
+rows = st.lists(st.tuples(cells, cells), min_size=1, max_size=7)
+
+
+def one_line(text: str) -> str:
+    """What a cell becomes, said in another way: stripped, and every run of tabs and line breaks is a space."""
+    kept = [" " if char in "\t\r\n" else char for char in text.strip()]
+    spaced = [first in "\t\r\n" and second in "\t\r\n" for first, second in pairwise(text.strip())]
+    return "".join(char for char, drop in zip(kept, [False, *spaced], strict=False) if not drop)
+
+
+@given(rows, st.sampled_from([",", ";", "\t"]))
+def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], mark: str) -> None:
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    with open(path, "w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=mark, quoting=csv.QUOTE_ALL).writerows([("source", "target"), *rows])
+    assert read_pairs(path).pairs == tuple((one_line(source), one_line(target)) for source, target in rows)
+
+
+@given(rows)
+def test_any_text_survives_jsonl(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
+    path = tmp_path_factory.mktemp("jsonl") / "a.jsonl"
+    path.write_text("\n".join(json.dumps({"a": {"b": source}, "c": target}) for source, target in rows), encoding="utf-8-sig")
+    assert read_pairs(path).pairs == tuple((one_line(source), one_line(target)) for source, target in rows)
+
+
+@given(rows)
+def test_any_text_survives_tsv_and_parallel_files(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
+) -> None:
+    rows = [(one_line(source), one_line(target)) for source, target in rows]
+    folder = tmp_path_factory.mktemp("tsv")
+
+    def save(name: str, lines: list[str]) -> Path:
+        return write(folder / name, "\n".join(lines).encode("utf-8-sig"))
+
+    table = save("a.tsv", ["\t".join(row) for row in rows])
+    sides = [save("a.source", [row[0] for row in rows]), save("a.target", [row[1] for row in rows])]
+    assert read_pairs(table, Columns(header=False)).pairs == read_pairs(sides).pairs == tuple(rows)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("xyz")), max_size=40), st.lists(st.sampled_from("efghi")))
+def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[str]) -> None:
+    counts, held = Counts("train.tsv"), Counts("dev.tsv")
+    for pair in pairs:
+        counts.add(Pair(*pair))
+    for other in others:
+        held.add(Pair(other, "x"))
+    targets = {source: {pair[1] for pair in pairs if pair[0] == source} for source, _ in pairs}
+    several = sum(len(one) > 1 for one in targets.values())
+    assert counts.hashes.repeats() == (len(pairs) - len(set(pairs)), len(targets), several)
+    shared = len(targets.keys() & set(others))
+    assert counts.hashes.shared_sources(held.hashes) == shared
+    sentence = f"{shared} of the {len(set(others))} sources in dev.tsv are in train.tsv too: what is measured on them was seen"
+    assert counts.say_shared(held).startswith(sentence if shared else "")
+    assert bool(counts.say_shared(held)) == bool(shared)
+
+
+# --- what is held out --------------------------------------------------------------------------------------------------------
+
+
+def test_the_split_is_a_share_of_the_sources() -> None:
+    pairs = [Pair(f"word{number // 2}", f"said {number}") for number in range(20_000)]
+    for share in (0.01, 0.1, 0.5):
+        training, held = hold_out(pairs, share)
+        num_sources = len({pair.source for pair in held})
+        assert len(held) == 2 * num_sources  # both pairs of a source
+        assert abs(num_sources - share * 10_000) < 4 * (10_000 * share * (1 - share)) ** 0.5  # four standard deviations
+        sides = set(training), set(held)
+        assert [[pair for pair in pairs if pair in side] for side in sides] == [training, held]  # in their order
+    assert len(hold_out(pairs[:4], 1e-9)[1]) == 2  # at least one source, with both of its pairs
+    assert len(hold_out(pairs[:4], 1 - 1e-9)[0]) == 2
+    for few in (pairs[:2], []):
+        with pytest.raises(UserError, match="found fewer than 2 distinct sources, expected at least 2"):
+            hold_out(few, 0.5)
+
+
+def test_the_place_of_a_source_never_changes() -> None:
+    """Else a model would be measured on what an older run of it has learnt."""
+    assert [place_of(source) for source in ("cat", "straße", "")] == [
+        0.19982702575690892,
+        0.3842139197311111,
+        0.8931675160897388,
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.text("abc", max_size=3), st.text("xy", max_size=2)), min_size=1, max_size=60),
+    st.lists(st.tuples(st.text("abcd", max_size=4), st.text("xy", max_size=2)), max_size=20),
+    st.floats(0.001, 0.999),
+)
+def test_the_split_depends_on_each_source_alone(some: list[tuple[str, str]], more: list[tuple[str, str]], share: float) -> None:
+    pairs = [Pair(*pair) for pair in (*some, ("a", "x"), ("b", "x"))]
+    training, held = hold_out(pairs, share)
     assert sorted(training + held) == sorted(pairs)
-    assert {*hold_out(pairs[::-1], 0.1)[1]} == set(held)
-    assert len(hold_out(pairs[:4], 0.001)[1]) == 2  # at least one source, with both of its pairs
-    with pytest.raises(UserError, match="found 1 distinct source, expected at least 2"):
-        hold_out(pairs[:2], 0.5)
+    assert training
+    assert held
+    learnt, unseen = ({pair.source for pair in side} for side in (training, held))
+    assert learnt.isdisjoint(unseen)
+    assert [sorted(side) for side in hold_out(pairs[::-1], share)] == [sorted(training), sorted(held)]
+    counts = Counts()
+    for pair in pairs:
+        counts.add(pair)
+    border = counts.border(share)  # as it is told on a stream
+    assert [pair for pair in pairs if is_held_out(pair.source, border)] == held
+    if border == share:  # enough sources: none changes sides when pairs are added
+        training, held = hold_out([*pairs, *(Pair(*pair) for pair in more)], share)
+        assert learnt <= {pair.source for pair in training}
+        assert unseen <= {pair.source for pair in held}
 
 
 def test_the_dictionary_and_its_split() -> None:
@@ -85,7 +378,7 @@ def test_the_dictionary_and_its_split() -> None:
 # --- tokens ------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1))
+@given(st.lists(st.text(st.characters(exclude_characters="\t", exclude_categories=["Cs"])), min_size=1))
 def test_characters_survive_the_round_trip(texts: list[str]) -> None:
     codec = Codec.from_json(Codec.learn(texts, "characters").to_json())
     for text in texts:
@@ -98,7 +391,8 @@ def test_characters_survive_the_round_trip(texts: list[str]) -> None:
 
 @given(
     st.lists(
-        st.lists(st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), min_size=1), min_size=1
+        st.lists(st.text(st.characters(exclude_characters=" \t", exclude_categories=["Cs"]), min_size=1), min_size=1),
+        min_size=1,
     )
 )
 def test_symbols_survive_the_round_trip(lines: list[list[str]]) -> None:
@@ -133,27 +427,77 @@ def test_a_batch_by_hand() -> None:
     assert source_batch([[], [4]]).values.tolist() == [[EOS, PAD], [4, EOS]]
 
 
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1), st.integers(1, 200), st.integers(0, 3))
-def test_an_epoch_holds_every_example_once(sizes: list[tuple[int, int]], batch_tokens: int, epoch: int) -> None:
-    examples = [Example([4] * source, [4] * target) for source, target in sizes]
-    batches = epoch_order(examples, batch_tokens=batch_tokens, seed=7, epoch=epoch)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(examples)))
+def lengths_of(sizes: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    source, target = torch.tensor(sizes).unbind(1)
+    return source, target
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1)
+
+
+@given(SIZES, st.integers(1, 200), st.integers(0, 3), st.integers(1, 3))
+def test_an_epoch_holds_every_example_once(
+    sizes: list[tuple[int, int]], batch_tokens: int, epoch: int, accumulate: int
+) -> None:
+    order = Order(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
+    updates = [order.update(epoch * order.epoch_length + number) for number in range(order.epoch_length)]
+    batches = [batch for update in updates for batch in update]
+    assert sorted(index for batch in batches for index in batch) == list(range(len(sizes)))
+    assert all(len(update) == accumulate for update in updates[:-1])
+    assert 1 <= len(updates[-1]) <= accumulate
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(examples[index].size for index in batch) <= batch_tokens
-    assert batches == epoch_order(examples, batch_tokens=batch_tokens, seed=7, epoch=epoch)
+        assert len(batch) == 1 or len(batch) * (max(max(sizes[index]) for index in batch) + 1) <= batch_tokens
+    again = Order(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
+    assert again.update(epoch * order.epoch_length + order.epoch_length - 1) == updates[-1]  # without those before it
+
+
+@given(SIZES, st.integers(1, 200))
+def test_padding_is_counted_and_the_largest_batch_comes_first(sizes: list[tuple[int, int]], batch_tokens: int) -> None:
+    order = Order(lengths_of(sizes), batch_tokens=batch_tokens, seed=3)
+    examples = [Example([4] * source, [5] * target) for source, target in sizes]
+    batches = [batch for number in range(order.epoch_length) for batch in Batches(examples, order)(number)]
+    places = [batch.source.values.numel() + batch.target_out_BT.numel() for batch in batches]
+    real = sum(int(batch.source.allow.sum()) + batch.num_targets for batch in batches)
+    assert order.padding() == pytest.approx(1 - real / sum(places))
+    largest = [max(batch.source.values.numel(), batch.target_out_BT.numel()) for batch in batches]
+    assert largest[0] == max(largest)
 
 
 def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
     pairs = pronunciations("dev")
     source, target = (Codec.learn([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))
     examples = encode_pairs(pairs, source, target)
-    orders = [epoch_order(examples, batch_tokens=512, seed=seed, epoch=epoch) for seed, epoch in ((1, 0), (1, 1), (2, 0))]
-    assert orders[0] != orders[1] != orders[2] != orders[0]
-    batches = [collate([examples[index] for index in batch]) for batch in orders[0]]
-    padded = sum(batch.target_out_BT.numel() for batch in batches)
-    assert sum(batch.num_targets for batch in batches) > 0.8 * padded
-    endless = endless_batches(examples, batch_tokens=512, seed=1)
-    for batch in batches:
-        assert torch.equal(next(endless).target_out_BT, batch.target_out_BT)
-    second = collate([examples[index] for index in orders[1][0]])
-    assert torch.equal(next(endless).target_out_BT, second.target_out_BT)
+    orders = [Order(lengths(examples), batch_tokens=512, seed=seed) for seed in (1, 2)]
+    length = orders[0].epoch_length
+    epochs = [[orders[0].update(epoch * length + number) for number in range(length)] for epoch in (0, 1, 2)]
+    epochs.append([orders[1].update(number) for number in range(length)])
+    assert all(epochs[one] != epochs[other] for one in range(4) for other in range(one))
+    neighbours = [{frozenset(batch) for update in epoch for batch in update} for epoch in epochs]
+    assert len(neighbours[1] & neighbours[2]) < 4  # those of equal size meet others in every epoch
+    assert orders[0].padding() < 0.15
+
+
+def test_randomness_belongs_to_a_place_in_the_run() -> None:
+    places = [
+        (seed, what, update, part)
+        for seed in (1, 2)
+        for what in ("update", "epoch")
+        for update in (0, 1, 12)
+        for part in (0, 1)
+    ]
+    seeds = {derived_seed(*place) for place in places}
+    assert len(seeds) == len(places)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derived_seed(1, "update", 12, 0) == derived_seed(1, "update", 12, 0) != derived_seed(1, "update", 1, 20)
+
+
+def test_segmentation_varies_with_the_update_but_not_with_the_run() -> None:
+    examples = [Example([4] * 5, [5] * 5)] * 3
+
+    def cut(example: Example, chance: random.Random) -> Example:
+        return Example([4] * chance.randint(1, 30), example.target)
+
+    order = Order(lengths(examples), batch_tokens=100, seed=3)
+    found = [Batches(examples, order, cut)(number)[0].source.allow.sum(1).tolist() for number in (0, 1, 0)]
+    assert found[0] == found[2] != found[1]
+    assert len(set(found[0])) > 1

@@ -1,5 +1,7 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,14 +9,17 @@ import torch.nn.functional as F
 from rich.console import Console
 from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 
+from regard.checkpoint.runs import Checkpoints
 from regard.core import losses, masks
 from regard.core.losses import sequence_loss
-from regard.data.batch import Example, endless_batches
+from regard.data.batch import Batch, Batches, Example, Order, collate, derived_seed, lengths
 from regard.data.corpus import Pair
 from regard.errors import UserError
-from regard.models.build import build, num_parameters
+from regard.layers.dropout import Dropout
+from regard.models.build import Model, build, num_parameters
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.learner import Learner
 from regard.training.loop import Update, learning_rate, train
 from regard.training.record import progress
 from regard.training.settings import RunSettings, TrainSettings, override, suggest
@@ -42,11 +47,45 @@ def test_learning_rate_rises_and_falls_to_nothing() -> None:
     assert learning_rate(0, TrainSettings(steps=1, learning_rate=2.0)) == 2.0
 
 
+class Watching:
+    """A supervisor that only remembers. badness: what its validations find, one after the other."""
+
+    def __init__(self, badness: Sequence[float] = ()) -> None:
+        self.badness = iter(badness)
+        self.updates: list[Update] = []
+        self.kept: list[int] = []
+        self.checkpoints: list[int] = []
+
+    def record(self, update: Update) -> None:
+        self.updates.append(update)
+
+    def validate(self) -> float:
+        return next(self.badness)
+
+    def keep(self) -> None:
+        self.kept.append(len(self.updates))
+
+    def checkpoint(self) -> None:
+        self.checkpoints.append(len(self.updates))
+
+
+def batches_of(examples: Sequence[Example], settings: TrainSettings, seed: int) -> Batches:
+    tokens, accumulate = settings.batch_tokens, settings.accumulate
+    return Batches(examples, Order(lengths(examples), batch_tokens=tokens, accumulate=accumulate, seed=seed))
+
+
+def learn(model: Model, examples: Sequence[Example], settings: TrainSettings, seed: int) -> list[Update]:
+    watching = Watching()
+    batches = batches_of(examples, settings, seed)
+    train(Learner(model, settings), batches, settings, seed=seed, supervisor=watching)
+    return watching.updates
+
+
 def run_once(name: str, seed: int, steps: int = 6) -> tuple[list[Update], list[torch.Tensor]]:
     examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12]) for n in range(40)]
-    model, updates = make_model(name, torch.float32), []
+    model = make_model(name, torch.float32)
     settings = TrainSettings(steps=steps, batch_tokens=40, label_smoothing=0.1)
-    train(model, endless_batches(examples, batch_tokens=40, seed=seed), settings, seed=seed, record=updates.append)
+    updates = learn(model, examples, settings, seed)
     assert not model.training
     return updates, [parameter.detach().clone() for parameter in model.parameters()]
 
@@ -69,15 +108,14 @@ def test_the_loop_equals_one_written_by_hand(name: str) -> None:
     examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12][: 1 + n % 2]) for n in range(40)]
     settings = TrainSettings(steps=4, batch_tokens=40, label_smoothing=0.1, clip=0.5, learning_rate=0.01, warmup=0.5)
     ours, theirs = (make_model(name) for _ in range(2))
-    updates: list[Update] = []
-    train(ours, endless_batches(examples, batch_tokens=40, seed=3), settings, seed=3, record=updates.append)
+    updates = learn(ours, examples, settings, seed=3)
 
     theirs.train()
     optimiser = torch.optim.AdamW(theirs.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    batches = endless_batches(examples, batch_tokens=40, seed=3)
+    batches = batches_of(examples, settings, seed=3)
     for number, rate in enumerate((0.005, 0.01, 0.01, 0.005)):
-        batch = next(batches)
-        torch.manual_seed(3 * 2**32 + number)
+        (batch,) = batches(number)
+        torch.manual_seed(derived_seed(3, "update", number, 0))
         logits = theirs.decode(batch.target_in_BT, theirs.encode(batch.source)).logits_BTV
         real = batch.target_out_BT != 0
         loss = torch.nn.functional.cross_entropy(logits[real], batch.target_out_BT[real], label_smoothing=0.1)
@@ -100,10 +138,9 @@ def test_the_loop_equals_one_written_by_hand(name: str) -> None:
 def test_a_run_that_diverges_is_stopped() -> None:
     examples = [Example([4, 5, 6], [4, 7])] * 4
     settings = TrainSettings(steps=50, learning_rate=1e30)
-    model, batches = make_model("rnn additive", torch.float32), endless_batches(examples, batch_tokens=40, seed=1)
-    words = r"update \d+: the loss is .*diverged and nothing was saved. Try a smaller train.learning_rate"
+    words = r"update \d+: the loss is .*diverged. Try a smaller train.learning_rate"
     with pytest.raises(UserError, match=words):
-        train(model, batches, settings, seed=1, record=lambda update: None)
+        learn(make_model("rnn additive", torch.float32), examples, settings, seed=1)
 
 
 @pytest.mark.parametrize("settings", [RnnSettings(), TransformerSettings()])
@@ -111,10 +148,8 @@ def test_a_fresh_model_knows_nothing(settings: RnnSettings | TransformerSettings
     """The loss at the start is about ln V: no token is preferred."""
     torch.manual_seed(1)
     model = build(settings, SOURCE_VOCAB, TARGET_VOCAB)
-    updates: list[Update] = []
     examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12]) for n in range(40)]
-    batches = endless_batches(examples, batch_tokens=400, seed=1)
-    train(model, batches, TrainSettings(steps=1), seed=1, record=updates.append)
+    updates = learn(model, examples, TrainSettings(steps=1, batch_tokens=400), seed=1)
     assert math.log(TARGET_VOCAB) - 0.1 < updates[0].loss < math.log(TARGET_VOCAB) + 0.6
     assert num_parameters(model) == sum(parameter.numel() for parameter in model.parameters())
 
@@ -123,8 +158,13 @@ def test_a_fresh_model_knows_nothing(settings: RnnSettings | TransformerSettings
 
 
 def test_settings_are_changed_by_name() -> None:
-    changed = override(RunSettings(), ["train.steps=300", "seed=7", "train.learning_rate=1e-4", "data.target=symbols"])
-    assert (changed.train.steps, changed.seed, changed.train.learning_rate, changed.data.target) == (300, 7, 1e-4, "symbols")
+    changed = override(RunSettings(), ["train.steps=300", "seed=7", "train.learning_rate=1e-4", "data.target_unit=symbols"])
+    assert (changed.train.steps, changed.seed, changed.train.learning_rate, changed.data.target_unit) == (
+        300,
+        7,
+        1e-4,
+        "symbols",
+    )
     other = override(RunSettings(), ["model.width=64", "model.kind=transformer"])
     assert other.model == TransformerSettings(width=64)
     assert override(other, ["model.heads=2"]).model == TransformerSettings(width=64, heads=2)
@@ -136,7 +176,7 @@ def test_settings_are_changed_by_name() -> None:
     [
         (["train.stepz=3"], r"no setting 'train.stepz'; did you mean \"train.steps\"\?$"),
         (["train.steps"], r"--set train.steps: expected key=value"),
-        (["qqq=3"], r"no setting 'qqq'; expected one of seed, data.source, data.target, .*train.clip, train.entropy_bonus$"),
+        (["qqq=3"], r"no setting 'qqq'; expected one of seed, data.files, .*data.source_unit, .*train.patience, train.metric$"),
         (["train.steps=many"], r"--set train.steps: input should be a valid integer.*got 'many'"),
         (["train.steps=0"], r"--set train.steps: input should be greater than or equal to 1, got '0'"),
         (
@@ -167,11 +207,17 @@ def test_wrong_settings_are_explained_all_at_once(changes: list[str], words: str
 def test_settings_are_chosen_from_the_data() -> None:
     phonemes = [Pair("cat", "K AE T"), Pair("thought", "TH AO T")] * 50
     sentences = [Pair("where is it", "wo ist der Bahnhof bitte"), Pair("thank you", "vielen herzlichen Dank")] * 50
-    assert suggest(phonemes).data.target == "symbols"
-    assert suggest(phonemes).data.source == "characters"
-    assert suggest(sentences).data.source == suggest(sentences).data.target == "characters"
-    assert suggest(phonemes).train.steps == 300
-    assert suggest(sentences * 50).train.steps > 300
+    some, other = suggest(phonemes), suggest(sentences)
+    assert (some.settings.data.source_unit, some.settings.data.target_unit) == ("characters", "symbols")
+    assert (other.settings.data.source_unit, other.settings.data.target_unit) == ("characters", "characters")
+    assert some.settings.train.steps == 300
+    assert suggest(sentences * 50).settings.train.steps > 300
+    assert some.reasons == {
+        "data.source_unit": "100 of 100 lines have no space",
+        "data.target_unit": "100 of 100 lines have several symbols, 1.5 characters wide on average",
+        "train.steps": "20 times through 400 target tokens, but 300 at least and 3000 at most",
+    }
+    assert other.reasons["data.source_unit"].startswith("what stands between spaces has 3.4 characters on average")
 
 
 # --- progress ----------------------------------------------------------------------------------------------------------------
@@ -230,3 +276,119 @@ def test_projected_loss_of_wide_logits_does_not_overflow() -> None:
     states, weight, targets = torch.tensor([[[300.0]]]), torch.tensor([[1.0], [-1.0], [2.0]]), torch.tensor([[1]])
     loss = losses.projected_loss(states, weight, torch.zeros(3), targets, pad=0)
     assert loss.item() == pytest.approx(900.0)
+
+
+# --- what the loop asks for --------------------------------------------------------------------------------------------------
+
+EXAMPLES = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12]) for n in range(40)]
+
+
+def test_four_batches_gathered_are_one_of_four_times_the_size() -> None:
+    """In float64 and without dropout: other batches would draw other dropout."""
+    results = []
+    for tokens, accumulate in ((40, 4), (160, 1)):
+        settings = TrainSettings(steps=3, batch_tokens=tokens, accumulate=accumulate, label_smoothing=0.1)
+        model = make_model("transformer scaled_dot").double()
+        for module in model.modules():
+            if isinstance(module, Dropout):
+                module.p = 0.0
+        order = Order(lengths(EXAMPLES), batch_tokens=40, accumulate=4, seed=1)
+        batches = Batches(EXAMPLES, order)
+        if accumulate == 1:
+
+            def batches(number: int, order: Order = order) -> tuple[Batch, ...]:
+                return (collate([EXAMPLES[index] for part in order.update(number) for index in part]),)
+
+        watching = Watching()
+        train(Learner(model, settings), batches, settings, seed=1, supervisor=watching)
+        results.append((watching.updates, [parameter.detach() for parameter in model.parameters()]))
+    (gathered, weights), (whole, other) = results
+    assert [update.num_targets for update in gathered] == [update.num_targets for update in whole]
+    assert [update.loss for update in gathered] == pytest.approx([update.loss for update in whole], rel=1e-12)
+    torch.testing.assert_close(weights, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "half_way", "at_the_end"),
+    [
+        ("linear", 50 / 90, 1 / 90),
+        ("cosine", 0.5 - 0.5 * math.cos(math.pi * 50 / 90), 0.0003),
+        ("constant", 1, 1),
+        ("inverse_sqrt", math.sqrt(10 / 51), math.sqrt(10 / 100)),
+    ],
+)
+def test_schedules(schedule: Any, half_way: float, at_the_end: float) -> None:
+    settings = TrainSettings(steps=100, learning_rate=2.0, warmup=0.1, schedule=schedule)
+    rates = [learning_rate(number, settings) / 2 for number in range(100)]
+    assert rates[:10] == pytest.approx([(number + 1) / 10 for number in range(10)])
+    assert rates[50] == pytest.approx(half_way)
+    assert rates[99] == pytest.approx(at_the_end, abs=1e-4)
+
+
+def test_validations_keep_the_best_and_patience_ends_the_run() -> None:
+    settings = TrainSettings(steps=100, batch_tokens=40, validate_every=2, patience=2, checkpoint_every=5)
+    learner, watching = Learner(make_model("rnn additive"), settings), Watching([3.0, 1.0, 2.0, 1.0, 0.0])
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=watching)
+    assert watching.kept == [2, 4]
+    assert watching.checkpoints == [5, 8]  # the last one is where it ended
+    assert (learner.counts.best, learner.counts.best_at, learner.counts.stale, learner.counts.update) == (1.0, 4, 2, 8)
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=watching)
+    assert len(watching.updates) == 8, "a run that has ended does not go on"
+
+
+def test_a_moving_average_is_used_but_not_learnt_from() -> None:
+    settings = TrainSettings(steps=30, batch_tokens=40, ema=0.5)
+    plain, averaged = (make_model("rnn additive") for _ in range(2))
+    learn(plain, EXAMPLES, TrainSettings(steps=30, batch_tokens=40), seed=1)
+    learner = Learner(averaged, settings)
+    before, by_hand = [p.detach().clone() for p in averaged.parameters()], None
+
+    class Averaging(Watching):
+        def record(self, update: Update) -> None:
+            nonlocal by_hand
+            now = [parameter.detach().clone() for parameter in averaged.parameters()]
+            decay = min(0.5, (1 + update.number) / (10 + update.number))
+            by_hand = [decay * one + (1 - decay) * other for one, other in zip(by_hand or before, now, strict=True)]
+
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=Averaging())
+    assert all(map(torch.equal, plain.parameters(), averaged.parameters()))
+    with learner.at_its_best() as model:
+        assert not model.training
+        torch.testing.assert_close([p.detach() for p in model.parameters()], by_hand)
+    assert all(map(torch.equal, plain.parameters(), averaged.parameters()))
+
+
+@pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot", "rnn hard"])
+def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
+    """Through the files and into another model, in the middle of an epoch."""
+    settings = TrainSettings(steps=9, batch_tokens=40, accumulate=2, ema=0.9, checkpoint_every=4, validate_every=3)
+    badness = [5.0, 4.0, 6.0]
+    whole = Learner(make_model(name, torch.float32), settings)
+    batches = batches_of(EXAMPLES, settings, 1)
+    train(whole, batches, settings, seed=1, supervisor=Watching(badness))
+
+    saved = Checkpoints(tmp_path, keep=2)
+    first = Learner(make_model(name, torch.float32), settings)
+
+    class Stopping(Watching):
+        def checkpoint(self) -> None:
+            saved.write(first.checkpoint())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(first, batches, settings, seed=1, supervisor=Stopping(badness))
+    torch.manual_seed(99)
+    second = Learner(make_model(name, torch.float32), settings)
+    for parameter in second.model.parameters():
+        parameter.data.add_(1.0)
+    found = saved.newest(print)
+    assert found is not None
+    assert found.update == 4
+    second.restore(found)
+    train(second, batches, settings, seed=1, supervisor=Watching(badness[1:]))
+    assert second.counts == whole.counts
+    assert all(map(torch.equal, second.model.parameters(), whole.model.parameters()))
+    assert all(map(torch.equal, second.average, whole.average))
+    one, other = second.checkpoint(), whole.checkpoint()
+    assert one.training.keys() == other.training.keys()
+    assert all(torch.equal(one.training[key], other.training[key]) for key in one.training)

@@ -8,10 +8,7 @@ card.md               for people: data, error rates with their signature, licenc
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -21,10 +18,11 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError, TensorSpec, serialize
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from regard.checkpoint.files import beside, sha256, tensor_bytes, write
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.layers.scores import SCORES, ScoreMaker
@@ -53,7 +51,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     folder = folder.resolve()  # a link stays a link, and "." gets a name
     check_place(folder, replace=replace)
     files = {
-        WEIGHTS: _tensor_bytes(_finite(folder, saved.model.state_dict())),
+        WEIGHTS: tensor_bytes(_finite(folder, saved.model.state_dict())),
         SOURCE: saved.source.to_json().encode(),
         TARGET: saved.target.to_json().encode(),
         CARD: saved.card.encode(),
@@ -63,14 +61,14 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         "model": asdict(saved.settings),
         "vocabulary": {"source": len(saved.source), "target": len(saved.target)},
         "training": dict(saved.training),
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != CARD},
+        "sha256": {name: sha256(content) for name, content in files.items() if name != CARD},
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
-    fresh = _beside(folder, "new")
+    fresh = beside(folder, "new")
     fresh.mkdir()
     try:
         for name, content in files.items():
-            _write(fresh / name, content)
+            write(fresh / name, content)
         _move_into_place(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -78,7 +76,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
 
 def weights_digest(model: Model) -> str:
     """The sha256 of the weights, as it stands in the config.json of the model's folder."""
-    return hashlib.sha256(_tensor_bytes(model.state_dict())).hexdigest()
+    return sha256(tensor_bytes(model.state_dict()))
 
 
 def check_place(folder: Path, *, replace: bool) -> None:
@@ -173,7 +171,7 @@ def _read_checked(path: Path, digest: str) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != digest:
+    if sha256(content) != digest:
         raise UserError(f"{path} is damaged: its sha256 is not the one in config.json; copy the folder again from its origin")
     return content
 
@@ -185,34 +183,11 @@ def _finite(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The safetensors format, without the detour through numpy that safetensors.torch takes."""
-    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    specs = {
-        name: TensorSpec(
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            shape=tensor.shape,
-            data_ptr=tensor.data_ptr(),
-            data_len=tensor.nbytes,
-        )
-        for name, tensor in held.items()
-    }
-    content: bytes = serialize(specs, {"format": "pt"})
-    return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _move_into_place(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         fresh.rename(folder)
         return
-    old = _beside(folder, "old")
+    old = beside(folder, "old")
     folder.rename(old)
     try:
         fresh.rename(folder)
@@ -220,8 +195,3 @@ def _move_into_place(fresh: Path, folder: Path) -> None:
         old.rename(folder)
         raise
     shutil.rmtree(old)
-
-
-def _beside(folder: Path, what: str) -> Path:
-    """A name of its own in the same place, so that a rename is enough."""
-    return folder.with_name(f".{folder.name}-{what}-{secrets.token_hex(4)}")

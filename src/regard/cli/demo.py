@@ -31,6 +31,7 @@ def demo(
     from regard.checkpoint import folder
     from regard.data.dictionary import pronunciations
     from regard.inspection.render import can_draw, draw, in_terminal
+    from regard.training.material import in_memory
     from regard.training.run import run
     from regard.training.settings import DEMO, override
 
@@ -39,7 +40,8 @@ def demo(
     settings = override(DEMO, set_ or [])
     chosen = prepare(device, threads)
     console.print("Learning to pronounce English words from the CMU Pronouncing Dictionary (letters -> phonemes).")
-    trained = run("cmudict-test", pronunciations("train"), pronunciations("test"), settings, console, chosen)
+    material = in_memory("cmudict-test", pronunciations("train"), pronunciations("test"), settings.data)
+    trained = run(material, settings, console, chosen)
     folder.save(trained.saved, out / "model", replace=True)
 
     console.print(

@@ -2,60 +2,157 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.options import Device, Score, Set, Threads, make_console, own_score, prepare
 from regard.errors import UserError
 
+if TYPE_CHECKING:
+    from regard.training.settings import RunSettings
+
+READING = ("data.files", "data.held_out_files", "data.source_columns", "data.target_column", "data.max_length")
+"""What must be known before the data is read."""
+
+
+def run_file(files: list[Path]) -> Path | None:
+    """The run file among these; it must be the only one."""
+    runs = [file for file in files if file.suffix in (".yaml", ".yml")]
+    if runs and len(files) > 1:
+        raise UserError(
+            f"{runs[0]} is a run file and stands alone; name the data in it, as data.files, or with --set data.files=…"
+        )
+    return runs[0] if runs else None
+
 
 def train(
-    pairs: Annotated[Path, typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz. Or a run file, .yaml, alone."),
+    ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="COL[,COL]", help="Source columns, by name or number.", show_default=False)
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="COL", help="Target column.", show_default=False)] = None,
+    held_out: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Pairs to measure with; twice for parallel files.")
+    ] = None,
     set_: Set = None,
     score: Score = None,
     encoder_from: Annotated[
         Path | None, typer.Option(help="A model folder whose encoder this model starts with.", show_default=False)
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="That encoder stays as it is.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model folder if it exists.")] = False,
+    start_from: Annotated[
+        Path | None, typer.Option(help="A model folder that learns on, with its settings and vocabulary.", show_default=False)
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew, and replace the model folder if it exists.")
+    ] = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed."""
-    from regard.data.corpus import hold_out, read_pairs, shorten
+    """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed.
 
-    corpus = read_pairs(pairs)  # before torch is imported: a mistyped name is answered at once
+    They are also written to OUT.run/run.yaml, with the reasons; `regard train` with that file repeats the run. A run that was
+    interrupted or killed goes on when the same command is typed again.
+    """
+    for file in [*files, *(held_out or ())]:
+        if not file.exists():
+            raise UserError(f"{file}: no such file")  # before torch is imported: a mistyped name is answered at once
+    given = run_file(files)
 
     from regard.checkpoint import folder
+    from regard.training.config import read_config, save_config
+    from regard.training.material import Given, from_files, survey
+    from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import describe, override, suggest
+    from regard.training.settings import RunSettings, describe, override, suggest
     from regard.training.transfer import Transfer
 
     console = make_console()
-    folder.check_place(out, replace=overwrite)
+    place = RunFolder.beside(out)
+    if overwrite:
+        folder.check_place(out, replace=True)
+        place.clear()
+    elif not place.begun:
+        folder.check_place(out, replace=False)
     scores = own_score(score)
     transfer = Transfer(folder.load(encoder_from, scores), freeze) if encoder_from else None
     if freeze and not transfer:
         raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
-    suggested = suggest(corpus.pairs)
-    if transfer:
-        suggested = replace(suggested, model=transfer.saved.settings)
-    settings = override(suggested, [*(set_ or []), *(f"model.score={name}" for name in scores)], scores)
-    chosen = prepare(device, threads)
-    if corpus.num_empty:
-        console.print(f"{pairs}: {corpus.num_empty:,} lines left out because a side is empty")
-    console.print(f"settings, chosen from the data; change any with --set:\n{describe(settings)}")
-    learning, held_out = hold_out(corpus.pairs, settings.data.held_out)
-    try:
-        trained = run(corpus.name, learning, held_out, settings, console, chosen, scores, transfer)
-    except KeyboardInterrupt:
-        raise UserError("interrupted; nothing was saved") from None
-    folder.save(trained.saved, out, replace=overwrite)
+    parent = folder.load(start_from, scores) if start_from else None
+    if parent and transfer:
+        raise UserError("--start-from takes a whole model and --encoder-from only an encoder; say one of them")
 
-    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
-    for answered in trained.answers[:5]:
-        mark = "=" if answered.right else f"(expected {shorten(' or '.join(answered.references))})"
-        console.print(f"  {shorten(answered.source)} -> {shorten(answered.result.text)} {mark}")
-    console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt")
+    options: dict[str, Any] = {
+        "files": () if given else tuple(map(str, files)),
+        "held_out_files": tuple(map(str, held_out or ())),
+        "source_columns": tuple(name.strip() for name in from_.split(",")) if from_ else (),
+        "target_column": to,
+    }
+    changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
+
+    def with_options(settings: "RunSettings") -> "RunSettings":
+        return replace(settings, data=replace(settings.data, **{name: value for name, value in options.items() if value}))
+
+    if given:
+        settings, reasons = override(with_options(read_config(given, scores)), changes, scores), {}
+        if not settings.data.files:
+            raise UserError(f"{given}: data.files: got none, expected what to learn from, such as files: [pairs.tsv]")
+        found = survey(settings.data)
+    else:
+        early = [change for change in changes if change.partition("=")[0].strip() in READING]
+        data = override(with_options(RunSettings()), early).data
+        found = survey(data)
+        suggestion = suggest(found.sample, found.counts.pairs)
+        start, reasons = with_options(suggestion.settings), dict(suggestion.reasons)
+        origin = transfer.saved if transfer else parent
+        settings = override(replace(start, model=origin.settings) if origin else start, changes, scores)
+    reasons |= {change.partition("=")[0].strip(): "given with --set" for change in changes}
+    if parent and settings.model != parent.settings:
+        raise UserError(f"--start-from {start_from}: its model settings stay as they are; leave out what changes them")
+
+    if place.begun:
+        check_same(settings, read_config(place.config, scores), out)
+    console.print(found.counts.say(), highlight=False)
+    told = f"from {given}" if given else "chosen from the data"
+    console.print(f"settings, {told}; change any with --set:\n{describe(settings)}", highlight=False)
+    chosen = prepare(device, threads)
+    known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
+    material = from_files(settings.data, found, place.path, console.print, known, begun=place.begun)
+    if not place.begun:
+        save_config(place.config, settings, reasons)
+    trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
+    folder.save(trained.saved, out, replace=True)
+
+    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}", highlight=False)
+    worst = sorted((one for one in trained.answers if not one.right), key=lambda one: one.result.log_prob)
+    for title, some in (
+        ("some of them:", trained.answers),
+        ("of those that are wrong, what the model was least sure of:", worst),
+    ):
+        if some:
+            console.print(f"\n{title}")
+            for answered in some[:5]:
+                console.print(f"  {answered}", highlight=False, markup=False)
+    console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt", highlight=False)
+
+
+def check_same(settings: "RunSettings", before: "RunSettings", out: Path) -> None:
+    """A run goes on only as it began."""
+    from dataclasses import asdict
+
+    from regard.training.settings import leaves
+
+    old, new = (dict(leaves(asdict(one))) for one in (before, settings))
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    if changed:
+        what = "; ".join(f"{key} was {old.get(key)} and is now {new.get(key)}" for key in changed[:5])
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise UserError(
+            f"{out}.run holds a run with other settings, which is left alone: {what}{more}. To go on, type the command of that "
+            "run; to begin anew, choose another --out, or say --overwrite"
+        )

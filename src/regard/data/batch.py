@@ -1,11 +1,14 @@
-"""Batches of tokens: sentences of like length side by side, in an order that depends on (seed, epoch) alone."""
+"""Batches of tokens: sentences of like length side by side, in an order that depends on (seed, update) alone."""
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -20,11 +23,6 @@ from regard.data.tokenizers.codec import EOS, PAD, SOS, Codec
 class Example(NamedTuple):
     source: list[int]
     target: list[int]
-
-    @property
-    def size(self) -> int:
-        """How many places it takes, with <eos>."""
-        return max(len(self.source), len(self.target)) + 1
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,8 @@ class Batch:
 
 
 def encode_pairs(pairs: Sequence[Pair], source: Codec, target: Codec) -> list[Example]:
-    return [Example(source.encode(pair.source), target.encode(pair.target)) for pair in pairs]
+    sides = source.encode_batch([pair.source for pair in pairs]), target.encode_batch([pair.target for pair in pairs])
+    return [Example(*both) for both in zip(*sides, strict=True)]
 
 
 def source_batch(rows: Sequence[Sequence[int]]) -> Source:
@@ -64,22 +63,84 @@ def _padded(rows: list[list[int]]) -> Tensor:
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
 
-def epoch_order(examples: Sequence[Example], *, batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """Which examples go together, batch by batch. A batch fills at most `batch_tokens` places per side, padding included; a
-    single example that is longer makes a batch of its own."""
-    chance = random.Random(f"{seed}/{epoch}")
-    order = sorted(range(len(examples)), key=lambda index: (examples[index].size, chance.random()))
-    batches: list[list[int]] = [[]]
-    for index in order:  # sizes only grow, so the newest example sets the width of its batch
-        if batches[-1] and (len(batches[-1]) + 1) * examples[index].size > batch_tokens:
-            batches.append([])
-        batches[-1].append(index)
-    chance.shuffle(batches)
-    return batches
+class Order:
+    """Which examples make up which update: a function of (seed, number of the update), so that any update can come next.
+
+    Examples of like size stand side by side; which of equal size do, and which batch comes when, is drawn anew for every epoch.
+    A batch fills at most `batch_tokens` places per side, padding included; a single example that is longer makes a batch of its
+    own. An update is a tuple of `accumulate` batches, or fewer at the end of an epoch. The very first batch is the largest:
+    what does not fit into memory shows at once.
+    """
+
+    def __init__(self, lengths: tuple[Tensor, Tensor], *, batch_tokens: int, accumulate: int = 1, seed: int) -> None:
+        """lengths: how many tokens each source and each target has."""
+        self.lengths, self.accumulate, self.seed = lengths, accumulate, seed
+        self.sizes_N = torch.maximum(*lengths) + 1  # with <eos>
+        ordered = self.sizes_N.sort().values.tolist()
+        self.borders = [0]
+        while self.borders[-1] < len(ordered):
+            first = self.borders[-1]  # sizes only grow, so the last example of a batch sets its width
+            room = bisect_right(range(1, len(ordered) - first + 1), batch_tokens, key=lambda n: n * ordered[first + n - 1])
+            self.borders.append(first + max(1, room))
+        places = [(end - start) * ordered[end - 1] for start, end in pairwise(self.borders)]
+        self.largest = max(range(len(places)), key=places.__getitem__)
+        self.epoch_length = -(-len(places) // accumulate)
+        """How many updates make an epoch."""
+
+    def update(self, number: int) -> tuple[list[int], ...]:
+        """The examples of each of its batches."""
+        epoch, within = divmod(number, self.epoch_length)
+        order_N, batches = self._epoch(epoch)
+        first = within * self.accumulate
+        parts = batches[first : first + self.accumulate]
+        return tuple(order_N[self.borders[part] : self.borders[part + 1]].tolist() for part in parts)
+
+    def padding(self) -> float:
+        """The share of places in the batches of the first epoch, both sides counted, that hold nothing."""
+        order_N, _ = self._epoch(0)
+        places = 0
+        for part in order_N.tensor_split(self.borders[1:-1]):
+            places += len(part) * sum(int(lengths_N[part].max()) + 1 for lengths_N in self.lengths)
+        return 1 - sum(int((lengths_N + 1).sum()) for lengths_N in self.lengths) / places
+
+    @lru_cache(maxsize=1)  # noqa: B019 an Order lives as long as its run
+    def _epoch(self, epoch: int) -> tuple[Tensor, list[int]]:
+        """(all examples by size, the order of the batches)."""
+        chance = torch.Generator().manual_seed(derived_seed(self.seed, "epoch", epoch))
+        order_N = torch.randperm(len(self.sizes_N), generator=chance)
+        order_N = order_N[self.sizes_N[order_N].argsort(stable=True)]
+        batches = torch.randperm(len(self.borders) - 1, generator=chance).tolist()
+        if epoch == 0:
+            batches.remove(self.largest)
+            batches.insert(0, self.largest)
+        return order_N, batches
 
 
-def endless_batches(examples: Sequence[Example], *, batch_tokens: int, seed: int) -> Iterator[Batch]:
-    """Epoch after epoch, without end."""
-    for epoch in count():
-        for indices in epoch_order(examples, batch_tokens=batch_tokens, seed=seed, epoch=epoch):
-            yield collate([examples[index] for index in indices])
+def lengths(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+    """How many tokens each source and each target has."""
+    source_N, target_N = (torch.tensor([len(example[side]) for example in examples]) for side in (0, 1))
+    return source_N, target_N
+
+
+def derived_seed(*parts: object) -> int:
+    """A number below 2^63 for a place in a run: whoever knows the place has its randomness."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of every update of a run."""
+
+    examples: Sequence[Example]
+    order: Order
+    vary: Callable[[Example, random.Random], Example] | None = None
+    """Subword dropout: another segmentation of an example, by chance."""
+
+    def __call__(self, update: int) -> tuple[Batch, ...]:
+        return tuple(collate([self._example(index, update) for index in part]) for part in self.order.update(update))
+
+    def _example(self, index: int, update: int) -> Example:
+        example = self.examples[index]
+        if self.vary is None:
+            return example
+        return self.vary(example, random.Random(derived_seed(self.order.seed, "subwords", update, index)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from regard.contracts import Decoded
 from regard.core import masks
 from regard.core.losses import Baseline, policy_gradient, projected_loss, reward_to_go
-from regard.data.batch import Batch
+from regard.data.batch import Batch, derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.models.build import Model
+from regard.training.learner import Counts, Learner
 from regard.training.settings import TrainSettings
 
 
@@ -30,52 +32,102 @@ class Update:
     num_targets: int
 
 
+class Supervisor(Protocol):
+    """Who watches a run: told about every update, asked how good the model is, and trusted with keeping it."""
+
+    def record(self, update: Update) -> None: ...
+
+    def validate(self) -> float:
+        """How bad the model is now; the less the better."""
+        ...
+
+    def keep(self) -> None:
+        """It is the best so far."""
+
+    def checkpoint(self) -> None:
+        """Time to write one."""
+
+
 def learning_rate(number: int, settings: TrainSettings) -> float:
-    """Up in a straight line for the warm-up, then down in a straight line; update 0 and the last one both move a little."""
+    """Up in a straight line for the warm-up, then down as the schedule says; update 0 and the last one both move a little."""
     warmup = max(1, round(settings.warmup * settings.steps))
     rise = (number + 1) / warmup
-    fall = (settings.steps - number) / max(1, settings.steps - warmup)
+    left = (settings.steps - number) / max(1, settings.steps - warmup)
+    fall = {
+        "linear": left,
+        "cosine": 0.5 - 0.5 * math.cos(math.pi * min(1.0, left)),
+        "inverse_sqrt": math.sqrt(warmup / (number + 1)),
+        "constant": 1.0,
+    }[settings.schedule]
     return settings.learning_rate * min(1.0, rise, fall)
 
 
 def train(
-    model: Model, batches: Iterator[Batch], settings: TrainSettings, *, seed: int, record: Callable[[Update], None]
+    learner: Learner,
+    batches: Callable[[int], tuple[Batch, ...]],
+    settings: TrainSettings,
+    *,
+    seed: int,
+    supervisor: Supervisor,
 ) -> None:
-    """Randomness (dropout) is a function of (seed, update), never a stream that could be lost."""
+    """From the learner's last update to the end. Randomness is a function of (seed, update, batch), not a stream to be lost."""
+    model = learner.model.train()
     device = next(model.parameters()).device
-    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True)
-    baseline = Baseline()
-    model.train()
-    for number, batch in enumerate(islice(batches, settings.steps)):
-        torch.manual_seed(seed * 2**32 + number)
-        batch = batch.to(device)
-        decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-        total = projected_loss(
-            decoded.states_BTD,
-            decoded.weight_VD,
-            decoded.bias_V,
-            batch.target_out_BT,
-            pad=PAD,
-            smoothing=settings.label_smoothing,
-        )
-        if decoded.choice_log_prob_BT is not None:  # hard attention
-            choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)
-            total = total + choices
-        loss = total / batch.num_targets
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        if not norm.isfinite():
+    while not finished(learner.counts, settings):
+        number = learner.counts.update
+        parts = batches(number)
+        num_targets, loss = sum(part.num_targets for part in parts), 0.0
+        for place, batch in enumerate(parts):
+            torch.manual_seed(derived_seed(seed, "update", number, place))
+            total, baseline = batch_loss(model, batch.to(device), settings, learner.counts.baseline)
+            (total / num_targets).backward()
+            loss += total.item() / num_targets
+            learner.counts = replace(learner.counts, baseline=baseline)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).item()
+        if not math.isfinite(norm):
             raise UserError(
-                f"update {number}: the loss is {loss.item():.4g}, the gradient's norm {norm.item():.4g}; "
-                f"the run has diverged and nothing was saved. Try a smaller train.learning_rate than {settings.learning_rate:g}"
+                f"update {number}: the loss is {loss:.4g}, the gradient's norm {norm:.4g}; the run has diverged. "
+                f"Try a smaller train.learning_rate than {settings.learning_rate:g}"
             )
         rate = learning_rate(number, settings)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        optimiser.step()
-        optimiser.zero_grad()
-        record(Update(number, loss.item(), norm.item(), rate, batch.num_targets))
+        learner.update(rate)
+        learner.counts = replace(learner.counts, update=number + 1)
+        supervisor.record(Update(number, loss, norm, rate, num_targets))
+        if settings.validate_every and (number + 1) % settings.validate_every == 0:
+            learner.counts = judged(learner.counts, supervisor.validate())
+            if learner.counts.stale == 0:
+                supervisor.keep()
+        if finished(learner.counts, settings) or (number + 1) % settings.checkpoint_every == 0:
+            supervisor.checkpoint()
     model.eval()
+
+
+def finished(counts: Counts, settings: TrainSettings) -> bool:
+    return counts.update >= settings.steps or bool(settings.patience and counts.stale >= settings.patience)
+
+
+def judged(counts: Counts, badness: float) -> Counts:
+    """After a validation. stale is 0 where it is the best so far."""
+    if counts.best is None or badness < counts.best:
+        return replace(counts, best=badness, best_at=counts.update, stale=0)
+    return replace(counts, stale=counts.stale + 1)
+
+
+def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
+    """Summed over the target tokens, with what hard attention learns from; and the baseline for the next batch."""
+    decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
+    total = projected_loss(
+        decoded.states_BTD,
+        decoded.weight_VD,
+        decoded.bias_V,
+        batch.target_out_BT,
+        pad=PAD,
+        smoothing=settings.label_smoothing,
+    )
+    if decoded.choice_log_prob_BT is None:
+        return total, baseline
+    choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)
+    return total + choices, baseline
 
 
 def choice_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:

@@ -44,8 +44,8 @@ class Pace:
 
 
 @contextmanager
-def progress(console: Console, steps: int) -> Iterator[Record]:
-    """Gives the function that the training loop calls after every update."""
+def progress(console: Console, steps: int, done: int = 0) -> Iterator[Record]:
+    """Gives the function that is to be called after every update. done: how many there were before."""
     pace = Pace(steps)
     if not console.is_terminal:
 
@@ -65,5 +65,5 @@ def progress(console: Console, steps: int) -> Iterator[Record]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("training", total=steps, text="")
+        task = bar.add_task("training", total=steps, completed=done, text="")
         yield lambda update: bar.update(task, advance=1, text=pace.add(update)[0])

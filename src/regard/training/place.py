@@ -1,0 +1,75 @@
+"""Where a run keeps what it needs to go on: the folder OUT.run beside the model OUT.
+
+run.yaml                          all settings, with the reasons
+log.jsonl                         a line for every update and every validation
+tokens.safetensors, *.tokenizer.json    the data, tokenised
+checkpoints/                      the last few
+best/                             the weights of the best validation so far, and nothing else
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from regard.checkpoint.files import replace_file
+from regard.checkpoint.runs import Checkpoints
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.log_file = path / "run.yaml", path / "log.jsonl"
+        self._log: IO[str] | None = None
+
+    @classmethod
+    def beside(cls, out: Path) -> RunFolder:
+        out = out.resolve()
+        return cls(out.with_name(f"{out.name}.run"))
+
+    def checkpoints(self, keep: int) -> Checkpoints:
+        return Checkpoints(self.path / "checkpoints", keep=keep)
+
+    def best(self) -> Checkpoints:
+        return Checkpoints(self.path / "best", keep=1)
+
+    @property
+    def begun(self) -> bool:
+        return self.config.exists()
+
+    def clear(self) -> None:
+        """Forgets an earlier run, but not what it has tokenised."""
+        for folder in ("checkpoints", "best"):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+        for file in (self.config, self.log_file):
+            file.unlink(missing_ok=True)
+
+    def cut_log(self, update: int) -> None:
+        """Forgets what was logged after this update, because it is going to happen again."""
+        if self.log_file.exists():
+            lines = self.log_file.read_text("utf-8").splitlines(keepends=True)
+            replace_file(self.log_file, "".join(line for line in lines if _update_of(line) <= update).encode())
+
+    def log(self, facts: Mapping[str, Any]) -> None:
+        if self._log is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._log = open(self.log_file, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 open for the whole run
+        self._log.write(json.dumps(facts) + "\n")
+
+    def sync(self) -> None:
+        """The log is on the disk."""
+        if self._log is not None:
+            self._log.flush()
+            os.fsync(self._log.fileno())
+
+
+def _update_of(line: str) -> float:
+    """After which update a line was written; a line that was cut in half by a kill belongs to none."""
+    try:
+        return float(json.loads(line)["update"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")

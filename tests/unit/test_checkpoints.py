@@ -1,0 +1,120 @@
+"""Checkpoints: whole or not at all, and what happens when they are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.checkpoint import files
+from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
+from regard.errors import UserError
+
+
+def make(update: int) -> Checkpoint:
+    tensor = torch.full((2, 3), float(update))
+    return Checkpoint(update, {"update": update, "best": 0.1}, {"w": tensor}, {"exp_avg.w": -tensor})
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def not_finite(path: Path) -> None:
+    """A file that is whole, with the right sha256, but of no use."""
+    tensors = {"w": torch.tensor([1.0, float("nan")])}
+    path.write_bytes(files.tensor_bytes(tensors))
+    state = json.loads((path.parent / "state.json").read_bytes())
+    state["sha256"][path.name] = files.sha256(path.read_bytes())
+    del state["self"]
+    state["self"] = files.sha256(json.dumps(state, sort_keys=True).encode())
+    (path.parent / "state.json").write_text(json.dumps(state))
+
+
+def other_number(path: Path) -> None:
+    path.write_text(path.read_text().replace('"best": 0.1', '"best": 0.2'))
+
+
+def test_what_is_read_is_what_was_written_and_only_the_last_ones_stay(tmp_path: Path) -> None:
+    saved = Checkpoints(tmp_path / "new", keep=2)
+    assert saved.newest(print) is None
+    for update in (5, 10, 100_000_000):
+        saved.write(make(update))
+    assert saved.updates() == [10, 100_000_000]
+    found = saved.newest(print)
+    assert found is not None
+    assert (found.update, found.numbers) == (100_000_000, {"update": 100_000_000, "best": 0.1})
+    torch.testing.assert_close(dict(found.model), dict(make(100_000_000).model))
+    torch.testing.assert_close(dict(found.training), dict(make(100_000_000).training))
+    torch.testing.assert_close(saved.average([10, 100_000_000])["w"], torch.full((2, 3), 50_000_005.0))
+    saved.forget_after(10)
+    assert saved.updates() == [10]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "words"),
+    [
+        ("model.safetensors", flip, "model.safetensors is not what it was"),
+        ("training.safetensors", truncate, "training.safetensors is not what it was"),
+        ("training.safetensors", os.remove, "training.safetensors: No such file"),
+        ("model.safetensors", not_finite, "model.safetensors: w holds numbers that are not finite"),
+        ("state.json", other_number, "state.json is not what it was"),
+        ("state.json", truncate, "state.json cannot be read"),
+        ("state.json", os.remove, "state.json cannot be read"),
+    ],
+)
+def test_a_damaged_one_is_put_aside_and_the_one_before_it_used(
+    tmp_path: Path, file: str, damage: Callable[[Path], None], words: str
+) -> None:
+    saved, told = Checkpoints(tmp_path, keep=3), []
+    for update in (1, 2, 3):
+        saved.write(make(update))
+    damage(tmp_path / "update-00000003" / file)
+    with pytest.raises(Damaged, match=words):
+        saved.read(3)
+    found = saved.newest(told.append)
+    assert found is not None
+    assert found.update == 2
+    assert len(told) == 1
+    assert "the checkpoint of update 3 is damaged" in told[0]
+    assert words in told[0]
+    assert saved.updates() == [1, 2]
+    assert len(list(tmp_path.glob(".update-00000003-damaged-*"))) == 1, "nothing is thrown away"
+
+
+def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
+    saved = Checkpoints(tmp_path, keep=3)
+    saved.write(make(1))
+    state = json.loads((tmp_path / "update-00000001/state.json").read_bytes())
+    del state["self"]
+    state["format"] = 9
+    state["self"] = files.sha256(json.dumps(state, sort_keys=True).encode())
+    (tmp_path / "update-00000001/state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match="has format 9, expected 1; it needs another version of regard"):
+        saved.newest(print)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = Checkpoints(tmp_path, keep=3)
+    saved.write(make(1))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(UserError, match=r"update 2 cannot be written .*No space left on device; the last one is of update 1"):
+        saved.write(make(2))
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000001"]
+    saved.write(make(2))
+    assert saved.updates() == [1, 2]
