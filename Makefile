@@ -22,6 +22,7 @@ check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/learning.py
 
 mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
 	$(BIN)/python tests/mutants.py

@@ -38,6 +38,7 @@ from regard.data.corpus import Pair
 from regard.models.build import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.material import in_memory
 from regard.training.run import Answered, answer, run
 from regard.training.settings import RunSettings, TrainSettings
 
@@ -130,7 +131,8 @@ def measure(job: Job, seed: int) -> Outcome:
     training = [pair for pair in make_pairs(job.task, job.num_learnt, job.lengths, chance) if pair.source not in unseen]
     settings = RunSettings(seed=seed, model=job.model, train=job.train)
     first, *others = asked.items()
-    trained = run(job.task, training, first[1], settings, Console(quiet=True), torch.device("cpu"))
+    material = in_memory(job.task, training, first[1], settings.data)
+    trained = run(material, settings, Console(quiet=True), torch.device("cpu"))
     answers = {first[0]: trained.answers}
     answers |= {name: answer(trained.translator, pairs, max_length=2 * LONG + 10) for name, pairs in others}
     exact = {name: sum(one.right for one in found) / len(found) for name, found in answers.items()}
