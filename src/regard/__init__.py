@@ -87,10 +87,11 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     """
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
-    from regard.pipeline import Translator
+    from regard.pipeline import Translator, known_places
 
     saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    return Translator(saved.model.to(chosen), saved.source, saved.target, chosen)
+    places = known_places(saved.settings)
+    return Translator(saved.model.to(chosen), saved.source, saved.target, chosen, max_places=places)
 
 
 def __getattr__(name: str) -> Any:

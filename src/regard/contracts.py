@@ -283,24 +283,96 @@ class Seq2Seq(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How to look for the best output. Plain data, so that it can be printed, compared and sent to any engine."""
+    """How to look for the best output. Plain data, so that it can be printed, compared and sent to any engine.
 
+    An output of n tokens, <eos> included, is ranked by log_prob / ((5 + n)/6)^length_penalty (Wu et al. 2016, eq. 14), or, with
+    "mean", by log_prob / n. What is forbidden (never, banned, no_repeat, min_length) is left out and does not raise the
+    probability of the rest: log_prob stays the model's own.
+    """
+
+    beam: int = 1
+    """How many hypotheses of a sentence live side by side. 1 is greedy search: the best token each time, up to <eos>."""
+    n_best: int = 1
+    """How many outputs to give of each sentence: at most `beam`, or any number of samples."""
+    length_penalty: float | Literal["mean"] = 0.6
+    min_length: int = 0
+    """Tokens before <eos> is allowed."""
     max_length: int = 256
     """Tokens after which an output is stopped; it is then marked as not `finished`."""
+    max_ratio: float | None = None
+    """The same as tokens per source place, plus 10; the smaller limit holds. A near limit lets a beam stop earlier."""
+    no_repeat: int = 0
+    """No n tokens in a row come twice in an output; 0 allows it."""
+    repetition_penalty: float = 1.0
+    """The search multiplies the log-probability of tokens that the output already holds by this; `log_prob` stays as it is."""
+    banned: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that no output contains."""
+    prefix: tuple[int, ...] = ()
+    """Tokens with which every output begins."""
+    sample: bool = False
+    """Draw tokens instead of taking the best; n_best outputs of each sentence are drawn independently."""
+    temperature: float = 1.0
+    top_k: int = 0
+    """Draw from the k most probable tokens only; 0 from all."""
+    top_p: float = 1.0
+    """Draw from the fewest tokens that together have this probability."""
+    seed: int = 0
+    """A sample depends on (seed, number of the sentence) and not on its neighbours."""
+    stream: bool = False
+    """Tell of tokens as soon as they are certain. A Look needs it: `seen` comes with the tokens."""
 
     def __post_init__(self) -> None:
-        if self.max_length < 1:
-            raise ValueError(f"max_length is {self.max_length}; an output needs room for at least 1 token")
+        for name in ("banned", "prefix"):  # lists come from JSON and from users
+            whole = getattr(self, name)
+            object.__setattr__(self, name, tuple(tuple(one) if isinstance(one, list) else one for one in whole))
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                what = "; an output needs room for at least 1 token" if name == "max_length" else ""
+                raise ValueError(f"{name} is {value!r}{what or f', expected a whole number from {least} up'}")
+        for name in ("temperature", "repetition_penalty", "max_ratio"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} is {value}, expected a number above 0")
+        if self.repetition_penalty < 1:
+            raise ValueError(f"repetition_penalty is {self.repetition_penalty}; below 1 it would reward; expected 1 or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}, expected a share above 0 and up to 1")
+        if self.length_penalty != "mean" and not (isinstance(self.length_penalty, int | float) and self.length_penalty >= 0):
+            raise ValueError(f'length_penalty is {self.length_penalty!r}, expected a number from 0 up, or "mean"')
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        if self.sample and self.beam > 1:
+            raise ValueError(f"sample draws outputs one by one, but beam is {self.beam}; leave out one of the two")
+        if not self.sample and self.n_best > self.beam:
+            raise ValueError(f"n_best is {self.n_best}, but a beam of {self.beam} finds {self.beam}; set beam={self.n_best}")
+        if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
+            raise ValueError("temperature, top_k and top_p are for drawing; say sample=True too")
+        if not all(self.banned):
+            raise ValueError("banned holds an empty sequence, which every output contains; leave it out")
+        if len(self.prefix) >= self.max_length:
+            raise ValueError(f"the prefix has {len(self.prefix)} tokens, but max_length is {self.max_length}; raise max_length")
+
+    def norm(self, length: int) -> float:
+        """What the log-probability of an output of this many tokens, <eos> included, is divided by; it never falls."""
+        return float(length) if self.length_penalty == "mean" else ((5 + length) / 6) ** self.length_penalty
+
+
+_LEAST = {"beam": 1, "n_best": 1, "min_length": 0, "max_length": 1, "no_repeat": 0, "top_k": 0, "seed": 0}
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: its tokens without <eos>, their log-probability (raw sum, <eos> included), and what the search sorted by."""
+    """One output: its tokens without <eos>, their log-probability (raw sum, <eos> included), and what the search sorted by.
+
+    token_log_probs: of each token, and of <eos> where the output is finished.
+    """
 
     ids: tuple[int, ...]
     log_prob: float
     rank_score: float
     finished: bool
+    token_log_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -308,8 +380,9 @@ class Event:
     """News of one sentence, numbered in the order of the input.
 
     ids: tokens that are now certain, after those of earlier events.  tail: tokens that may still change.
-    hypotheses: empty while the search goes on; at the end the outputs, the best first.
-    seen: what the taps of a Look saw while `ids` were written; axes B and T have size 1.
+    hypotheses: empty while the search goes on; at the end the outputs, the best first. All `ids` of a sentence together
+    are the tokens of the best one.
+    seen: what the taps of a Look saw while `ids` were written, one after the other; axes B and T have size 1.
     """
 
     sentence: int
@@ -322,8 +395,15 @@ class Event:
 class Engine(Protocol):
     """Runs a model. The torch engine is the reference; a faster one must equal it or decline by name."""
 
-    def generate(self, sources: Sequence[Source], options: SearchOptions, look: Look | None = None) -> Iterator[Event]:
-        """Batches of sentences in, events out; sentences are numbered through all batches."""
+    def generate(
+        self,
+        sources: Sequence[Source],
+        options: SearchOptions,
+        look: Look | None = None,
+        *,
+        numbers: Sequence[int] | None = None,
+    ) -> Iterator[Event]:
+        """Batches of sentences in, events out. Sentences are numbered through all batches, or as `numbers` says."""
         ...
 
 
@@ -347,12 +427,24 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """One of the outputs of an n-best list. token_log_probs holds that of <eos> too where the output is finished."""
+
+    text: str
+    tokens: tuple[str, ...]
+    log_prob: float
+    rank_score: float
+    finished: bool
+    token_log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Result:
-    """One translated sentence.
+    """One translated text.
 
     log_prob is the raw sum over the tokens and <eos>; rank_score is what the search sorted by; finished is False where
-    max_length stopped it; n_best holds (text, log_prob), the best first; unknown holds the source symbols that the model
-    never met.
+    max_length stopped it; n_best holds the outputs, the best first; unknown holds the source symbols that the model never met;
+    parts holds one Result for each sentence where the text was too long and was split.
     """
 
     text: str
@@ -361,10 +453,27 @@ class Result:
     log_prob: float
     rank_score: float
     finished: bool
-    n_best: tuple[tuple[str, float], ...]
+    n_best: tuple[Alternative, ...]
     unknown: tuple[str, ...]
     map_attention: Callable[[Kind, int], AttentionMap] = field(repr=False, compare=False)
+    parts: tuple[Result, ...] = ()
 
     def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
         """Exact weights, computed now by one forced pass over this output."""
         return self.map_attention(kind, layer)
+
+    def alignment(self) -> tuple[tuple[int, int], ...]:
+        """(i, j): target token j looked most at source token i (mean over the heads of the last layer); from 0, no <eos>.
+
+        Of a text that was split, the tokens are counted through all its parts."""
+        if not self.parts:
+            if not self.tokens:
+                return ()
+            weights_TS = self.attention().mean_TS[: len(self.tokens), : len(self.source_tokens)]
+            return tuple((i, j) for j, i in enumerate(weights_TS.argmax(-1).tolist()))
+        links: list[tuple[int, int]] = []
+        sources = targets = 0
+        for part in self.parts:
+            links += [(sources + i, targets + j) for i, j in part.alignment()]
+            sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
+        return tuple(links)

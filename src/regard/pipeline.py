@@ -2,77 +2,340 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from regard.contracts import AttentionMap, Engine, Hypothesis, Kind, Look, Result, SearchOptions, Seq2Seq, Tap
+from regard.contracts import (
+    Alternative,
+    AttentionMap,
+    Engine,
+    Event,
+    Hypothesis,
+    Kind,
+    Look,
+    Result,
+    SearchOptions,
+    Seq2Seq,
+    Tap,
+)
 from regard.data.batch import source_batch
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
+from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
 from regard.errors import UserError, did_you_mean
+from regard.models.build import ModelSettings
+from regard.models.decoder_only import DecoderOnly
+from regard.models.rnn_lm import RnnLm
 
-BATCH_SENTENCES = 128
+BATCH_HYPOTHESES = 320
+"""Rows of a step: sentences times hypotheses. More does not make it faster on a CPU."""
+
+BUDGET = 1 << 30
+"""Bytes that the states of one batch may take at their longest."""
+
+MAX_SOURCE = 1024
+
+_BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A text that is not translated, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What a stream knows so far: the text that is certain, what may still change behind it, and at the end the result."""
+
+    text: str
+    tail: str
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The log-probability of a given output: raw sum, and of each token and <eos>. unknown: its symbols that have no token."""
+
+    log_prob: float
+    tokens: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is translated in one go: a text, or a sentence of one that was too long."""
+
+    number: int
+    text: str
+    ids: list[int]
 
 
 @dataclass(frozen=True)
 class Translator:
-    """Call it with a text, or `batch` with many; keywords are those of SearchOptions."""
+    """Call it with a text, or `batch` with many; keywords are those of SearchOptions.
+
+    A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
+    max_places: what the model can count, with <eos>.
+    """
 
     model: Seq2Seq
     source: Codec
     target: Codec
     device: torch.device
+    max_source: int = MAX_SOURCE
+    max_places: int | None = None
 
     def __call__(self, text: str, **options: Any) -> Result:
         return self.batch([text], **options)[0]
 
     def batch(self, texts: Sequence[str], **options: Any) -> list[Result]:
         """One result per text, in the same order."""
+        results = []
+        for number, result in enumerate(self.translate(texts, **options)):
+            if isinstance(result, Refused):
+                raise UserError(f"text {number + 1}: {result.reason}" if len(texts) > 1 else result.reason)
+            results.append(result)
+        return results
+
+    def translate(self, texts: Sequence[str], *, first: int = 0, **options: Any) -> Iterator[Result | Refused]:
+        """One result per text, in the same order, each as soon as it and all before it are there.
+
+        first: the number of the first text, where they come in several calls; samples depend on it.
+        """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"batch takes a list of texts, got {texts!r:.60}; for one text call the model itself")
-        search = _search_options(options)
-        encoded = [self.source.encode(text) for text in texts]
-        results = {index: self._nothing(texts[index]) for index, ids in enumerate(encoded) if not ids}
-        order = sorted(set(range(len(texts))) - results.keys(), key=lambda index: len(encoded[index]))
-        chunks = [order[start : start + BATCH_SENTENCES] for start in range(0, len(order), BATCH_SENTENCES)]
-        sources = [source_batch([encoded[index] for index in chunk]).to(self.device) for chunk in chunks]
-        for event in self._engine().generate(sources, search):
-            if event.hypotheses:
-                index = order[event.sentence]
-                results[index] = self._result(texts[index], event.hypotheses)
-        return [results[index] for index in range(len(texts))]
+        search = self._options(options)
+        plans = [self._plan(text, first + number) for number, text in enumerate(texts)]
+        waiting = {unit.number for plan in plans if isinstance(plan, list) for unit in plan}
+        found: dict[int, Result] = {}
+        units = [unit for plan in plans if isinstance(plan, list) for unit in plan]
+        finished = self._run(units, search)
+        for text, plan in zip(texts, plans, strict=True):
+            if isinstance(plan, Refused):
+                yield plan
+                continue
+            while any(unit.number in waiting for unit in plan):
+                unit, hypotheses = next(finished)
+                waiting.discard(unit.number)
+                found[unit.number] = self._result(unit, hypotheses)
+            yield self._joined(text, [found.pop(unit.number) for unit in plan])
+
+    def stream(self, text: str, **options: Any) -> Iterator[Partial]:
+        """The output while it is written. `text` only grows; the last one carries the result."""
+        search = replace(self._options(options), stream=True)
+        plan = self._plan(text, 0)
+        if isinstance(plan, Refused):
+            raise UserError(plan.reason)
+        before, results = "", []
+        for unit in plan:
+            certain: tuple[int, ...] = ()
+            for event in self._events([unit], search):
+                certain += event.ids
+                if event.hypotheses:
+                    results.append(self._result(unit, event.hypotheses))
+                elif event.ids or event.tail:
+                    so_far = self.target.decode(certain)
+                    yield Partial(before + so_far, self.target.decode((*certain, *event.tail))[len(so_far) :])
+            before = " ".join([*(result.text for result in results), ""])
+        result = self._joined(text, results)
+        yield Partial(result.text, "", result)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
+        """How probable the model finds each given output. Symbols that have no token count as <unk>, and are reported."""
+        if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
+            raise ValueError("score takes two lists of texts of the same length, sources and outputs")
+        read = [[] if self.continues else self.source.encode(text) for text in sources]
+        outputs = [self.target.encode(text) for text in targets]
+        room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
+        for number, (ids, output) in enumerate(zip(read, outputs, strict=True), start=1):
+            if max(len(ids), len(output)) > room:
+                raise UserError(f"pair {number} has {len(ids)} source and {len(output)} target tokens, the most is {room} each")
+        order = sorted(range(len(read)), key=lambda index: (len(outputs[index]), len(read[index])))
+        found: dict[int, Scored] = {}
+        while order:
+            longest = max(len(ids) + 1 for ids in (outputs[order[0]], read[order[0]]))
+            chunk, order = order[: (size := max(1, 4096 // longest))], order[size:]
+            batch = source_batch([read[index] for index in chunk]).to(self.device)
+            rows = scoring.score(self.model, batch, [outputs[index] for index in chunk], sos=SOS, eos=EOS)
+            for index, row in zip(chunk, rows, strict=True):
+                text = targets[index]
+                found[index] = Scored(sum(row), self.target.pieces(text), tuple(row), self.target.unknown(text))
+        return [found[index] for index in range(len(sources))]
+
+    # --- from text to units ---
+
+    @property
+    def continues(self) -> bool:
+        """Whether this is a language model."""
+        return isinstance(self.model, DecoderOnly | RnnLm)
+
+    def _plan(self, text: str, number: int) -> list[Unit] | Refused:
+        """What to translate in which pieces; nothing for an empty text."""
+        codec = self.target if self.continues else self.source
+        room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
+        ids = codec.encode(text)
+        if not ids and not self.continues:
+            return []
+        if len(ids) <= room:
+            return [Unit(number, text, ids)]
+        if self.continues:
+            return Refused(f"it has {len(ids):,} tokens, but this model continues texts of up to {room:,}")
+        units = []
+        for part, sentence in enumerate(sentences(text)):
+            ids = codec.encode(sentence)
+            if len(ids) > room:
+                return Refused(
+                    f"a sentence of {len(ids):,} tokens is longer than the {room:,} that are taken at once; "
+                    "split it, by line ends or full stops"
+                )
+            if ids:
+                units.append(Unit(number + (part << 40), sentence, ids))
+        return units
+
+    def _options(self, options: dict[str, Any]) -> SearchOptions:
+        known = list(SearchOptions.__dataclass_fields__)
+        for name in options:
+            if name not in known:
+                raise TypeError(
+                    f"unknown search option {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}"
+                )
+        given = dict(options)
+        if isinstance(prefix := given.get("prefix"), str):
+            given["prefix"] = ids = tuple(self.target.encode(prefix))
+            if UNK in ids:
+                raise UserError(f"the prefix {prefix!r} holds symbols that the model cannot write")
+        if "banned" in given:
+            given["banned"] = tuple(self._banned(given["banned"]))
+        search = SearchOptions(**given)
+        if self.max_places is not None and not isinstance(self.model, RnnLm):
+            search = replace(search, max_length=min(search.max_length, max(self.max_places - 1, len(search.prefix) + 1)))
+        return search
+
+    def _banned(self, words: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+        """Words as sequences of tokens, at the beginning of a text and behind a space. What has no token cannot be written."""
+        if isinstance(words, str):
+            raise TypeError(f"banned takes a list of words, got {words!r:.60}")
+        for word in words:
+            forms = (self.target.encode(word), self.target.encode(f" {word}")) if isinstance(word, str) else (word,)
+            yield from dict.fromkeys(tuple(form) for form in forms if form and UNK not in form)
+
+    # --- the search ---
+
+    def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
+        """What was found for each unit, in any order."""
+        # prompts differ in length, so each goes alone
+        batches = [[unit] for unit in units] if self.continues else self._packed(units, search)
+        for batch in batches:
+            by_number = {unit.number: unit for unit in batch}
+            for event in self._events(batch, search):
+                if event.hypotheses:
+                    yield by_number[event.sentence], event.hypotheses
+
+    def _events(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
+        if self.continues:
+            prompt = tuple(units[0].ids) + search.prefix
+            search = replace(search, prefix=prompt, max_length=search.max_length + len(prompt))
+        source = source_batch([[] if self.continues else unit.ids for unit in units]).to(self.device)
+        return self._engine().generate([source], search, numbers=[unit.number for unit in units])
+
+    def _packed(self, units: Sequence[Unit], search: SearchOptions) -> list[list[Unit]]:
+        """Units of like length side by side, as many as the budget of memory and the width of a step allow."""
+        rows = search.n_best if search.sample else search.beam
+        most = max(1, BATCH_HYPOTHESES // rows)
+        batches: list[list[Unit]] = []
+        size = self._sizes(rows, search.max_length) if len(units) > 1 else (0, 0)
+        for unit in sorted(units, key=lambda unit: len(unit.ids)):
+            needed = size[0] + size[1] * (len(unit.ids) + 1)  # the newest is the longest
+            if not batches or len(batches[-1]) == most or (len(batches[-1]) + 1) * needed > BUDGET:
+                batches.append([])
+            batches[-1].append(unit)
+        return batches
+
+    @torch.inference_mode()
+    def _sizes(self, rows: int, max_length: int) -> tuple[int, int]:
+        """Bytes of a sentence at its longest: (what its hypotheses take, what a source place takes); tried out small."""
+
+        def nbytes(places: int, written: int) -> int:
+            memory = self.model.encode(source_batch([[UNK] * (places - 1)]).to(self.device))
+            return self.model.start(memory, torch.full((1, written), SOS, device=self.device)).nbytes
+
+        one, longer, further = nbytes(2, 2), nbytes(3, 2), nbytes(2, 3)
+        place, token = longer - one, further - one
+        fixed = max(0, one - 2 * place - 2 * token)
+        logits = 4 * 4 * len(self.target)  # logits, log-probabilities and what sorting them takes
+        return rows * (fixed + 2 * token * (max_length + 1) + logits), place
 
     def _engine(self) -> Engine:
         return TorchEngine(self.model, sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
 
-    def _nothing(self, text: str) -> Result:
-        """A text without a token stays empty; no model is asked."""
-        return self._result(text, (Hypothesis((), log_prob=0.0, rank_score=0.0, finished=True),))
+    # --- from hypotheses to results ---
 
-    def _result(self, text: str, hypotheses: tuple[Hypothesis, ...]) -> Result:
-        best = hypotheses[0]
+    def _result(self, unit: Unit, hypotheses: tuple[Hypothesis, ...]) -> Result:
+        codec = self.target if self.continues else self.source
+        pieces = codec.pieces(unit.text)
+        n_best = tuple(
+            Alternative(
+                self.target.decode(one.ids),
+                self.target.tokens(one.ids),
+                one.log_prob,
+                one.rank_score,
+                one.finished,
+                one.token_log_probs,
+            )
+            for one in hypotheses
+        )
+        best = n_best[0]
         return Result(
-            text=self.target.decode(best.ids),
-            tokens=self.target.tokens(best.ids),
-            source_tokens=self.source.pieces(text),
+            text=best.text,
+            tokens=best.tokens,
+            source_tokens=pieces,
             log_prob=best.log_prob,
             rank_score=best.rank_score,
             finished=best.finished,
-            n_best=tuple((self.target.decode(one.ids), one.log_prob) for one in hypotheses),
-            unknown=self.source.unknown(text),
-            map_attention=partial(self._attention, text, best),
+            n_best=n_best,
+            unknown=codec.unknown(unit.text),
+            map_attention=partial(self._attention, unit, hypotheses[0]),
+        )
+
+    def _joined(self, text: str, parts: list[Result]) -> Result:
+        """The result of a whole text: of its one part, or of the sentences that it was split into, or of nothing at all."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = Alternative(
+            " ".join(part.text for part in parts),
+            tuple(token for part in parts for token in part.tokens),
+            sum((part.log_prob for part in parts), 0.0),
+            sum((part.rank_score for part in parts), 0.0),
+            all(part.finished for part in parts),
+            tuple(one for part in parts for one in part.n_best[0].token_log_probs),
+        )
+        return Result(
+            text=whole.text,
+            tokens=whole.tokens,
+            source_tokens=tuple(token for part in parts for token in part.source_tokens),
+            log_prob=whole.log_prob,
+            rank_score=whole.rank_score,
+            finished=whole.finished,
+            n_best=(whole,),
+            unknown=tuple(symbol for part in parts for symbol in part.unknown),
+            map_attention=partial(_no_attention, len(parts)),
+            parts=tuple(parts),
         )
 
     @torch.no_grad()
-    def _attention(self, text: str, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
+    def _attention(self, unit: Unit, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
         """One forced pass over an output. Row t holds the weights of the step that wrote token t; the last one wrote <eos>."""
         look = Look(taps=(Tap(kind, layer),))
         written = (*output.ids, EOS) if output.finished else output.ids
-        memory = self.model.encode(source_batch([self.source.encode(text)]).to(self.device), look)
+        memory = self.model.encode(source_batch([[] if self.continues else unit.ids]).to(self.device), look)
         read = torch.tensor([[SOS, *written[:-1]]], device=self.device)
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
@@ -80,15 +343,33 @@ class Translator:
                 f"this model has no {kind} attention; models that look at their source have kind cross, "
                 "Transformers encoder and decoder too"
             )
-        source, target = (*self.source.pieces(text), SPECIALS[EOS]), self.target.tokens(written)
+        source, target = (*self.source.pieces(unit.text), SPECIALS[EOS]), self.target.tokens(written)
         rows = source if kind == "encoder" else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
         return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer)
 
 
-def _search_options(options: dict[str, Any]) -> SearchOptions:
-    known = list(SearchOptions.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            raise TypeError(f"unknown search option {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}")
-    return SearchOptions(**options)
+def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:
+    if num_parts:
+        raise UserError(f"this text was translated in {num_parts} parts; look at `parts`, each of which has its own attention")
+    raise UserError("there is nothing to look at: the text is empty")
+
+
+def known_places(settings: ModelSettings) -> int | None:
+    """How many places a model of these settings can count, source and target alike, with <eos>; None: any number."""
+    known = []
+    if getattr(settings, "positions", None) == "learned":
+        known.append(settings.max_places)  # type: ignore[union-attr]
+    if getattr(settings, "positions", None) == "one_hot":
+        known.append(settings.appended or settings.width)  # type: ignore[union-attr]
+    if getattr(settings, "score", None) == "location" and settings.beyond == "error":  # type: ignore[union-attr]
+        known.append(settings.max_places)  # type: ignore[union-attr]
+    return min(known, default=None)
+
+
+def sentences(text: str) -> list[str]:
+    """Splits behind . ! ? or … and closing quotes, where a space follows and then no small Latin letter; and behind the full
+    stops of Chinese and Japanese, where none follows."""
+    ends = [match.end() for match in _BORDER.finditer(text)]
+    pieces = (text[start:end].strip() for start, end in zip([0, *ends], [*ends, len(text)], strict=True))
+    return [piece for piece in pieces if piece]

@@ -13,6 +13,7 @@ from regard.contracts import Edit, Look, SearchOptions, Source, Tap
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.weights import normalise
+from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
@@ -195,7 +196,7 @@ def test_search_reports_what_it_saw(name: str) -> None:
     model, source = make_model(name), make_source(7, 3, 5)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     look = Look((Tap("cross"),))
-    events = list(engine.generate([source], SearchOptions(max_length=6), look))
+    events = list(engine.generate([source], SearchOptions(max_length=6, stream=True), look))
     for sentence in range(3):
         mine = [event for event in events if event.sentence == sentence]
         best = mine[-1].hypotheses[0]
@@ -240,6 +241,30 @@ def test_law_3_search_gives_the_same_words_in_any_batch(name: str) -> None:  # S
     for sentence, hypothesis in found["all"].items():
         assert hypothesis.ids == found["alone"][sentence].ids
         assert hypothesis.log_prob == pytest.approx(found["alone"][sentence].log_prob, abs=1e-9)
+
+
+@every_model
+def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None:  # SPEC A7.5
+    """64 sentences; they end at different times, and leave the batch."""
+    model = make_model(name)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    lengths = [1 + number * number % 11 for number in range(64)]
+    source = make_source(*lengths)
+    found = {}
+    for size in (1, 2, 7, 64):
+        batches = [
+            Source(source.values[first : first + size], source.allow[first : first + size]) for first in range(0, 64, size)
+        ]
+        batches = [Source(one.values[:, : one.allow.sum(-1).max()], one.allow[:, : one.allow.sum(-1).max()]) for one in batches]
+        options = SearchOptions(beam=3, n_best=2, max_length=6, min_length=1)
+        found[size] = {one.sentence: one.hypotheses for one in engine.generate(batches, options)}
+        assert sorted(found[size]) == list(range(64))
+    for sentence, alone in found[1].items():
+        for size in (2, 7, 64):
+            for one, other in zip(found[size][sentence], alone, strict=True):
+                assert (one.ids, one.finished) == (other.ids, other.finished)
+                assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
+                assert one.rank_score == pytest.approx(other.rank_score, abs=1e-9)
 
 
 # --- law 4: cached = uncached ------------------------------------------------------------------------------------------------
@@ -391,6 +416,44 @@ def test_law_4_log_prob_is_what_a_forced_pass_gives(name: str) -> None:  # SPEC 
         allowed = logits.clone()
         allowed[:, [PAD, SOS]] = -torch.inf
         assert allowed.argmax(-1).tolist() == written
+
+
+@every_model
+def test_law_4_a_beams_log_prob_is_what_score_gives(name: str) -> None:
+    model, source = make_model(name), make_source(7, 3, 5)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    options = SearchOptions(beam=5, n_best=4, max_length=9, prefix=(7, 11))
+    for event in engine.generate([source], options):
+        one = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
+        for hypothesis in event.hypotheses:
+            (expected,) = score(model, one, [hypothesis.ids], sos=SOS, eos=EOS)
+            given = expected if hypothesis.finished else expected[:-1]
+            assert hypothesis.ids[:2] == (7, 11)
+            assert hypothesis.token_log_probs == pytest.approx(given, abs=1e-9)
+            assert hypothesis.log_prob == pytest.approx(sum(given), abs=1e-9)
+            assert hypothesis.rank_score == pytest.approx(hypothesis.log_prob / options.norm(len(given)), abs=1e-9)
+        ranks = [(one.finished, one.rank_score) for one in event.hypotheses]
+        assert len(ranks) == 4
+        assert ranks == sorted(ranks, reverse=True)
+
+
+@every_cross
+def test_a_beam_streams_what_it_saw(name: str) -> None:
+    """Rows are reordered at every step; what comes with a token is still what its own hypothesis saw."""
+    model, source = make_model(name), make_source(7, 3, 5)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    look = Look((Tap("cross", layer=-1),))
+    events = list(engine.generate([source], SearchOptions(beam=3, max_length=6, stream=True), look))
+    for sentence in range(3):
+        mine = [event for event in events if event.sentence == sentence]
+        best = mine[-1].hypotheses[0]
+        assert tuple(token for event in mine for token in event.ids) == best.ids
+        one = Source(source.values[sentence][None], source.allow[sentence][None])
+        (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(one), look).seen
+        seen = [one.weights_BHTS for event in mine for one in event.seen]
+        assert len(seen) == len(best.ids)
+        for place, weights in enumerate(seen):
+            torch.testing.assert_close(weights, whole.weights_BHTS[:, :, place : place + 1])
 
 
 # --- law 5: fused = plain ----------------------------------------------------------------------------------------------------

@@ -11,12 +11,36 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.contracts import Hypothesis, SearchOptions, Source
+from regard.contracts import Hypothesis, Look, SearchOptions, Source, State, Step
 from regard.core import masks
 from regard.decoding.search import TorchEngine
 from regard.models.transformer import Transformer
 
 BLANK, START, STOP = 0, 1, 2
+BETTER = [  # (ours, theirs), all that differ with a beam of 5: ours have the higher score
+    ("gannett", "gannet"),
+    ("schmolick", "schmolke"),
+    ("bellethin", "blithen"),
+    ("bouzuba", "bozuba"),
+    ("zillowan", "zilowan"),
+    ("brightener", "breitener"),
+    ("tredwell", "tredwel"),
+    ("titelabam", "titelab"),
+    ("grimelmaier", "gremmlaier"),
+]
+
+
+class NotEmpty:
+    """Their convention: <eos> cannot be the first token, and the others share what it would get."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.encode, self.start, self.decode = model, model.encode, model.start, model.decode
+
+    def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
+        first_B = state.lengths_B == 0
+        step = self.model.step(ids_BK, state, look)
+        step.logits_BKV[first_B, :, STOP] = -torch.inf
+        return step
 
 
 @dataclass(frozen=True)
@@ -27,6 +51,7 @@ class Theirs:
     source_ids: dict[str, int]
     letters: list[str]
     words: list[dict[str, str | float]]
+    beams: list[tuple[list[str], list[float]]]
     token_log_probs: list[list[float]]
 
     def source(self, words: Sequence[str]) -> Source:
@@ -45,7 +70,8 @@ def theirs(data: Callable[[str], Path]) -> Theirs:
     words = [{"source": one["src"], "target": one["hyps"][0], "score": one["scores"][0]} for one in expected["beam1"]]
     source_ids = {letter: number for number, letter in enumerate(source)}
     model = from_ctranslate2.load(folder / "model.bin")
-    return Theirs(model, source_ids, target, words, expected["greedy_token_logprobs_first200"])
+    beams = [(one["hyps"], one["scores"]) for one in expected["beam5"]]
+    return Theirs(model, source_ids, target, words, beams, expected["greedy_token_logprobs_first200"])
 
 
 def test_the_same_words_and_scores(theirs: Theirs) -> None:
@@ -65,6 +91,27 @@ def test_the_same_words_and_scores(theirs: Theirs) -> None:
     log_probs = torch.tensor([one.log_prob for one in best]) - torch.cat([not_empty(theirs.model, one) for one in sources])
     scores = log_probs / torch.tensor([len(one.ids) + 1 for one in best])
     torch.testing.assert_close(scores, torch.tensor([word["score"] for word in theirs.words]), atol=5e-6, rtol=0)
+
+
+def test_a_beam_of_five_finds_the_same_or_better(theirs: Theirs) -> None:
+    """Their score is the mean log-probability; they stop once five hypotheses have ended, we when nothing can be better."""
+    order = sorted(range(1590), key=lambda number: len(str(theirs.words[number]["source"])))
+    batches = [order[first : first + 64] for first in range(0, 1590, 64)]
+    sources = [theirs.source([str(theirs.words[number]["source"]) for number in batch]) for batch in batches]
+    engine = TorchEngine(NotEmpty(theirs.model), sos=START, eos=STOP, never=())
+    options = SearchOptions(beam=5, n_best=3, length_penalty="mean", max_length=24)
+    differences = []
+    for event in engine.generate(sources, options, numbers=order):
+        ours = ["".join(theirs.letters[i] for i in one.ids) for one in event.hypotheses]
+        (words, scores), best = theirs.beams[event.sentence], event.hypotheses[0]
+        for one, word in zip(event.hypotheses, ours, strict=True):
+            if word in words:
+                assert one.rank_score == pytest.approx(scores[words.index(word)], abs=5e-6)
+        assert best.rank_score > scores[0] - 5e-6
+        if ours[0] != words[0]:
+            differences.append((ours[0], words[0]))
+            assert best.rank_score > scores[0] + 1e-3
+    assert sorted(differences) == sorted(BETTER)
 
 
 @torch.inference_mode()

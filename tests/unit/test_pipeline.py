@@ -31,7 +31,7 @@ def test_texts_come_back_in_order(settings: ModelSettings) -> None:
         assert (alone.text, alone.tokens, alone.finished) == (result.text, result.tokens, result.finished)
         assert result.log_prob == pytest.approx(alone.log_prob, abs=1e-5)
         assert result.unknown == ("?",) * text.count("?")
-        assert result.n_best == ((result.text, result.log_prob),)
+        assert [(one.text, one.log_prob) for one in result.n_best] == [(result.text, result.log_prob)]
         assert text or (result.text, result.log_prob, result.finished) == ("", 0.0, True)
         assert len(result.tokens) <= 6
     assert translator.batch([]) == []
@@ -69,7 +69,7 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
 
 
 def test_unknown_options_are_named() -> None:
-    with pytest.raises(TypeError, match=r"unknown search option 'max_lenght'; expected one of max_length; did you mean"):
+    with pytest.raises(TypeError, match=r"unknown search option 'max_lenght'; expected one of beam, .*; did you mean"):
         make_translator(RnnSettings(width=8))("abc", max_lenght=3)
 
 

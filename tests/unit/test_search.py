@@ -1,69 +1,118 @@
 """Search on a hand-written table of probabilities: no model, only the contract."""
 
+import itertools
 import math
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from regard.contracts import Event, Memory, SearchOptions, Source, Step
-from regard.decoding.search import TorchEngine, best_continuation
-from regard.models.state import Rows, per_sentence
+from regard.contracts import Decoded, Event, Hypothesis, Memory, SearchOptions, Source, Step
+from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
+from regard.decoding.search import TorchEngine, choose, draw, shared
+from regard.models.state import Rows, per_hypothesis, per_sentence
 
 PAD, SOS, EOS, A, B, C = range(6)
 # What follows what, for a source that says which table to use. Rows: the token before; columns: PAD SOS EOS A B C.
 TABLES = {
     1: {SOS: [0, 0, 0.1, 0.6, 0.3, 0], A: [0, 0, 0.3, 0.1, 0.6, 0], B: [0, 0, 0.8, 0.1, 0.1, 0]},  # a b </s>
-    2: {SOS: [0, 0, 0.9, 0.1, 0, 0]},  # at once at the end
+    2: {SOS: [0, 0, 0.9, 0.1, 0, 0], A: [0, 0, 0.5, 0.5, 0, 0]},  # at once at the end
     3: {SOS: [0.5, 0.3, 0, 0.2, 0, 0], A: [0, 0, 0.1, 0.9, 0, 0]},  # prefers what may never be said, then never stops
+    4: {  # greedy takes A and regrets it: A B </s> has 0.6 · 0.4 · 0.4, B C </s> has 0.4 · 0.9 · 0.9
+        SOS: [0, 0, 0, 0.6, 0.4, 0],
+        A: [0, 0, 0.3, 0.3, 0.4, 0],
+        B: [0, 0, 0.05, 0, 0.05, 0.9],
+        C: [0, 0, 0.9, 0.05, 0.05, 0],
+    },
 }
 
 
 @dataclass(kw_only=True)
 class TableState(Rows):
     which_B: Tensor = per_sentence()
+    past_BKT: Tensor = per_hypothesis(grows=2)
+
+
+def following(which: int, past: tuple[int, ...]) -> list[float]:
+    """Of a table, by the last token. Tables from 100 on are random and know the whole past, so that no two outputs tie."""
+    if which < 100:
+        return TABLES[which].get(past[-1], [1.0, 0, 0, 0, 0, 0])
+    chance = random.Random(f"{which}/{past}")
+    row = [0, 0, *(chance.random() ** 3 for _ in range(4))]
+    return [one / sum(row) for one in row]
 
 
 class TableModel:
-    """Looks up the next probabilities by (table of the sentence, last token)."""
+    """Looks up the next probabilities by the table of the sentence and what the hypothesis has written."""
 
     def encode(self, source: Source, look: None = None) -> Memory:
         which = source.values[:, :1, None].float()
         return Memory(which, source.allow, which[:, 0], axes=(1,))
 
-    def start(self, memory: Memory, prefix_BP: None = None) -> TableState:
+    def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> TableState:
         which = memory.summary_BE[:, 0].long()
-        return TableState(lengths_B=torch.zeros_like(which), which_B=which)
+        past_BP = which[:, None][:, :0] if prefix_BP is None else prefix_BP
+        return TableState(lengths_B=torch.zeros_like(which), which_B=which, past_BKT=past_BP[:, None])
 
     def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
+        state.check_ids(ids_BK)
         state.spend()
+        past_BKT = torch.cat((state.past_BKT, ids_BK.unsqueeze(-1)), dim=-1)
         rows = [
-            [TABLES[which][last] for last in row] for which, row in zip(state.which_B.tolist(), ids_BK.tolist(), strict=True)
+            [following(which, tuple(past)) for past in pasts]
+            for which, pasts in zip(state.which_B.tolist(), past_BKT.tolist(), strict=True)
         ]
-        following = TableState(lengths_B=state.lengths_B + 1, which_B=state.which_B)
-        return Step(torch.tensor(rows).log().clamp(min=-1e4), following)
+        after = TableState(lengths_B=state.lengths_B + 1, which_B=state.which_B, past_BKT=past_BKT)
+        return Step(torch.tensor(rows, dtype=torch.float64).log().clamp(min=-1e4), after)
+
+    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> Decoded:
+        state, logits = self.start(memory), []
+        for ids_B1 in ids_BT.split(1, dim=1):
+            step = self.step(ids_B1, state)
+            logits.append(step.logits_BKV)
+            state = step.state  # type: ignore[assignment]
+        return Decoded(torch.cat(logits, dim=1))
 
 
-def search(*sources: list[int], **options: int) -> list[Event]:
+def search(*sources: list[int], **options: Any) -> list[Event]:
     engine = TorchEngine(TableModel(), sos=SOS, eos=EOS, never=(PAD, SOS))
-    batches = [Source(torch.tensor(rows)[:, None], torch.ones(len(rows), 1, dtype=torch.bool)) for rows in sources]
+    batches = [Source(torch.tensor(rows)[:, None], torch.tensor(rows)[:, None] > 0) for rows in sources]
     return list(engine.generate(batches, SearchOptions(**options)))
 
 
+def found(*sources: list[int], **options: Any) -> dict[int, tuple[Hypothesis, ...]]:
+    return {event.sentence: event.hypotheses for event in search(*sources, **options) if event.hypotheses}
+
+
+def every_output(table: int, max_length: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All outputs that end, with their log-probabilities, by going through all sequences."""
+    for length in range(max_length + 1):
+        for ids in itertools.product((A, B, C), repeat=length):
+            whole = (SOS, *ids, EOS)
+            chances = [following(table, whole[:place])[whole[place]] for place in range(1, len(whole))]
+            if all(chances):
+                yield ids, sum(map(math.log, chances))
+
+
 def test_greedy_follows_the_table() -> None:  # SPEC A7.5
-    events = search([1, 2], [1], max_length=10)
+    events = search([1, 2], [1], max_length=10, stream=True, length_penalty=0.0)
     ends = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
     assert [ends[number].ids for number in range(3)] == [(A, B), (), (A, B)]
     assert ends[0].log_prob == pytest.approx(math.log(0.6 * 0.6 * 0.8))
+    assert ends[0].token_log_probs == pytest.approx([math.log(0.6), math.log(0.6), math.log(0.8)])
     assert ends[1].log_prob == pytest.approx(math.log(0.9))
-    assert all(end.finished and end.rank_score == end.log_prob for end in ends.values())
-    said = [token for event in events if event.sentence == 0 for token in event.ids]
-    assert said == [A, B]
+    assert all(end.finished and end.rank_score == pytest.approx(end.log_prob) for end in ends.values())
+    said = [event.ids for event in events if event.sentence == 0]
+    assert said == [(A,), (B,), ()]
+    assert [event.ids for event in search([1], max_length=10)] == [(A, B)]  # without a stream, all at once
 
 
 def test_an_output_that_does_not_end_is_stopped_and_marked() -> None:
-    (*growing, end) = search([3], max_length=4)
+    (*growing, end) = search([3], max_length=4, stream=True)
     assert end.hypotheses[0].ids == (A, A, A, A)
     assert not end.hypotheses[0].finished
     assert end.hypotheses[0].log_prob == pytest.approx(math.log(0.2 * 0.9**3))
@@ -72,12 +121,255 @@ def test_an_output_that_does_not_end_is_stopped_and_marked() -> None:
     assert end.hypotheses[0].finished
 
 
+@pytest.mark.parametrize("table", [2, 101, 102])
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 2.0, "mean"])
+def test_a_beam_that_holds_everything_equals_enumeration(table: int, penalty: float | str) -> None:
+    options = SearchOptions(beam=400, n_best=17, max_length=5, length_penalty=penalty)  # type: ignore[arg-type]
+    everything = sorted(every_output(table, 5), key=lambda one: one[1] / options.norm(len(one[0]) + 1), reverse=True)
+    ours = found([table], beam=400, n_best=17, max_length=5, length_penalty=penalty)[0]
+    ours = tuple(one for one in ours if one.finished and one.log_prob > -1e3)  # the table says log 0 = −10⁴
+    assert len(ours) == min(17, len(everything))
+    for one, (ids, log_prob) in zip(ours, everything, strict=False):
+        assert one.ids == ids
+        assert one.log_prob == pytest.approx(log_prob)
+        assert one.rank_score == pytest.approx(log_prob / options.norm(len(ids) + 1))
+
+
+def test_a_beam_finds_what_greedy_search_misses() -> None:
+    assert found([4])[0][0].ids == (A, B, C)
+    (best,) = found([4], beam=2, length_penalty=0.0)[0]
+    assert best.ids == (B, C)
+    assert best.log_prob == pytest.approx(math.log(0.4 * 0.9 * 0.9))
+
+
+def reference_beam(table: int, beam: int, n_best: int, max_length: int, options: SearchOptions) -> list[tuple[int, ...]]:
+    """The same search, hypothesis by hypothesis, and without stopping early."""
+    live, ended = [((), 0.0)], []
+    for length in range(max_length + 1):
+        grown = [
+            ((*ids, token), total + math.log(chance))
+            for ids, total in live
+            for token, chance in enumerate(following(table, (SOS, *ids)))
+            if chance and token not in (PAD, SOS)
+        ]
+        grown.sort(key=lambda one: -one[1])
+        ended += [(ids[:-1], total / options.norm(length + 1)) for ids, total in grown[:beam] if ids[-1] == EOS]
+        live = [one for one in grown if one[0][-1] != EOS][:beam]
+    return [ids for ids, _ in sorted(ended, key=lambda one: -one[1])[:n_best]]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 3.0, "mean"])
+def test_stopping_early_changes_nothing(penalty: float | str) -> None:
+    """Random tables; the search that goes on to the end finds the same outputs."""
+    for number in range(100, 120):
+        for beam, n_best in ((2, 1), (3, 3), (5, 2)):
+            given = {"beam": beam, "n_best": n_best, "max_length": 9, "length_penalty": penalty}
+            ours = found([number], **given)[0]
+            expected = reference_beam(number, beam, n_best, 9, SearchOptions(**given))  # type: ignore[arg-type]
+            assert [one.ids for one in ours if one.finished] == expected
+    steps: list[int] = []
+
+    class Counting(TableModel):
+        def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
+            steps.append(len(ids_BK))
+            return super().step(ids_BK, state)
+
+    engine = TorchEngine(Counting(), sos=SOS, eos=EOS, never=(PAD, SOS))
+    source = Source(torch.tensor([[1]]), torch.tensor([[1]]) > 0)
+    list(engine.generate([source], SearchOptions(beam=3, length_penalty=0.0, max_length=99)))
+    assert len(steps) < 6  # and it does stop
+
+
+def test_sentences_leave_and_numbers_are_ours_to_give() -> None:
+    engine = TorchEngine(TableModel(), sos=SOS, eos=EOS, never=(PAD, SOS))
+    rows = torch.tensor([[1], [2], [3], [4], [2], [2], [1]])
+    events = engine.generate([Source(rows, rows > 0)], SearchOptions(beam=2, max_length=7), numbers=[7, 6, 5, 4, 3, 2, 1])
+    ours = {event.sentence: event.hypotheses for event in events}
+    assert sorted(ours) == [1, 2, 3, 4, 5, 6, 7]
+    for number, row in zip((7, 6, 5, 4, 3, 2, 1), rows[:, 0].tolist(), strict=True):
+        assert ours[number] == found([row], beam=2, max_length=7)[0]
+
+
+# --- the choice, as a table --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "probabilities", "keep", "live", "ended"),
+    [
+        # one row, as at the start: columns EOS A B C
+        ([1.0], [[0.4, 0.3, 0.2, 0.1]], 2, [(0.3, 0, 1), (0.2, 0, 2)], [(0.4, 0)]),
+        # <eos> of row 1 is third of the two best: it does not end
+        ([1.0, 0.5], [[0.0, 0.6, 0.4, 0.0], [0.5, 0.5, 0.0, 0.0]], 2, [(0.6, 0, 1), (0.4, 0, 2)], []),
+        # both end, and what lives on comes from the places behind
+        ([0.5, 0.5], [[0.8, 0.1, 0.06, 0.04], [0.9, 0.02, 0.03, 0.05]], 2, [(0.05, 0, 1), (0.03, 0, 2)], [(0.45, 1), (0.4, 0)]),
+        # a hypothesis that lives no more leaves no children
+        ([0.5, 0.0], [[0.1, 0.9, 0.0, 0.0], [0.9, 0.1, 0.0, 0.0]], 2, [(0.45, 0, 1)], [(0.05, 0)]),
+        # fewer words than places
+        ([1.0], [[0.5, 0.5]], 3, [(0.5, 0, 1)], [(0.5, 0)]),
+    ],
+)
+def test_the_choice_of_candidates(
+    total: list[float],
+    probabilities: list[list[float]],
+    keep: int,
+    live: list[tuple[float, int, int]],
+    ended: list[tuple[float, int]],
+) -> None:
+    choice = choose(torch.tensor([total]).log(), torch.tensor([probabilities]).log(), 0, keep)
+    scores = choice.live_BK[0].exp().tolist()
+    ours = list(zip(scores, choice.parent_BK[0].tolist(), choice.token_BK[0].tolist(), strict=True))
+    assert len(ours) == keep
+    assert [one for one in ours if one[0] > 0] == [(pytest.approx(score), *rest) for score, *rest in live]
+    ends = zip(choice.ended_BK[0].exp().tolist(), choice.ended_parent_BK[0].tolist(), strict=True)
+    assert [one for one in ends if one[0] > 0] == [(pytest.approx(score), parent) for score, parent in ended]
+
+
+# --- constraints -------------------------------------------------------------------------------------------------------------
+
+
 def test_leaving_tokens_out_does_not_change_the_probability_of_the_others() -> None:
-    log_prob, token = best_continuation(torch.tensor([[0.5, 0.3, 0.2]]).log(), never=(0, 1))
-    assert token.tolist() == [2]
-    assert log_prob.item() == pytest.approx(math.log(0.2))
+    (best,) = found([3], max_length=1)[0]
+    assert best.ids == (A,)
+    assert best.log_prob == pytest.approx(math.log(0.2))
 
 
-def test_no_room_for_output_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_length is 0; an output needs room for at least 1 token"):
-        SearchOptions(max_length=0)
+def test_lengths() -> None:
+    (best,) = found([2], min_length=3)[0]
+    assert best.ids == (A, A, A)
+    assert best.log_prob == pytest.approx(math.log(0.1 * 0.5**3))
+    assert len(found([3], max_ratio=2.0)[0][0].ids) == 12  # one source place: 2 · 1 + 10
+    assert len(found([3], max_ratio=2.0, max_length=5)[0][0].ids) == 5
+
+
+def test_no_tokens_in_a_row_come_twice() -> None:
+    ids = torch.tensor([[[A, B, A, C, A, B], [A, A, B, C, B, A]]])
+    scores = forbid_repeats(torch.zeros(1, 2, 6), ids, 2)
+    assert (scores == -torch.inf).nonzero()[:, 1:].tolist() == [[0, A], [1, A], [1, B]]
+    scores = forbid_repeats(torch.zeros(1, 2, 6), ids, 3)
+    assert (scores == -torch.inf).nonzero()[:, 1:].tolist() == [[0, A]]
+    scores = forbid_repeats(torch.zeros(1, 2, 6), ids, 1)
+    assert (scores == -torch.inf).nonzero()[:, 1:].tolist() == [[row, token] for row in (0, 1) for token in (A, B, C)]
+    assert (forbid_repeats(torch.zeros(1, 2, 6), ids, 7) == 0).all()
+    assert found([3], no_repeat=2, max_length=9)[0][0].ids == (A, A)
+
+
+def test_banned_sequences() -> None:
+    ids = torch.tensor([[[A, B], [B, A]]])
+    assert (forbid_sequence(torch.zeros(1, 2, 6), ids, (B, C)) == -torch.inf).nonzero().tolist() == [[0, 0, C]]
+    assert (forbid_sequence(torch.zeros(1, 2, 6), ids, (C,)) == -torch.inf).nonzero().tolist() == [[0, 0, C], [0, 1, C]]
+    assert (forbid_sequence(torch.zeros(1, 2, 6), ids, (A, A, B, C)) == 0).all()
+    assert found([1], banned=((A, B),))[0][0].ids == (A,)
+    assert found([1], banned=[[A], [B, B]])[0][0].ids == (B,)
+    (dead,) = found([1], banned=((A,), (B,), (C,), (EOS,)))[0]
+    assert (dead.ids, dead.finished) == ((), False)  # nothing is left: it stops, and says so
+
+
+def test_a_repetition_penalty_changes_the_order_and_not_the_probability() -> None:
+    scores = penalise_repetition(torch.full((1, 1, 6), -2.0), torch.tensor([[[A, A, C]]]), 1.5)
+    assert scores.tolist() == [[[-2, -2, -2, -3, -2, -3]]]
+    (best,) = found([3], repetition_penalty=25.0, max_length=9, length_penalty=0.0)[0]
+    assert best.ids == (A,)  # then log 0.1 > 25 · log 0.9
+    assert best.log_prob == pytest.approx(math.log(0.2 * 0.1))
+    (beam,) = found([3], beam=2, repetition_penalty=2.0, max_length=3, length_penalty=0.0, min_length=3)[0]
+    assert beam.log_prob == pytest.approx(math.log(0.2 * 0.9**2 * 0.1))
+    assert beam.rank_score == pytest.approx(math.log(0.2) + 2 * 2 * math.log(0.9) + math.log(0.1))
+
+
+def test_a_prefix_is_forced_and_counted() -> None:
+    (best,) = found([1], prefix=(B,))[0]
+    assert best.ids == (B,)
+    assert best.log_prob == pytest.approx(math.log(0.3 * 0.8))
+    assert best.token_log_probs == pytest.approx([math.log(0.3), math.log(0.8)])
+    (best,) = found([4], beam=3, prefix=(A, B))[0]
+    assert best.ids == (A, B, C)
+    assert [event.ids for event in search([4], prefix=(A, B), stream=True)] == [(A, B, C), ()]
+
+
+# --- samples -----------------------------------------------------------------------------------------------------------------
+
+
+def test_samples_follow_the_table() -> None:  # SPEC A7.5
+    outputs = [one.ids for several in found([1] * 40, sample=True, n_best=50, max_length=9).values() for one in several]
+    expected = {ids: math.exp(log_prob) for ids, log_prob in every_output(1, 2)}
+    for ids, share in expected.items():
+        error = math.sqrt(share * (1 - share) / 2000)
+        assert outputs.count(ids) / 2000 == pytest.approx(share, abs=4 * error), ids
+
+
+def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
+    together = found([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=5)
+    assert together == found([1], [4], [3], [1], [1], [4], [2], sample=True, n_best=3, max_length=9, seed=5)
+    assert together != found([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=6)
+    assert together[0] != together[3]  # the same source under another number
+
+
+def test_what_is_drawn_from() -> None:
+    scores, total = torch.tensor([[[0.1, 0.4, 0.3, 0.2]]]).log(), torch.zeros(1, 1)
+
+    def drawn(**options: Any) -> list[int]:
+        chances = torch.linspace(0, 1, 101, dtype=torch.float64)[:-1, None, None].unbind(0)
+        given = SearchOptions(sample=True, **options)
+        return [int(draw(total, scores, 9, chance, given).token_BK) for chance in chances]
+
+    assert [drawn().count(token) for token in range(4)] == pytest.approx([10, 40, 30, 20], abs=1)
+    assert [drawn(top_k=2).count(token) for token in range(4)] == pytest.approx([0, 57, 43, 0], abs=1)
+    assert [drawn(top_p=0.71).count(token) for token in range(4)] == pytest.approx([0, 44, 33, 22], abs=1)
+    assert [drawn(top_p=0.69).count(token) for token in range(4)] == pytest.approx([0, 57, 43, 0], abs=1)
+    assert drawn(top_p=1e-9) == [1] * 100
+    squares = [1, 16, 9, 4]
+    assert [drawn(temperature=0.5).count(token) for token in range(4)] == pytest.approx(
+        [100 * one / 30 for one in squares], abs=1
+    )
+
+
+# --- streaming ---------------------------------------------------------------------------------------------------------------
+
+
+def test_streams_tell_what_is_certain() -> None:
+    events = search([4, 1], beam=2, stream=True, length_penalty=0.0)
+    for sentence in (0, 1):
+        mine = [event for event in events if event.sentence == sentence]
+        assert [bool(event.hypotheses) for event in mine] == [False] * (len(mine) - 1) + [True]
+        written: tuple[int, ...] = ()
+        for event in mine:
+            written += event.ids
+            best = mine[-1].hypotheses[0].ids
+            assert written == best[: len(written)]
+        assert written == best
+    first = next(event for event in events if event.sentence == 0)
+    assert (first.ids, first.tail) == ((), (A,))  # A leads, but B wins
+
+
+@pytest.mark.parametrize(
+    ("sequences", "length"),
+    [([(1, 2, 3)], 3), ([(1, 2, 3), (1, 2)], 2), ([(1, 2), (1, 3), (1, 2, 4)], 1), ([(2,), (3,)], 0), ([(), (1,)], 0)],
+)
+def test_what_sequences_share(sequences: Sequence[tuple[int, ...]], length: int) -> None:
+    assert shared(sequences) == length
+
+
+# --- options -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_length": 0}, "max_length is 0; an output needs room for at least 1 token"),
+        ({"beam": 0}, "beam is 0, expected a whole number from 1 up"),
+        ({"beam": 2.5}, r"beam is 2\.5, expected a whole number"),
+        ({"n_best": 3}, "n_best is 3, but a beam of 1 finds 1; set beam=3"),
+        ({"min_length": 9, "max_length": 8}, "min_length 9 is more than max_length 8"),
+        ({"sample": True, "beam": 4}, "sample draws outputs one by one, but beam is 4"),
+        ({"top_k": 4}, "temperature, top_k and top_p are for drawing; say sample=True too"),
+        ({"sample": True, "temperature": 0.0}, r"temperature is 0\.0, expected a number above 0"),
+        ({"sample": True, "top_p": 1.5}, r"top_p is 1\.5, expected a share above 0 and up to 1"),
+        ({"repetition_penalty": 0.5}, r"repetition_penalty is 0\.5; below 1 it would reward"),
+        ({"length_penalty": -1.0}, r'length_penalty is -1\.0, expected a number from 0 up, or "mean"'),
+        ({"length_penalty": "avg"}, "length_penalty is 'avg', expected a number"),
+        ({"banned": [[]]}, "banned holds an empty sequence"),
+        ({"prefix": [4, 4], "max_length": 2}, "the prefix has 2 tokens, but max_length is 2"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SearchOptions(**options)

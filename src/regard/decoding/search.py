@@ -1,31 +1,179 @@
-"""Search, written once over `step`: it knows no model, only the contract."""
+"""Search, written once over `step`: it knows no model, only the contract.
+
+A sentence has K live hypotheses, which are K query rows of one `step`. Each step
+
+1. `choose` ranks all continuations by log-probability: those among the best K that are <eos> end a hypothesis, and the best K
+   others live on. Drawing (`draw`) fills the same form: each hypothesis ends or lives on by itself.
+2. Ended hypotheses are kept, the best `n_best` by rank score; the others live on with the caches of their parents.
+3. A sentence is done when nothing that lives can still get into the list of the kept.
+
+Step 3 is exact. Log-probabilities are at most 0, so the score s ≤ 0 of a live hypothesis can only fall; and the norm can only
+grow, up to norm(limit + 1). Whatever it ends as, with s' ≤ s and n ≤ limit + 1 tokens, its rank score is s'/norm(n) ≤ s/norm(n)
+≤ s/norm(limit + 1). If this is not above the rank score of the worst one kept, no step that could follow changes the outcome.
+Greedy search (a beam of 1) is done at the first <eos>.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from regard.contracts import Event, Hypothesis, Look, SearchOptions, Seen, Seq2Seq, Source, State
+from regard.contracts import Event, Hypothesis, Look, Memory, SearchOptions, Seen, Seq2Seq, Source, State
+from regard.decoding.constraints import NEVER, constrain
+from regard.decoding.scoring import of_tokens
+
+# B sentences  K hypotheses  V vocabulary  T tokens written  M best tokens of one row  N candidates of one sentence
+
+Sight = tuple[Seen, ...]
+"""What the taps saw while one token was written."""
+
+
+# --- the choice of candidates ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where a step goes on. Scores of −∞ mark places that nobody fills.
+
+    live: score, the hypothesis it grew from, its new token.  ended: score with <eos>, the hypothesis that ended.
+    """
+
+    live_BK: Tensor
+    parent_BK: Tensor
+    token_BK: Tensor
+    ended_BK: Tensor
+    ended_parent_BK: Tensor
+
+
+def choose(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Choice:
+    """The best `keep` continuations: which of them end, and with which others `keep` hypotheses live on.
+
+    A row can end in one way only, so its best keep + 1 tokens hold all that could be wanted of it.
+    """
+    best_BKM, token_BKM = scores_BKV.topk(min(keep + 1, scores_BKV.shape[-1]))
+    all_BN = (total_BK.unsqueeze(-1) + best_BKM).flatten(1)
+    if (missing := 2 * keep - all_BN.shape[1]) > 0:  # few words: fill up with candidates that cannot win
+        all_BN = torch.nn.functional.pad(all_BN, (0, missing), value=NEVER)
+    score_BN, at_BN = all_BN.topk(2 * keep)
+    at_BN = at_BN.clamp(max=token_BKM[0].numel() - 1)
+    parent_BN, token_BN = at_BN // token_BKM.shape[-1], token_BKM.flatten(1).gather(1, at_BN)
+    ends_BN = token_BN == eos
+    live_BK, at_BK = score_BN.masked_fill(ends_BN, NEVER).topk(keep)
+    ended_BK = score_BN[:, :keep].masked_fill(~ends_BN[:, :keep], NEVER)
+    return Choice(live_BK, parent_BN.gather(1, at_BK), token_BN.gather(1, at_BK), ended_BK, parent_BN[:, :keep])
+
+
+def draw(total_BK: Tensor, scores_BKV: Tensor, eos: int, chance_BK: Tensor, options: SearchOptions) -> Choice:
+    """Each hypothesis draws its next token. chance: one number in [0, 1) each, which decides."""
+    sorted_BKV, token_BKV = (scores_BKV.double() / options.temperature).sort(dim=-1, descending=True, stable=True)
+    if options.top_k:
+        sorted_BKV = sorted_BKV[..., : options.top_k]
+    share_BKV = sorted_BKV.softmax(-1)
+    before_BKV = share_BKV.cumsum(-1) - share_BKV
+    share_BKV = share_BKV.masked_fill(before_BKV >= options.top_p, 0.0)
+    reach_BKV = share_BKV.cumsum(-1)
+    at_BK1 = (reach_BKV <= chance_BK.unsqueeze(-1) * reach_BKV[..., -1:]).sum(-1, keepdim=True)
+    token_BK1 = token_BKV.gather(-1, at_BK1.clamp(max=sorted_BKV.shape[-1] - 1))
+    score_BK = total_BK + scores_BKV.gather(-1, token_BK1).squeeze(-1)
+    token_BK = token_BK1.squeeze(-1)
+    itself_BK = torch.arange(token_BK.shape[1], device=token_BK.device).expand_as(token_BK)
+    ends_BK = token_BK == eos
+    live_BK, ended_BK = score_BK.masked_fill(ends_BK, NEVER), score_BK.masked_fill(~ends_BK, NEVER)
+    return Choice(live_BK, itself_BK, token_BK, ended_BK, itself_BK)
+
+
+# --- the sentences of one batch ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An output, and what was seen while each of its tokens was written."""
+
+    hypothesis: Hypothesis
+    sights: tuple[Sight, ...]
 
 
 @dataclass
-class Growing:
-    """An output that is being written."""
+class Sentence:
+    """The part of a sentence that is not a tensor."""
 
-    sentence: int
-    ids: list[int] = field(default_factory=list)
-    log_prob: float = 0.0
+    number: int
+    limit: int
+    chance: random.Random
+    kept: list[Ended] = field(default_factory=list)
+    told: int = 0
+    done: bool = False
 
-    def done(self, *, finished: bool) -> Hypothesis:
-        return Hypothesis(tuple(self.ids), self.log_prob, rank_score=self.log_prob, finished=finished)
+    def keep(self, ended: Ended, most: int) -> None:
+        self.kept.append(ended)
+        self.kept.sort(key=lambda one: (one.hypothesis.finished, one.hypothesis.rank_score), reverse=True)
+        del self.kept[most:]
+
+    def worst(self, most: int) -> float:
+        """What a new hypothesis must beat."""
+        return self.kept[-1].hypothesis.rank_score if len(self.kept) == most else NEVER
+
+
+@dataclass
+class Beams:
+    """What the hypotheses of a batch have written. `total` is what the search sorts by, `log_prob` what the model says: they
+    differ where repetitions are penalised. −∞ marks a hypothesis that lives no more."""
+
+    sentences: list[Sentence]
+    ids_BKT: Tensor
+    log_probs_BKT: Tensor
+    total_BK: Tensor
+    sights: list[Sight]
+
+    @property
+    def length(self) -> int:
+        return self.ids_BKT.shape[-1]
+
+    def grown(self, choice: Choice, log_prob_BK: Tensor, sight: Sight | None) -> Beams:
+        """One token more."""
+        rows_B1 = torch.arange(len(self.sentences), device=choice.parent_BK.device)[:, None]
+        sights = self.sights if sight is None else [*self.sights, sight]
+        return Beams(
+            self.sentences,
+            torch.cat((self.ids_BKT[rows_B1, choice.parent_BK], choice.token_BK.unsqueeze(-1)), dim=-1),
+            torch.cat((self.log_probs_BKT[rows_B1, choice.parent_BK], log_prob_BK.unsqueeze(-1)), dim=-1),
+            choice.live_BK,
+            [
+                tuple(replace(one, weights_BHTS=one.weights_BHTS[rows_B1, :, choice.parent_BK].transpose(1, 2)) for one in each)
+                for each in sights
+            ],
+        )
+
+    def remaining(self, rows_N: Tensor) -> Beams:
+        return Beams(
+            [self.sentences[row] for row in rows_N.tolist()],
+            self.ids_BKT[rows_N],
+            self.log_probs_BKT[rows_N],
+            self.total_BK[rows_N],
+            [tuple(replace(one, weights_BHTS=one.weights_BHTS[rows_N]) for one in each) for each in self.sights],
+        )
+
+    def one(self, row: int, hypothesis: int, sight: Sight | None = None) -> tuple[Sight, ...]:
+        """What hypothesis k of a sentence saw, token by token; `sight` belongs to the token that is being written."""
+        return tuple(
+            tuple(
+                replace(seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1])
+                for seen in each
+            )
+            for each in (*self.sights, *(() if sight is None else (sight,)))
+        )
+
+
+# --- the engine --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TorchEngine:
-    """The reference engine: greedy search on any model that keeps the contract. `never` are ids that no output may contain."""
+    """The reference engine: it searches with any model that keeps the contract. `never` are ids that no output may contain."""
 
     model: Seq2Seq
     sos: int
@@ -33,47 +181,188 @@ class TorchEngine:
     never: tuple[int, ...]
 
     @torch.inference_mode()
-    def generate(self, sources: Sequence[Source], options: SearchOptions, look: Look | None = None) -> Iterator[Event]:
+    def generate(
+        self,
+        sources: Sequence[Source],
+        options: SearchOptions,
+        look: Look | None = None,
+        *,
+        numbers: Sequence[int] | None = None,
+    ) -> Iterator[Event]:
+        if look is not None and look.taps and not options.stream:
+            raise ValueError("what a Look sees comes with the tokens, but stream is off; set stream=True")
         first = 0
         for source in sources:
-            yield from self._greedy(source, first, options, look)
-            first += source.num_sentences
+            last = first + source.num_sentences
+            yield from self._search(source, list(range(first, last) if numbers is None else numbers[first:last]), options, look)
+            first = last
 
-    def _greedy(self, source: Source, first: int, options: SearchOptions, look: Look | None) -> Iterator[Event]:
-        alive = [Growing(first + row) for row in range(source.num_sentences)]
-        state: State = self.model.start(self.model.encode(source, look))
-        ids_B1 = torch.full((len(alive), 1), self.sos, device=source.values.device)
-        for length in range(options.max_length + 1):
-            step = self.model.step(ids_B1, state, look)
-            log_prob_B, ids_B = best_continuation(step.logits_BKV[:, 0], self.never)
-            going = []
-            for row, (growing, log_prob, token) in enumerate(zip(alive, log_prob_B.tolist(), ids_B.tolist(), strict=True)):
-                if token != self.eos and length == options.max_length:
-                    yield Event(growing.sentence, hypotheses=(growing.done(finished=False),))
-                    continue
-                growing.log_prob += log_prob
-                if token == self.eos:
-                    yield Event(growing.sentence, hypotheses=(growing.done(finished=True),))
-                    continue
-                growing.ids.append(token)
-                going.append(row)
-                yield Event(growing.sentence, ids=(token,), seen=tuple(_one_row(one, row) for one in step.seen))
-            if not going:
+    def _search(self, source: Source, numbers: list[int], options: SearchOptions, look: Look | None) -> Iterator[Event]:
+        memory = self.model.encode(source, look)
+        beams, state, ids_BK = self._begin(memory, numbers, options)
+        norms_B = beams.total_BK.new_tensor([options.norm(one.limit + 1) for one in beams.sentences])
+        worst_B = torch.full_like(norms_B, NEVER)
+        sampling = options.sample
+        while True:
+            step = self.model.step(ids_BK, state, look)
+            sight = step.seen if look is not None and options.stream else None
+            log_probs_BKV = step.logits_BKV.log_softmax(-1)
+            scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, options, self.eos, self.never)
+            if sampling:
+                chances = [[one.chance.random() for _ in range(options.n_best)] for one in beams.sentences]
+                chance_BK = torch.tensor(chances, dtype=torch.float64).to(ids_BK.device)
+                choice = draw(beams.total_BK, scores_BKV, self.eos, chance_BK, options)
+            else:
+                choice = choose(beams.total_BK, scores_BKV, self.eos, options.beam)
+            for row in self._end(beams, choice, log_probs_BKV, sight, options):
+                if not sampling:
+                    worst_B[row] = beams.sentences[row].worst(options.n_best)
+                    if options.beam == 1:
+                        choice.live_BK[row] = NEVER
+            over = [row for row, one in enumerate(beams.sentences) if beams.length >= one.limit]
+            if over:
+                choice.live_BK[over] = NEVER
+            done_B = choice.live_BK.amax(-1) / norms_B <= worst_B
+            num_done = 0
+            for row in done_B.nonzero().flatten().tolist():
+                num_done += 1
+                sentence = beams.sentences[row]
+                if not sentence.done:
+                    self._fill(beams, row, options)
+                    sentence.done = True
+                    yield _last(sentence)
+            if num_done == len(beams.sentences):
                 return
-            state, ids_B1 = step.state, ids_B[:, None]
-            if len(going) < len(alive):  # finished sentences leave the batch
-                rows = torch.tensor(going, device=ids_B.device)
-                state, ids_B1, alive = state.keep(rows), ids_B1[rows], [alive[row] for row in going]
+            if num_done:
+                choice.live_BK[done_B] = NEVER
+            V = log_probs_BKV.shape[-1]
+            log_prob_BK = log_probs_BKV.flatten(1).gather(1, choice.parent_BK * V + choice.token_BK)
+            beams, ids_BK = beams.grown(choice, log_prob_BK, sight), choice.token_BK
+            state = _selected(step.state, choice.parent_BK, step.logits_BKV.shape[1])
+            if options.stream:
+                yield from _news(beams)
+            if 4 * num_done >= len(beams.sentences):  # to leave costs a copy of the others: wait until it pays
+                rows = (~done_B).nonzero().flatten()
+                beams, state, ids_BK = beams.remaining(rows), state.keep(rows), ids_BK[rows]
+                norms_B, worst_B = norms_B[rows], worst_B[rows]
+
+    def _begin(self, memory: Memory, numbers: list[int], options: SearchOptions) -> tuple[Beams, State, Tensor]:
+        """Everything as it stands before the first step. A prefix is read at once; it counts like tokens that were chosen."""
+        device, B = memory.allow_BS.device, len(numbers)
+        begun = torch.tensor([[self.sos, *options.prefix]] * B, device=device)
+        state = self.model.start(memory, begun[:, :-1] if options.prefix else None)
+        log_probs_BT = torch.zeros(B, 0, device=device)
+        if options.prefix:
+            log_probs_BT = of_tokens(self.model.decode(begun[:, :-1], memory).logits_BTV, begun[:, 1:])
+        total_B = log_probs_BT.to(_widest(device)).sum(-1)
+        K = options.n_best if options.sample else 1
+        if K > 1:
+            state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
+        limits = [_limit(places, options) for places in memory.allow_BS.sum(-1).tolist()]
+        sentences = [
+            Sentence(number, limit, random.Random(f"{options.seed}/{number}"))
+            for number, limit in zip(numbers, limits, strict=True)
+        ]
+        beams = Beams(
+            sentences,
+            begun[:, None, 1:].expand(-1, K, -1),
+            log_probs_BT[:, None].expand(-1, K, -1),
+            total_B[:, None].expand(-1, K),
+            [() for _ in options.prefix],
+        )
+        return beams, state, begun[:, -1:].expand(-1, K)
+
+    def _end(
+        self, beams: Beams, choice: Choice, log_probs_BKV: Tensor, sight: Sight | None, options: SearchOptions
+    ) -> set[int]:
+        """Puts the hypotheses that end here among the kept; gives the rows of their sentences."""
+        row_E, place_E = choice.ended_BK.isfinite().nonzero(as_tuple=True)
+        if not len(row_E):
+            return set()
+        parent_E = choice.ended_parent_BK[row_E, place_E]
+        rows, parents = row_E.tolist(), parent_E.tolist()
+        scores = choice.ended_BK[row_E, place_E].tolist()
+        ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
+        lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
+        for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
+            hypothesis = Hypothesis(
+                tuple(written),
+                sum(before) + last,
+                rank_score=score / options.norm(len(written) + 1),
+                finished=True,
+                token_log_probs=(*before, last),
+            )
+            sights = beams.one(row, parent, sight) if sight is not None else ()
+            beams.sentences[row].keep(Ended(hypothesis, sights), options.n_best)
+        return set(rows)
+
+    def _fill(self, beams: Beams, row: int, options: SearchOptions) -> None:
+        """Where fewer outputs came to an end than are wanted: the best of those that were stopped."""
+        sentence, length = beams.sentences[row], beams.length
+        ended = {one.hypothesis.ids for one in sentence.kept}
+        totals = beams.total_BK[row].tolist()
+        for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
+            ids = tuple(beams.ids_BKT[row, number].tolist())
+            if len(sentence.kept) == options.n_best or totals[number] == NEVER:
+                return
+            if ids in ended and not options.sample:
+                continue
+            log_probs = tuple(beams.log_probs_BKT[row, number].tolist())
+            rank_score = totals[number] / options.norm(max(1, length))
+            stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
+            sentence.keep(Ended(stopped, beams.one(row, number)), options.n_best)
 
 
-def _one_row(seen: Seen, row: int) -> Seen:
-    return replace(seen, weights_BHTS=seen.weights_BHTS[row : row + 1])
+def _limit(places: int, options: SearchOptions) -> int:
+    """How many tokens an output may have. Where there is no source, only max_length counts."""
+    if options.max_ratio is None or not places:
+        return options.max_length
+    return max(1, options.min_length, len(options.prefix), min(options.max_length, int(options.max_ratio * places) + 10))
 
 
-def best_continuation(logits_BV: Tensor, never: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """(log-probability, token) of the most probable token of each row, leaving out `never`. The probability is the model's own:
-    leaving tokens out does not raise that of the others."""
-    log_probs_BV = logits_BV.log_softmax(-1)
-    log_probs_BV[:, list(never)] = float("-inf")
-    log_prob_B, ids_B = log_probs_BV.max(-1)
-    return log_prob_B, ids_B
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _selected(state: State, parents_BK: Tensor, num_before: int) -> State:
+    """The State of the hypotheses that live on; itself where each follows itself, so that greedy search copies nothing."""
+    same = torch.arange(parents_BK.shape[1], device=parents_BK.device)
+    return state if parents_BK.shape[1] == num_before and bool((parents_BK == same).all()) else state.select(parents_BK)
+
+
+# --- streaming ---------------------------------------------------------------------------------------------------------------
+
+
+def _news(beams: Beams) -> Iterator[Event]:
+    """Of each sentence the tokens that all that can still win have in common: all live hypotheses and the best one that ended.
+
+    Whatever wins is one of them or grows out of one, so these tokens are certain; and they only become more.
+    """
+    alive_BK = beams.total_BK.isfinite()
+    best_B = beams.total_BK.argmax(-1).tolist()
+    for row, sentence in enumerate(beams.sentences):
+        if sentence.done:
+            continue
+        rivals = [tuple(ids) for ids in beams.ids_BKT[row][alive_BK[row]].tolist()]
+        if sentence.kept:
+            rivals.append(sentence.kept[0].hypothesis.ids)
+        common = shared(rivals)
+        best = tuple(beams.ids_BKT[row, best_B[row]].tolist())
+        certain, tail = best[sentence.told : common], best[common:]
+        sights = beams.one(row, best_B[row])[sentence.told : common] if beams.sights else ()
+        sentence.told = common
+        yield Event(sentence.number, certain, tail, seen=tuple(seen for sight in sights for seen in sight))
+
+
+def _last(sentence: Sentence) -> Event:
+    best = sentence.kept[0]
+    seen = tuple(seen for sight in best.sights[sentence.told : len(best.hypothesis.ids)] for seen in sight)
+    hypotheses = tuple(one.hypothesis for one in sentence.kept)
+    return Event(sentence.number, best.hypothesis.ids[sentence.told :], hypotheses=hypotheses, seen=seen)
+
+
+def shared(sequences: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all of them begin with."""
+    first, last = min(sequences), max(sequences)  # in the order of a dictionary, these differ first
+    length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    return min(len(first), len(last)) if length is None else length

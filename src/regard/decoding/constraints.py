@@ -1,0 +1,63 @@
+"""What an output may not contain: pure functions that set the scores of forbidden continuations to −∞.
+
+All change `scores_BKV` in place; `ids_BKT` holds what the hypotheses have written so far, all of one length.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.contracts import SearchOptions
+
+# B sentences  K hypotheses  V vocabulary  T tokens written  W windows of n tokens
+
+NEVER = float("-inf")
+
+
+def constrain(log_probs_BKV: Tensor, ids_BKT: Tensor, options: SearchOptions, eos: int, never: tuple[int, ...]) -> Tensor:
+    """What the search sorts by: log-probabilities, with everything forbidden at −∞ and repetitions made dearer.
+
+    Without a repetition penalty this is `log_probs_BKV` itself, changed in place: tokens that can still be chosen keep theirs.
+    """
+    scores_BKV = log_probs_BKV
+    if options.repetition_penalty != 1.0:
+        scores_BKV = penalise_repetition(log_probs_BKV.clone(), ids_BKT, options.repetition_penalty)
+    if never:
+        scores_BKV[..., list(never)] = NEVER
+    if ids_BKT.shape[-1] < options.min_length:
+        scores_BKV[..., eos] = NEVER
+    if options.no_repeat:
+        forbid_repeats(scores_BKV, ids_BKT, options.no_repeat)
+    for sequence in options.banned:
+        forbid_sequence(scores_BKV, ids_BKT, sequence)
+    return scores_BKV
+
+
+def penalise_repetition(scores_BKV: Tensor, ids_BKT: Tensor, penalty: float) -> Tensor:
+    """Log-probabilities of tokens already written, times the penalty (Keskar et al. 2019, 4.1, theirs are logits)."""
+    written_BKT = scores_BKV.gather(-1, ids_BKT)
+    return scores_BKV.scatter_(-1, ids_BKT, written_BKT * penalty)
+
+
+def forbid_repeats(scores_BKV: Tensor, ids_BKT: Tensor, size: int) -> Tensor:
+    """No `size` tokens in a row twice: forbids what followed an earlier occurrence of the last size − 1 tokens."""
+    length = ids_BKT.shape[-1]
+    if length < size:
+        return scores_BKV
+    windows_BKWn = ids_BKT.unfold(-1, size, 1)
+    last_BKn = ids_BKT[..., length - size + 1 :]
+    again_BKW = (windows_BKWn[..., :-1] == last_BKn.unsqueeze(-2)).all(-1)
+    limits_BKW = torch.where(again_BKW, NEVER, -NEVER).to(scores_BKV.dtype)
+    return scores_BKV.scatter_reduce_(-1, windows_BKWn[..., -1], limits_BKW, "amin")
+
+
+def forbid_sequence(scores_BKV: Tensor, ids_BKT: Tensor, sequence: tuple[int, ...]) -> Tensor:
+    """Forbids the last token of the sequence where the others have just been written."""
+    *before, last = sequence
+    if len(before) > ids_BKT.shape[-1]:
+        return scores_BKV
+    written_BKn = ids_BKT[..., ids_BKT.shape[-1] - len(before) :]
+    complete_BK = (written_BKn == torch.tensor(before, dtype=torch.long, device=ids_BKT.device)).all(-1)
+    scores_BKV[..., last] = scores_BKV[..., last].masked_fill(complete_BK, NEVER)
+    return scores_BKV
