@@ -1,15 +1,29 @@
-"""Error rates, with what reproduces them."""
+"""How good outputs are, with what reproduces the figures. The only home of sacrebleu, which is optional."""
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import zip_longest
+from pathlib import Path
 
+import torch
 from rapidfuzz.distance import Levenshtein
+from torch import Tensor
+
+from regard.data.corpus import read_lines, shorten
+from regard.errors import UserError
 
 Tokens = tuple[str, ...]
+
+SAMPLES = 1000
+"""How often a test set is drawn anew, with replacement, for an interval or a test (Koehn 2004)."""
+SEED = 12345
+"""sacrebleu's."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +44,190 @@ class ErrorRates:
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:
     edits = symbols = wrong = 0
     for output, choices in zip(outputs, references, strict=True):
-        distance, length = min((Levenshtein.distance(output, choice), len(choice)) for choice in choices)
+        distance, length = nearest(output, choices)
         edits, symbols, wrong = edits + distance, symbols + length, wrong + (distance > 0)
     return ErrorRates(wrong / len(outputs), edits / symbols, len(outputs))
+
+
+def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """(edits, length) of the reference that needs the fewest edits."""
+    return min((Levenshtein.distance(output, reference), len(reference)) for reference in references)
 
 
 def signature(facts: Mapping[str, object]) -> str:
     """One line that says what reproduces a number: `data:… | search:greedy | seed:7 | regard:0.1.0 | torch:…`."""
     versions = {"regard": version("regard"), "torch": version("torch"), "python": platform.python_version()}
     return " | ".join(f"{name}:{value}" for name, value in {**facts, **versions}.items())
+
+
+# --- test sets ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Sources, each once, with all their references. num_empty: lines that were left out because a side was empty."""
+
+    __test__ = False  # pytest takes it for a test otherwise
+
+    name: str
+    sources: tuple[str, ...]
+    references: tuple[tuple[str, ...], ...]
+    num_empty: int
+
+    @property
+    def fingerprint(self) -> str:
+        lines = ("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
+
+
+def read_test_set(path: Path) -> TestSet:
+    """`source<TAB>reference` lines; more references stand in more columns, or in more lines with the same source."""
+    known: dict[str, list[str]] = {}
+    num_empty = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            num_empty += 1
+            continue
+        source, *references = (cell.strip() for cell in line.split("\t"))
+        if not references:
+            raise UserError(f"{path}:{number}: expected source<TAB>reference, found no tab in {shorten(line)!r}")
+        references = [reference for reference in references if reference]
+        if source and references:
+            known.setdefault(source, []).extend(references)
+        else:
+            num_empty += 1
+    if not known:
+        raise UserError(f"{path}: expected lines of source<TAB>reference, found none in {num_empty} lines")
+    return TestSet(path.name, tuple(known), tuple(tuple(dict.fromkeys(one)) for one in known.values()), num_empty)
+
+
+# --- measures ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure with its 95 % interval. p_value: how probable a difference from the other system of at least this size is if
+    there is none, by a paired bootstrap test."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    how: str
+    percent: bool = False
+    p_value: float | None = None
+
+    def __str__(self) -> str:
+        sign, scale = ("%", 100) if self.percent else ("", 1)
+        interval = f"[{self.low * scale:.2f}, {self.high * scale:.2f}]"
+        test = "" if self.p_value is None else f"  p = {self.p_value:.3f}"
+        return f"{self.name:<18} {self.value * scale:6.2f}{sign} {interval}{test}  {self.how}"
+
+
+def can_use_sacrebleu() -> bool:
+    return find_spec("sacrebleu") is not None
+
+
+NEEDS_SACREBLEU = 'BLEU and chrF need sacrebleu; type: pip install "regard[metrics]"'
+
+
+def measures(
+    outputs: Sequence[str],
+    references: Sequence[Sequence[str]],
+    symbols: Callable[[str], Sequence[str]],
+    against: Sequence[str] | None = None,
+    *,
+    intervals: bool = True,
+) -> list[Measure]:
+    """All figures of a system; with `against`, the outputs of another one on the same sources, each with a test of the two.
+
+    symbols: what an error is counted in, besides words.
+    """
+    if not outputs:
+        raise UserError("there is nothing to measure: no outputs")
+    found = _with_sacrebleu(outputs, references, against, intervals=intervals) if can_use_sacrebleu() else []
+    ours = _errors(outputs, references, symbols)
+    theirs = None if against is None else _errors(against, references, symbols)
+    for number, name in enumerate(("word error rate", "symbol error rate", "exact match")):
+        found.append(_measure(name, ours[number], None if theirs is None else theirs[number], intervals=intervals))
+    return found
+
+
+def _errors(
+    outputs: Sequence[str], references: Sequence[Sequence[str]], symbols: Callable[[str], Sequence[str]]
+) -> list[Tensor]:
+    """Of each measure (counted, out of) per sentence: word edits, symbol edits, exact matches."""
+    rows: list[tuple[tuple[int, int], ...]] = []
+    for output, known in zip(outputs, references, strict=True):
+        words = nearest(output.split(), [one.split() for one in known])
+        signs = nearest(symbols(output), [symbols(one) for one in known])
+        rows.append((words, signs, (int(output in known), 1)))
+    return list(torch.tensor(rows, dtype=torch.float64).unbind(1))
+
+
+def _measure(name: str, ours_N2: Tensor, theirs_N2: Tensor | None, *, intervals: bool) -> Measure:
+    value = _rates(ours_N2.sum(0)).item()
+    if not intervals:
+        return Measure(name, value, value, value, "", percent=True)
+    drawn_R = _rates(_drawn(ours_N2))
+    low, high = drawn_R.quantile(0.025).item(), drawn_R.quantile(0.975).item()
+    measure = Measure(name, value, low, high, f"bs:{SAMPLES}|seed:{SEED}", percent=True)
+    if theirs_N2 is None:
+        return measure
+    difference = value - _rates(theirs_N2.sum(0)).item()
+    differences_R = drawn_R - _rates(_drawn(theirs_N2))
+    further = (differences_R - differences_R.mean()).abs() >= abs(difference)
+    return replace(measure, p_value=(further.sum().item() + 1) / (SAMPLES + 1))
+
+
+def _drawn(counts_N2: Tensor) -> Tensor:
+    """(R, 2): the sums over sets of as many sentences, drawn with replacement; the same for every system."""
+    generator, size = torch.Generator().manual_seed(SEED), len(counts_N2)
+    return torch.stack([counts_N2[torch.randint(size, (size,), generator=generator)].sum(0) for _ in range(SAMPLES)])
+
+
+def _rates(counts: Tensor) -> Tensor:
+    return counts[..., 0] / counts[..., 1].clamp(min=1)
+
+
+def _with_sacrebleu(
+    outputs: Sequence[str], references: Sequence[Sequence[str]], against: Sequence[str] | None, *, intervals: bool
+) -> list[Measure]:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.significance import PairedTest, Result
+
+    columns = [list(column) for column in zip_longest(*references)]  # missing ones are None
+    metrics = {"BLEU": BLEU(references=columns), "chrF": CHRF(references=columns)}
+    found = []
+    if not intervals or len(outputs) == 1:
+        for name, metric in metrics.items():
+            score = metric.corpus_score(list(outputs), None).score
+            found.append(Measure(name, score, score, score, str(metric.get_signature())))
+        return found
+    systems: list[tuple[str, Sequence[str]]] = [] if against is None else [("theirs", against)]
+    systems.append(("ours", outputs))
+    signatures, scores = PairedTest(systems, metrics, None, test_type="bs", n_samples=SAMPLES)()
+    for name in metrics:
+        (key,) = (one for one in scores if one.startswith(name))
+        result = scores[key][-1]
+        assert isinstance(result, Result)
+        assert result.mean is not None
+        assert result.ci is not None
+        low, high = result.mean - result.ci, result.mean + result.ci
+        first = scores[key][0]
+        same = against is not None and isinstance(first, Result) and first.score == result.score
+        p_value = 1.0 if same else result.p_value  # sacrebleu gives 1/1001 where there is no difference at all
+        found.append(Measure(name, result.score, low, high, str(signatures[key]), p_value=p_value))
+    return found
+
+
+def by_length(sizes: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Sources in four groups of about the same number: (lengths, which ones)."""
+    order = sorted(range(len(sizes)), key=lambda index: sizes[index])
+    borders = sorted({sizes[order[len(order) * part // 4]] for part in range(4)})
+    groups = []
+    for start, end in zip(borders, [*borders[1:], sizes[order[-1]] + 1], strict=True):
+        inside = [index for index in range(len(sizes)) if start <= sizes[index] < end]
+        groups.append((str(start) if end == start + 1 else f"{start}-{end - 1}", inside))
+    return groups

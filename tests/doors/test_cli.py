@@ -156,6 +156,99 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert broken.stderr.startswith("regard: standard input:3: byte 0xe9 at place 2 is not UTF-8")
 
 
+def test_translate_in_other_forms(model: Path, regard_command: Run) -> None:
+    translator = regard.load(model)
+    moses = regard_command("translate", model, "--beam", "4", "--n-best", "2", input="cat\n\ndog\n").stdout.splitlines()
+    assert [line.split(" ||| ")[0] for line in moses] == ["0", "0", "1", "2", "2"]
+    best = translator("cat", beam=4, n_best=2)
+    assert moses[1] == f"0 ||| {best.n_best[1].text} ||| log_prob= {best.n_best[1].log_prob:.6f} ||| " + (
+        f"{best.n_best[1].rank_score:.6f}"
+    )
+    (record, empty) = map(
+        json.loads, regard_command("translate", model, "--json", "--align", input="cat\n\n").stdout.splitlines()
+    )
+    cat = translator("cat")
+    assert (record["line"], record["source"], record["text"], record["tokens"]) == (1, "cat", cat.text, list(cat.tokens))
+    assert record["log_prob"] == pytest.approx(sum(record["token_log_probs"]))
+    assert record["alignment"] == [list(link) for link in cat.alignment()]
+    assert (empty["text"], empty["alignment"]) == ("", [])
+    pharaoh = regard_command("translate", model, "--align", input="cat\n\n").stdout
+    assert pharaoh == " ".join(f"{i}-{j}" for i, j in cat.alignment()) + "\n\n"
+    streamed = regard_command("translate", model, "--stream", "--beam", "3", input="cat\n\ndog\n").stdout
+    assert streamed.splitlines() == [one.text for one in translator.batch(["cat", "", "dog"], beam=3)]
+    how = ["--sample", "--top-k", "5", "--temperature", "0.7", "--seed", "3"]
+    drawn = regard_command("translate", model, *how, input="cat\ncat\n").stdout.splitlines()
+    options = {"sample": True, "top_k": 5, "temperature": 0.7, "seed": 3}
+    assert drawn == [one.text for one in translator.batch(["cat", "cat"], **options)]
+    told = regard_command("translate", model, "--prefix", "K K", "--ban", "AE", input="cat\n").stdout
+    assert told.startswith("K K")
+    assert "AE" not in told
+
+
+def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
+    lines = ["a" * 1_000_000, "cat", "\x00\x07\x1b[2J", "Dog. " * 300, "\u2028"]
+    done = regard_command("translate", model, "--max-source", "40", "--max-length", "9", input="\n".join(lines) + "\n")
+    assert done.returncode == 1
+    out = done.stdout.split("\n")
+    assert (out[0], out[1], len(out)) == ("", regard.load(model)("cat", max_length=9).text, len(lines) + 1)
+    assert "line 1 is left empty: a sentence of 1,000,000 tokens is longer than the 40 that are taken at once" in done.stderr
+    assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
+    assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
+    assert "\x1b" not in done.stderr  # nothing that a terminal would obey
+    assert done.stderr.endswith("regard: lines that were too long to translate and were left empty: 1\n")
+
+
+def test_a_slow_pipe_is_answered_line_by_line(model: Path) -> None:
+    command = [sys.executable, "-m", "regard", "translate", str(model)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for word in ("cat", "dog"):  # the second is written only when the answer to the first is there
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == regard.load(model)(word).text + "\n"
+        process.stdin.close()
+        assert process.stdout.read() == ""
+
+
+def test_a_file_and_a_pipe_give_the_same(model: Path, workplace: Path, regard_command: Run) -> None:
+    words = [line.split("\t")[0] for line in (workplace / "pairs.tsv").read_text().splitlines()[:300]]
+    (workplace / "words.txt").write_text("\n".join(words) + "\n")
+    piped = regard_command("translate", model, input="\n".join(words) + "\n").stdout
+    with (workplace / "words.txt").open() as file:
+        command = [sys.executable, "-m", "regard", "translate", str(model)]
+        read = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True).stdout
+    assert piped == read
+    assert len(read.splitlines()) == len(words)
+
+
+def test_evaluate_measures_and_compares(model: Path, workplace: Path, regard_command: Run) -> None:
+    lines = (workplace / "pairs.tsv").read_text().splitlines()[:40]
+    (workplace / "test.tsv").write_text("\n".join([*lines, "cat\tK AE T\tK AH T", "\tX"]) + "\n")
+    other = workplace / "regard-demo" / "model"
+    done = regard_command("evaluate", model, "test.tsv", "--against", other, "--beam", "3", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"test.tsv: \d+ sources, 42 references\n1 lines left out because a side is empty\n", done.stdout)
+    for name in ("BLEU", "chrF", "word error rate", "symbol error rate", "exact match"):
+        assert re.search(rf"\n{name} +\d+\.\d\d%? \[-?\d+\.\d\d, \d+\.\d\d\]  p = \d\.\d\d\d  \S+", done.stdout)
+    assert "by source length (tokens):" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert re.match(
+        r"data:test.tsv:[0-9a-f]{6} \| weights:[0-9a-f]{6} \| against:[0-9a-f]{6} \| search:beam=3,length_pen", last
+    )
+
+
+def test_score_says_how_probable_outputs_are(model: Path, workplace: Path, regard_command: Run) -> None:
+    (workplace / "given.tsv").write_text("cat\tK AE T\ndog\tD AO G\n\n")
+    done = regard_command("score", model, "given.tsv", cwd=workplace)
+    expected = regard.load(model).score(["cat", "dog"], ["K AE T", "D AO G"])
+    assert done.stdout.splitlines()[0] == f"{expected[0].log_prob:.6f}\tcat\tK AE T"
+    assert re.match(r"regard: 2 pairs, 8 tokens, perplexity \d+\.\d{4}\nregard: 1 lines left out", done.stderr)
+    record = json.loads(regard_command("score", model, "given.tsv", "--json", cwd=workplace).stdout.splitlines()[1])
+    assert record["tokens"] == ["D", "AO", "G"]
+    assert record["token_log_probs"] == pytest.approx(expected[1].token_log_probs, abs=1e-5)
+
+
 def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Path) -> None:
     done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.png")
     assert done.returncode == 0
@@ -239,6 +332,16 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["train", "wide.tsv", "--set", "data.max_length=2"], r"regard: wide.tsv: all pairs are longer than 2 characters"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
+        (["translate", "nowhere", "--n-best", "3"], r"regard: n_best is 3, but a beam of 1 finds 1; set beam=3"),
+        (
+            ["translate", "nowhere", "--length-penalty", "much"],
+            r"regard: length_penalty is 'much', expected a number from 0 up",
+        ),
+        (["translate", "nowhere", "--stream", "--json"], r"regard: --stream prints text while it is written; it does not go"),
+        (["translate", "nowhere", "--align", "--beam", "2", "--n-best", "2"], r"regard: --align is for the best output"),
+        (["evaluate", "nowhere", "pairs.tsv"], r"regard: nowhere is not a model folder"),
+        (["evaluate", "nowhere", "line7.tsv"], r"regard: line7.tsv:7: expected source<TAB>reference, found no tab"),
+        (["score", "nowhere", "pairs.tsv"], r"regard: nowhere is not a model folder"),
         (
             ["inspect", "nowhere", "x", "--kind", "self"],
             r"regard: unknown kind 'self'; expected one of encoder, decoder, cross",

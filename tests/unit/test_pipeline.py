@@ -1,16 +1,29 @@
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+import sacrebleu
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from test_folder import make_saved
 
 import regard
-from regard.contracts import AttentionMap
+from regard import evaluation, pipeline
+from regard.contracts import AttentionMap, SearchOptions
+from regard.data.batch import source_batch
 from regard.errors import UserError
-from regard.evaluation import error_rates, signature
+from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
 from regard.inspection import render
 from regard.models.build import ModelSettings
+from regard.models.decoder_only import DecoderOnlySettings
+from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.pipeline import Refused, Unit, known_places, sentences
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 
@@ -71,6 +84,189 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
 def test_unknown_options_are_named() -> None:
     with pytest.raises(TypeError, match=r"unknown search option 'max_lenght'; expected one of beam, .*; did you mean"):
         make_translator(RnnSettings(width=8))("abc", max_lenght=3)
+
+
+@every_family
+@settings(max_examples=40)
+@given(texts=st.lists(st.text(max_size=30), max_size=5))
+def test_any_text_gives_a_result(settings: ModelSettings, texts: list[str]) -> None:
+    """Control characters, other scripts, lone accents: as many results as texts, and what was never met is counted."""
+    results = make_translator(settings).batch(texts, max_length=3, beam=2)
+    assert len(results) == len(texts)
+    for text, result in zip(texts, results, strict=True):
+        assert len(result.unknown) == sum(symbol not in "abc" for symbol in text)
+        assert text or (result.text, result.log_prob, result.alignment()) == ("", 0.0, ())
+
+
+def test_long_texts_are_split_into_sentences_or_refused() -> None:
+    translator = replace(make_translator(RnnSettings(width=8, embedding=3)), max_source=9)
+    text = "ab a. Ba cab! Ab"
+    assert sentences('He said "no." Then i.e. this… And 3.5 is. yes? 你好。再见。') == [
+        'He said "no."',
+        "Then i.e. this…",
+        "And 3.5 is. yes?",
+        "你好。",
+        "再见。",
+    ]
+    whole, *alone = translator.batch([text, "ab a.", "Ba cab!", "Ab"], max_length=4)
+    assert whole.text == " ".join(one.text for one in alone)
+    assert [part.text for part in whole.parts] == [one.text for one in alone]
+    assert whole.log_prob == pytest.approx(sum(one.log_prob for one in alone), abs=1e-5)
+    assert whole.source_tokens == tuple("ab a.Ba cab!Ab")
+    assert whole.unknown == (" ", ".", "B", " ", "!", "A")
+    links = whole.alignment()
+    assert [target for _, target in links] == list(range(len(whole.tokens)))
+    assert {source for source, target in links if target < len(alone[0].tokens)} <= set(range(5))
+    assert all(source >= 12 for source, target in links if target >= len(alone[0].tokens) + len(alone[1].tokens))
+    with pytest.raises(UserError, match="this text was translated in 3 parts; look at `parts`"):
+        whole.attention()
+    with pytest.raises(UserError, match="there is nothing to look at: the text is empty"):
+        translator("").attention()
+    with pytest.raises(UserError, match="text 2: a sentence of 10 tokens is longer than the 9 that are taken at once; split"):
+        translator.batch(["ab", "abcabcabca"])
+    _, refused = translator.translate(["ab", "a" * 1_000_000])
+    assert isinstance(refused, Refused)
+    assert "a sentence of 1,000,000 tokens is longer than the 9" in refused.reason
+    *_, last = translator.stream(text, max_length=4)
+    assert last.result is not None
+    assert last.text == last.result.text == whole.text
+
+
+def test_what_a_model_cannot_count_is_refused_before_it_is_tried() -> None:
+    settings = TransformerSettings(width=8, heads=2, positions="learned", max_places=7)
+    translator = replace(make_translator(settings), max_places=known_places(settings))
+    assert len(translator("abcabc").tokens) <= 6  # and no error, although max_length is 256
+    with pytest.raises(UserError, match="a sentence of 7 tokens is longer than the 6"):
+        translator("abcabca")
+    assert known_places(TransformerSettings(positions="one_hot", width=32)) == 32
+    assert known_places(RnnSettings(score="location", max_places=9)) == 9
+    assert known_places(RnnSettings()) is None
+
+
+@every_family
+def test_options_speak_of_words(settings: ModelSettings) -> None:
+    translator = make_translator(settings)
+    begun = translator("abc", prefix="X Y", max_length=5)
+    assert begun.tokens[:2] == ("X", "Y")
+    banned = translator.batch(["abc", "bca", "cab"], banned=["X", "Q"], beam=3, max_length=5)
+    assert all("X" not in result.tokens for result in banned)
+    with pytest.raises(UserError, match="the prefix 'Q' holds symbols that the model cannot write"):
+        translator("abc", prefix="Q")
+    with pytest.raises(TypeError, match="banned takes a list of words, got 'X'"):
+        translator("abc", banned="X")
+    several = translator("abc", beam=4, n_best=3, max_length=5)
+    assert len({one.text for one in several.n_best}) == 3
+    assert several.n_best[0].text == several.text
+    assert several.alignment() == tuple(
+        (row.argmax().item(), number) for number, row in enumerate(several.attention().mean_TS[: len(several.tokens), :3])
+    )
+
+
+@every_family
+def test_streams_and_scores(settings: ModelSettings) -> None:
+    translator = make_translator(settings)
+    for options in ({}, {"beam": 3}):
+        *growing, last = translator.stream("abcab", max_length=6, **options)
+        expected = translator("abcab", max_length=6, **options)
+        assert last.result is not None
+        assert last.text == expected.text
+        for one, other in itertools.pairwise((*growing, last)):
+            assert other.text.startswith(one.text)
+    texts = ["abc", "", "cab", "a"]
+    results = translator.batch(texts, beam=2, max_length=30)
+    scored = translator.score(texts, [result.text for result in results])
+    for result, one in zip(results, scored, strict=True):
+        if result.tokens and result.finished:
+            assert one.log_prob == pytest.approx(result.log_prob, abs=1e-5)
+            assert one.token_log_probs == pytest.approx(result.n_best[0].token_log_probs, abs=1e-5)
+    assert translator.score(["abc"], ["X Q"])[0].unknown == ("Q",)
+    with pytest.raises(ValueError, match="score takes two lists of texts of the same length"):
+        translator.score(["abc"], [])
+
+
+@pytest.mark.parametrize("settings", [RnnLmSettings(width=8, embedding=3), DecoderOnlySettings(width=8, heads=2)])
+def test_language_models_go_on_with_a_text(settings: ModelSettings) -> None:
+    translator = make_translator(settings)
+    results = translator.batch(["X Y", "", "Y"], beam=2, max_length=4)
+    for text, result in zip(["X Y", "", "Y"], results, strict=True):
+        assert result.tokens[: len(text.split())] == tuple(text.split())
+        assert len(result.tokens) <= len(text.split()) + 4
+    assert translator.score([""], ["X Y"])[0].log_prob < 0
+
+
+def test_batches_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = make_translator(TransformerSettings(width=8, heads=2))
+    options = SearchOptions(beam=2, max_length=9)
+    units = [Unit(number, "", [4] * (1 + number % 13)) for number in range(50)]
+    fixed, place = translator._sizes(2, 9)
+    monkeypatch.setattr(pipeline, "BUDGET", 6 * (fixed + 10 * place))
+    batches = translator._packed(units, options)
+    assert sorted(unit.number for batch in batches for unit in batch) == list(range(50))
+    for batch in batches:
+        longest = max(len(unit.ids) for unit in batch)
+        assert len(batch) * (fixed + place * (longest + 1)) <= pipeline.BUDGET
+        memory = translator.model.encode(source_batch([unit.ids for unit in batch]))
+        state = translator.model.start(memory, torch.full((len(batch), 10), 2))
+        held = state.select(torch.zeros(len(batch), 2, dtype=torch.long)).nbytes
+        assert held <= len(batch) * (fixed + place * (longest + 1))
+    assert len(batches) > 8
+
+
+# --- measures ----------------------------------------------------------------------------------------------------------------
+
+
+def test_test_sets_hold_several_references(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text("a\tX\tY\n\nb\tZ\t\na\tX\tW\n\tV\n")
+    data = read_test_set(path)
+    assert (data.sources, data.references, data.num_empty) == (("a", "b"), (("X", "Y", "W"), ("Z",)), 2)
+    path.write_text("a\tb\nno tab\n")
+    with pytest.raises(UserError, match=r"test.tsv:2: expected source<TAB>reference, found no tab in 'no tab'"):
+        read_test_set(path)
+
+
+def test_measures_by_hand() -> None:
+    outputs = ["the cat sat", "a dog", "yes indeed it is so", "no"]
+    references = [("the cat sat", "a cat sat"), ("the dog runs",), ("yes it is so",), ("no",)]
+    found = {one.name: one for one in measures(outputs, references, list)}
+    assert found["word error rate"].value == pytest.approx((0 + 2 + 1 + 0) / (3 + 3 + 4 + 1))
+    assert found["symbol error rate"].value == pytest.approx((0 + 8 + 7 + 0) / (11 + 12 + 12 + 2))
+    assert found["exact match"].value == 0.5
+    columns = [[one[0] for one in references], [one[1] if len(one) > 1 else None for one in references]]
+    assert found["BLEU"].value == pytest.approx(sacrebleu.corpus_bleu(outputs, columns).score)
+    assert found["chrF"].value == pytest.approx(sacrebleu.corpus_chrf(outputs, columns).score)
+    assert found["BLEU"].how.startswith("nrefs:var|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert all(one.low <= one.value <= one.high for one in found.values() if one.percent)
+    assert re.match(r"exact match +50\.00% \[0\.00, 100\.00\]  bs:1000", str(found["exact match"]))
+    (one,) = (one for one in measures(["yes"], [("yes",)], list) if one.name == "exact match")
+    assert (one.value, one.low, one.high) == (1.0, 1.0, 1.0)
+
+
+def test_a_paired_test_tells_better_from_equal() -> None:
+    references = [(f"number {number} of many words",) for number in range(60)]
+    good = [one[0] if number % 10 else "wrong" for number, one in enumerate(references)]
+    bad = [one[0] if number % 2 else "wrong" for number, one in enumerate(references)]
+    for one in measures(good, references, list, against=bad):
+        assert one.p_value is not None
+        assert one.p_value < 0.01, one.name
+    for one in measures(good, references, list, against=good):
+        assert one.p_value == 1.0, one.name
+    plain = {one.name: one for one in measures(good, references, list)}
+    share = torch.tensor([number % 10 > 0 for number in range(60)]).double()
+    error = (share.var() / 60).sqrt().item()  # of the mean
+    width = plain["exact match"].high - plain["exact match"].low
+    assert width == pytest.approx(2 * 1.96 * error, rel=0.15)
+
+
+def test_without_sacrebleu_the_error_rates_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "can_use_sacrebleu", lambda: False)
+    assert [one.name for one in measures(["a"], [("a",)], list)] == ["word error rate", "symbol error rate", "exact match"]
+
+
+def test_groups_by_length() -> None:
+    groups = by_length([5, 1, 2, 3, 9, 9, 9, 12])
+    assert groups == [("1-2", [1, 2]), ("3-8", [0, 3]), ("9-12", [4, 5, 6, 7])]
+    assert by_length([4, 4]) == [("4", [0, 1])]
 
 
 def test_error_rates_by_hand() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import demo, doctor, inspect, train, translate
+from regard.cli import demo, doctor, evaluate, inspect, score, train, translate
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -38,6 +38,8 @@ def options(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("translate")(translate.translate)
+app.command("evaluate")(evaluate.evaluate)
+app.command("score")(score.score)
 app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
 

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.layers.scores import ScoreMaker
+    from regard.pipeline import Translator
 
+Model = Annotated[Path, typer.Argument(help="A model folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.", show_default=False)]
 Score = Annotated[
@@ -20,13 +23,47 @@ Score = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.steps=300.")]
 
+Beam = Annotated[int, typer.Option(help="Hypotheses side by side; 1 is greedy search.")]
+LengthPenalty = Annotated[
+    str, typer.Option(metavar="NUMBER|mean", help="Outputs of n tokens rank by log_prob / ((5+n)/6)^NUMBER, or by their mean.")
+]
+MaxLength = Annotated[int, typer.Option(help="Stop an output after this many tokens.")]
+MaxSource = Annotated[int, typer.Option(min=1, help="Longer texts (tokens) are split into sentences.")]
+
+
+def check_search(given: dict[str, Any]) -> dict[str, Any]:
+    """Search options as typed, checked before a model is loaded. Words are still words."""
+    from regard.contracts import SearchOptions
+
+    penalty = given.get("length_penalty", "mean")
+    try:
+        given["length_penalty"] = penalty if penalty == "mean" else float(penalty)
+        SearchOptions(**{name: value for name, value in given.items() if name not in ("banned", "prefix")})
+    except ValueError as error:
+        text = str(error)
+        if text.startswith("could not convert"):
+            text = f'length_penalty is {penalty!r}, expected a number from 0 up, or "mean"'
+        raise UserError(text) from None
+    return given
+
+
+def open_model(
+    folder: Path, score: str | None, device: str, threads: int | None, max_source: int | None = None
+) -> "Translator":
+    from dataclasses import replace
+
+    import regard
+
+    prepare(device, threads)
+    translator = regard.load(folder, device=device, scores=own_score(score))
+    return translator if max_source is None else replace(translator, max_source=max_source)
+
 
 def own_score(place: str | None) -> "dict[str, ScoreMaker]":
     """Runs the file that the user names and takes the class out of it: {"its name": class}."""
     if place is None:
         return {}
     from importlib.util import module_from_spec, spec_from_file_location
-    from pathlib import Path
 
     file, _, name = place.rpartition(":")
     spec = spec_from_file_location(Path(file).stem, file) if Path(file).is_file() else None

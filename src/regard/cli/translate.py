@@ -1,13 +1,31 @@
 """regard translate model < in.txt"""
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Score, Threads, own_score, prepare
+from regard.cli.options import (
+    Beam,
+    Device,
+    LengthPenalty,
+    MaxLength,
+    MaxSource,
+    Model,
+    Score,
+    Threads,
+    check_search,
+    open_model,
+)
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.contracts import Result
+    from regard.pipeline import Translator
+
+HANDFUL = 1024
 
 
 def groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -25,36 +43,236 @@ def groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     yield group
 
 
+def as_they_come(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    """The same from a pipe: whatever has arrived while the last handful was translated, and at least one line.
+
+    Reading goes on beside the translation, so a slow pipe is answered line by line and a fast one in full handfuls.
+    """
+    from queue import Empty, Queue
+    from threading import Thread
+
+    arrived: Queue[str | BaseException | None] = Queue(maxsize=4 * size)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line.strip())
+        except BaseException as error:
+            arrived.put(error)
+        else:
+            arrived.put(None)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        group: list[str] = []
+        news = arrived.get()
+        while isinstance(news, str):
+            group.append(news)
+            if len(group) == size:
+                break
+            try:
+                news = arrived.get_nowait()
+            except Empty:
+                break
+        yield group
+        if news is None:
+            return
+        if isinstance(news, BaseException):
+            raise news
+
+
+def one_line(text: str) -> str:
+    """A line for a line, whatever a model writes."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def moses(number: int, result: "Result") -> str:
+    """Moses' n-best format: number of the line, output, what it consists of, what it was sorted by."""
+    return "\n".join(
+        f"{number} ||| {one_line(one.text)} ||| log_prob= {one.log_prob:.6f} ||| {one.rank_score:.6f}" for one in result.n_best
+    )
+
+
+def pharaoh(result: "Result") -> str:
+    return " ".join(f"{source}-{target}" for source, target in result.alignment())
+
+
+def as_json(number: int, source: str, result: "Result", *, align: bool) -> str:
+    import json
+
+    record = {
+        "line": number + 1,
+        "source": source,
+        "text": result.text,
+        "source_tokens": result.source_tokens,
+        "tokens": result.tokens,
+        "token_log_probs": result.n_best[0].token_log_probs,
+        "log_prob": result.log_prob,
+        "rank_score": result.rank_score,
+        "finished": result.finished,
+        "unknown": result.unknown,
+        "n_best": [
+            {
+                "text": one.text,
+                "tokens": one.tokens,
+                "token_log_probs": one.token_log_probs,
+                "log_prob": one.log_prob,
+                "rank_score": one.rank_score,
+                "finished": one.finished,
+            }
+            for one in result.n_best
+        ],
+    }
+    if align:
+        record["alignment"] = result.alignment()
+    return json.dumps(record, ensure_ascii=False)
+
+
 def translate(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    max_length: Annotated[int, typer.Option(min=1, help="Stop an output after this many tokens.")] = 256,
+    model: Model,
+    beam: Beam = 1,
+    n_best: Annotated[int, typer.Option(help="So many outputs of each line, in Moses' format (or with --json).")] = 1,
+    length_penalty: LengthPenalty = "0.6",
+    min_length: Annotated[int, typer.Option(help="No output ends before this many tokens.")] = 0,
+    max_length: MaxLength = 256,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="Stop an output after this many tokens per source token, plus 10.", show_default=False)
+    ] = None,
+    no_repeat: Annotated[int, typer.Option(metavar="N", help="No N tokens in a row come twice in an output.")] = 0,
+    repetition_penalty: Annotated[float, typer.Option(help="Makes tokens that came before dearer; 1 does not.")] = 1.0,
+    ban: Annotated[list[str] | None, typer.Option(help="A word that no output contains; may be repeated.")] = None,
+    prefix: Annotated[str, typer.Option(help="What every output begins with.", show_default=False)] = "",
+    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs instead of taking the best.")] = False,
+    temperature: Annotated[float, typer.Option(help="For --sample: below 1 more careful, above 1 more daring.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="For --sample: only from so many tokens; 0 from all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="For --sample: only from the fewest tokens with this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="For --sample: another seed, other samples.")] = 0,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each word as soon as it is certain.")] = False,
+    align: Annotated[
+        bool, typer.Option("--align", help="Print alignments (Pharaoh: source-target, from 0); with --json, both.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line, with everything.")] = False,
+    max_source: MaxSource = 1024,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Translate standard input, line by line. An empty line stays empty."""
-    import sys
-    from collections import Counter
-
-    import regard
+    given = {
+        "beam": beam,
+        "n_best": n_best,
+        "length_penalty": length_penalty,
+        "min_length": min_length,
+        "max_length": max_length,
+        "max_ratio": max_ratio,
+        "no_repeat": no_repeat,
+        "repetition_penalty": repetition_penalty,
+        "sample": sample,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        **({"banned": ban} if ban else {}),
+        **({"prefix": prefix} if prefix else {}),
+    }
+    search = check_search(given)
+    if stream and (json or align or n_best > 1):
+        raise UserError("--stream prints text while it is written; it does not go with --json, --align or --n-best")
+    if align and n_best > 1 and not json:
+        raise UserError("--align is for the best output; say --json to get several and their alignment")
+    translator = open_model(model, score, device, threads, max_source)
+    report = Report(max_length)
     from regard.data.corpus import decode_lines
+    from regard.pipeline import Refused
 
-    prepare(device, threads)
-    translator = regard.load(model, device=device, scores=own_score(score))
-    unknown: Counter[str] = Counter()
-    num_stopped = 0
     lines = decode_lines(sys.stdin.buffer, "standard input")
-    at_once = 1 if sys.stdin.isatty() else 1024
-    for group in groups(lines, at_once):
-        for result in translator.batch(group, max_length=max_length):
-            print(result.text, flush=at_once == 1)
-            unknown.update(result.unknown)
-            num_stopped += not result.finished
-    if unknown:
-        most = " ".join(symbol for symbol, _ in unknown.most_common(10))
-        print(f"regard: {unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
-    if num_stopped:
-        print(
-            f"regard: outputs that did not end and were stopped at {max_length} tokens (--max-length): {num_stopped:,}",
-            file=sys.stderr,
-        )
+    if stream:
+        stream_lines(translator, lines, search, report)
+        report.print()
+        return
+    number = 0
+    for group in handfuls(lines):
+        for text, result in zip(group, translator.translate(group, first=number, **search), strict=True):
+            if isinstance(result, Refused):
+                print(flush=True)
+                report.refuse(number, result.reason)
+            else:
+                report.add(result)
+                if json:
+                    print(as_json(number, text, result, align=align))
+                elif align:
+                    print(pharaoh(result))
+                elif n_best > 1:
+                    print(moses(number, result))
+                else:
+                    print(one_line(result.text))
+            number += 1
+        sys.stdout.flush()
+        report.progress(number)
+    report.print()
+
+
+def handfuls(lines: Iterator[str]) -> Iterator[list[str]]:
+    """From a file always the same handfuls, from a pipe or a keyboard what has come."""
+    import os
+    import stat
+
+    whole = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    return groups(lines, HANDFUL) if whole else as_they_come(lines, HANDFUL)
+
+
+def stream_lines(translator: "Translator", lines: Iterator[str], search: dict[str, object], report: "Report") -> None:
+    for number, line in enumerate(lines):
+        told = 0
+        try:
+            for part in translator.stream(line.strip(), **search):
+                text = one_line(part.text)
+                print(text[told:], end="", flush=True)
+                told = max(told, len(text))
+                if part.result:
+                    report.add(part.result)
+        except UserError as error:
+            report.refuse(number, str(error))
+        print(flush=True)
+
+
+class Report:
+    """What is said on standard error, at the end and while it lasts."""
+
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
+        self.unknown: Counter[str] = Counter()
+        self.num_stopped = self.num_split = self.num_refused = 0
+
+    def add(self, result: "Result") -> None:
+        self.unknown.update(result.unknown)
+        self.num_stopped += not result.finished
+        self.num_split += len(result.parts) > 1
+
+    def refuse(self, number: int, reason: str) -> None:
+        self.num_refused += 1
+        print(f"regard: line {number + 1} is left empty: {reason}", file=sys.stderr)
+
+    def progress(self, number: int) -> None:
+        if sys.stderr.isatty() and not sys.stdout.isatty():
+            print(f"\r{number:,} lines", end="", file=sys.stderr, flush=True)
+
+    def print(self) -> None:
+        if sys.stderr.isatty() and not sys.stdout.isatty():
+            print(file=sys.stderr)
+        if self.unknown:
+            most = " ".join(one if one.isprintable() else ascii(one)[1:-1] for one, _ in self.unknown.most_common(10))
+            print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
+        if self.num_split:
+            print(
+                f"regard: lines that were too long and were translated sentence by sentence: {self.num_split:,}",
+                file=sys.stderr,
+            )
+        if self.num_stopped:
+            print(
+                f"regard: outputs that did not end and were stopped at {self.max_length} tokens (--max-length): "
+                f"{self.num_stopped:,}",
+                file=sys.stderr,
+            )
+        if self.num_refused:
+            raise UserError(f"lines that were too long to translate and were left empty: {self.num_refused:,}")
