@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import Literal, Protocol, Self, get_args
 
 import torch
@@ -25,6 +26,15 @@ from regard.errors import UserError
 
 Kind = Literal["encoder", "decoder", "cross"]
 """Where attention happens: encoder self-attention, decoder self-attention, or decoder to source."""
+
+What = Literal["weights", "scores", "norms", "summary"]
+"""What can be seen there.
+
+weights: after softmax, before dropout.  scores: before softmax, −∞ where a query may not look.
+norms: ‖α_ij v_j W_o‖, how much key j adds to the output of query i through this head, W_o being the head's part of the output
+projection (Kobayashi et al. 2020, without the bias); a recurrent decoder projects nothing: ‖α_ij h_j‖.
+summary: the strongest links, entropy, mass and block means, without ever holding the matrix.
+"""
 
 
 def _check_kind(kind: str) -> None:
@@ -75,18 +85,21 @@ class Memory:
 
 @dataclass(frozen=True)
 class Tap:
-    """Asks for the attention weights of one place in a model. `None` means all of them.
+    """Asks for the attention weights of one place in a model, or for what else there is. `None` means all of them.
 
-    rows: which queries: places of a sequence, or hypotheses of a step.
+    rows: which queries: places of a sequence, of which only these are computed, or hypotheses of a step.
     """
 
     kind: Kind = "cross"
     layer: int | None = None
     head: int | None = None
     rows: tuple[int, ...] | None = None
+    what: What = "weights"
 
     def __post_init__(self) -> None:
         _check_kind(self.kind)
+        if self.what not in get_args(What):
+            raise ValueError(f"a tap cannot ask for {self.what!r}; expected one of {', '.join(get_args(What))}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,8 @@ class Look:
 
     With taps only, the output still comes from the same fused kernel, bit for bit; the wanted weights are computed beside it,
     before dropout and detached. With edits or `grad=True` the plain formula is used, so that the weights act on the output and
-    gradients flow through them.
+    gradients flow through them. Under `grad` weights come as the one tensor that the output was computed from, all heads and
+    rows: only that one has a gradient. Scores, norms and summaries are always detached, and know nothing of edits.
     """
 
     taps: tuple[Tap, ...] = ()
@@ -122,7 +136,7 @@ class Look:
     grad: bool = False
 
     def at(self, kind: Kind, layer: int, num_layers: int) -> Look | None:
-        """The part of this look that concerns one layer, or None. Negative layers count from the last."""
+        """The part of this look that concerns one layer, or None. Negative layers count from the last; its taps say which."""
 
         def here(mark: Tap | Edit) -> bool:
             if mark.kind == kind and mark.layer is not None and not -num_layers <= mark.layer < num_layers:
@@ -131,15 +145,58 @@ class Look:
                 )
             return mark.kind == kind and mark.layer in (None, layer, layer - num_layers)
 
-        taps, edits = tuple(filter(here, self.taps)), tuple(filter(here, self.edits))
-        return replace(self, taps=taps, edits=edits) if taps or edits else None
+        def named(tap: Tap) -> Tap:
+            whole = self.grad and tap.what == "weights"
+            return replace(tap, layer=layer, head=None, rows=None) if whole else replace(tap, layer=layer)
+
+        taps, edits = tuple(map(named, filter(here, self.taps))), tuple(filter(here, self.edits))
+        return replace(self, taps=tuple(dict.fromkeys(taps)), edits=edits) if taps or edits else None
+
+    def at_row(self, row: int, num_rows: int) -> Look | None:
+        """The part that concerns one query of many, for models whose queries come one at a time; None if there is none."""
+        taps = dict.fromkeys(replace(tap, rows=None) for tap in self.taps if row in pick("row", tap.rows, num_rows))
+        return replace(self, taps=tuple(taps)) if taps or self.edits or self.grad else None
+
+    def at_any_row(self) -> Look:
+        """The same for all queries."""
+        return replace(self, taps=tuple(dict.fromkeys(replace(tap, rows=None) for tap in self.taps)))
+
+
+def pick(name: str, wanted: Sequence[int] | None, size: int) -> tuple[int, ...]:
+    """The numbers of the rows or heads that are wanted; negative ones count from the last."""
+    for number in wanted or ():
+        if not -size <= number < size:
+            raise UserError(f"there is no {name} {number}: {name}s are numbered 0 to {size - 1} here")
+    return tuple(range(size)) if wanted is None else tuple(number % size for number in wanted)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Per query its strongest links and how spread out it is; per key how much it receives.
+
+    top_weights, top_keys (..., Lq, k): the k largest weights of each query, the largest first, and the keys they belong to.
+    entropy (..., Lq): −Σ w ln w; 0 where one key has all the weight, ln Lk where all keys have the same. (Weights that do not
+    sum to 1 are first divided by the sum of their magnitudes.)
+    mass (..., Lk): the sum of all weights on this key. All queries that may see anything add up to 1 each.
+    blocks (..., ≤ 128, ≤ 128), on request: the mean weight in rectangles of ⌈Lq/128⌉ queries and ⌈Lk/128⌉ keys.
+    distance (..., Lq), on request, for attention within one sequence: Σ_j w_ij |i − j|.
+    """
+
+    top_weights: Tensor
+    top_keys: Tensor
+    entropy: Tensor
+    mass: Tensor
+    blocks: Tensor | None = None
+    distance: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The exact weights of one attention layer: how much each query looks at each key.
+    """What a tap asked for in one attention layer; mostly the exact weights: how much each query looks at each key.
 
     heads, rows: what stands on axes H and T of weights_BHTS. In a step, T counts hypotheses.
+    what: which numbers weights_BHTS holds: weights, scores or norms. With a summary it holds the strongest weights of each
+    query, (B, H, T, k), and `summary` the rest.
     """
 
     kind: Kind
@@ -147,6 +204,8 @@ class Seen:
     heads: tuple[int, ...]
     rows: tuple[int, ...]
     weights_BHTS: Tensor
+    what: What = "weights"
+    summary: Summary | None = None
 
 
 # --- attention ---------------------------------------------------------------------------------------------------------------
@@ -425,6 +484,24 @@ class AttentionMap:
         """The average over the heads."""
         return self.weights_HTS.mean(0)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the average as a table, at most 64 x 64 of it. Colours are see-through, for light and dark pages."""
+        weights, source, target = self.mean_TS[:64, :64].tolist(), self.source[:64], self.target[:64]
+        head = "".join(f'<th style="font-weight:normal">{escape(token)}</th>' for token in source)
+        rows = "".join(
+            f'<tr><th style="font-weight:normal;text-align:right">{escape(token)}</th>'
+            + "".join(
+                f'<td title="{escape(token)} ← {escape(other)}: {weight:.4f}" '
+                f'style="background:rgba(43,111,143,{min(1.0, abs(weight)):.3f});min-width:1.6em">&nbsp;</td>'
+                for other, weight in zip(source, row, strict=True)
+            )
+            + "</tr>"
+            for token, row in zip(target, weights, strict=True)
+        )
+        more = "" if max(self.weights_HTS.shape[1:]) <= 64 else "<p>The first 64 places; regard inspect shows all.</p>"
+        title = f"{self.kind} attention, layer {self.layer}, average of {len(self.weights_HTS)} heads"
+        return f'<table style="border-collapse:collapse" title="{title}"><tr><th></th>{head}</tr>{rows}</table>{more}'
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -457,6 +534,7 @@ class Result:
     unknown: tuple[str, ...]
     map_attention: Callable[[Kind, int], AttentionMap] = field(repr=False, compare=False)
     parts: tuple[Result, ...] = ()
+    ids: tuple[int, ...] = field(default=(), repr=False)
 
     def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
         """Exact weights, computed now by one forced pass over this output."""
@@ -477,3 +555,11 @@ class Result:
             links += [(sources + i, targets + j) for i, j in part.alignment()]
             sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
         return tuple(links)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the text, and where the model looked, if it does."""
+        try:
+            picture = self.attention()._repr_html_()
+        except UserError:
+            picture = ""
+        return f"<p>{escape(' '.join(self.source_tokens))} → <b>{escape(self.text)}</b></p>{picture}"

@@ -303,6 +303,7 @@ class Translator:
             n_best=n_best,
             unknown=codec.unknown(unit.text),
             map_attention=partial(self._attention, unit, hypotheses[0]),
+            ids=hypotheses[0].ids,
         )
 
     def _joined(self, text: str, parts: list[Result]) -> Result:

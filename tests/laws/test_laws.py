@@ -1,7 +1,9 @@
 """The laws that always hold, over every score function and every model of tests/table.py."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from table import EOS, MODELS, PAD, SCORES, SOS, has_cross, make_model, make_sou
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
-from regard.contracts import Edit, Look, SearchOptions, Source, Tap
+from regard.contracts import Edit, Kind, Look, SearchOptions, Source, Tap, What
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.weights import normalise
@@ -17,6 +19,8 @@ from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+EVERY_WHAT = Look(tuple(Tap(kind, what=what) for kind in KINDS for what in get_args(What)))
 every_model = pytest.mark.parametrize("name", MODELS)
 every_cross = pytest.mark.parametrize("name", list(filter(has_cross, MODELS)))
 every_score = pytest.mark.parametrize("score_name", SCORES)
@@ -86,8 +90,11 @@ def test_law_2_taps_leave_the_output_alone(name: str, training: bool) -> None:  
         learnt = gradients(decoded.logits_BTV.square().sum(), list(model.parameters()))
         return [memory.values_BSE, decoded.logits_BTV, step.logits_BKV, *learnt]
 
-    for plain, looked in zip(run(None), run(EVERYTHING), strict=True):
-        assert torch.equal(plain, looked)
+    few = Look(tuple(replace(tap, head=0, rows=(-1,)) for tap in EVERY_WHAT.taps))
+    usual = run(None)
+    for look in (EVERYTHING, EVERY_WHAT, few):
+        for plain, looked in zip(usual, run(look), strict=True):
+            assert torch.equal(plain, looked)
 
 
 @every_model
@@ -122,9 +129,13 @@ def test_a_tap_gets_the_heads_and_rows_it_asks_for(name: str) -> None:
     (part,) = model.decode(targets, memory, Look((Tap(kind, layer=-1, head=-1, rows=(4, -2, 0)),))).seen
     last = len(whole.heads) - 1
     assert (part.heads, part.rows, whole.rows) == ((last,), (4, 4, 0), tuple(range(6)))
-    assert torch.equal(part.weights_BHTS, whole.weights_BHTS[:, [last]][:, :, [4, 4, 0]])
+    torch.testing.assert_close(part.weights_BHTS, whole.weights_BHTS[:, [last]][:, :, [4, 4, 0]])
     with pytest.raises(regard.UserError, match=f"there is no {kind} attention in layer 9: this model has layers 0 to"):
         model.decode(targets, memory, Look((Tap(kind, layer=9),)))
+    with pytest.raises(regard.UserError, match=rf"there is no head {last + 1}: heads are numbered 0 to {last} here"):
+        model.decode(targets, memory, Look((Tap(kind, head=last + 1),)))
+    with pytest.raises(regard.UserError, match="there is no row -7: rows are numbered 0 to 5 here"):
+        model.decode(targets, memory, Look((Tap(kind, rows=(0, -7)),)))
 
 
 @every_model
@@ -184,6 +195,8 @@ def test_edits_obey_masks(name: str, kind: str) -> None:
 def test_marks_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown kind of attention 'self'; expected one of encoder, decoder, cross"):
         Tap("self")
+    with pytest.raises(ValueError, match="a tap cannot ask for 'logits'; expected one of weights, scores, norms, summary"):
+        Tap("cross", what="logits")
     with pytest.raises(ValueError, match="unknown kind of attention 'Cross'"):
         Edit("Cross")
     with pytest.raises(ValueError, match="place is -1; sentences differ in length, so places count from the first, 0"):

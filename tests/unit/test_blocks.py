@@ -32,8 +32,8 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
     def right_stack(ids: Tensor) -> Tensor:
         x, looking = embedding(ids), Causal(masks.causal(7))
         for number, layer in enumerate(decoder):
-            x, _, cross = layer(x, lambda attention, y, number=number: looking(number, None, attention, y), None, None, None)
-            assert cross is None
+            x, seen = layer(x, lambda attention, y, number=number: looking(number, None, attention, y), None, None, None)
+            assert seen == ()
         return output(x)
 
     theirs = nn.TransformerEncoder(

@@ -135,8 +135,8 @@ def test_grouped_heads_share_their_keys(groups: int, score_name: str, mask: str)
     look = Look((Tap("encoder"),), (Edit("encoder", head=4),))  # heads are query heads, for edits too
     one, other = (part.attend(part.queries(x), *part.keys_values(x), allow, look) for part in (layer, full))
     torch.testing.assert_close(one.context, other.context)
-    torch.testing.assert_close(one.weights, other.weights)
-    assert (one.weights[:, 4] == 0).all()
+    torch.testing.assert_close(one.seen[0].weights_BHTS, other.seen[0].weights_BHTS)
+    assert (one.seen[0].weights_BHTS[:, 4] == 0).all()
 
 
 def test_grouped_heads_copy_no_key() -> None:
@@ -206,7 +206,8 @@ def test_alibi_takes_off_score_by_distance(
     weight = torch.randn_like(expected)
     gradients = (torch.autograd.grad((y * weight).sum(), x, retain_graph=True)[0] for y in (ours, expected))
     torch.testing.assert_close(*gradients)
-    seen = layer.attend(layer.queries(x), keys, values, allow, Look((Tap("encoder"),))).weights
+    (found,) = layer.attend(layer.queries(x), keys, values, allow, Look((Tap("encoder"),))).seen
+    seen = found.weights_BHTS
     torch.testing.assert_close(seen, softmax_rows(biased.masked_fill(~allow, -1e300)))
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.contracts import Score
+from regard.contracts import Score, Seen
 from regard.core import masks
 from regard.core.rule import Rule
 from regard.core.weights import HARD, Choice
@@ -70,13 +70,13 @@ class Attended:
     """What came of attention.
 
     context (..., Lq, dv).  log_prob, entropy (..., Lq): of the decision of every query, where attention is hard.
-    weights (..., Lq, Lk): where a Look asked for them.
+    seen: what a Look asked for.
     """
 
     context: Tensor
     log_prob: Tensor | None = None
     entropy: Tensor | None = None
-    weights: Tensor | None = None
+    seen: tuple[Seen, ...] = ()
 
 
 @overload
@@ -230,6 +230,17 @@ def weigh(query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
         return rule.decide(query, prepared, part, seed).weights
 
     return _in_tiles(weights, query, prepared, rule)
+
+
+def score_rows(query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
+    """What `weigh` makes its weights of: (..., Lq, Lk), −∞ where a query may not look."""
+    rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
+
+    def scores(part: slice, seed: int | None) -> Tensor:
+        found, allow = rule.scores(query, prepared, part), rule.allow_rows(part)
+        return found if allow is None else found.masked_fill(~allow, -math.inf)
+
+    return _in_tiles(scores, query, prepared, rule)
 
 
 def _plain(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:

@@ -1,39 +1,136 @@
-"""Attention under a Look: the same output, and the weights that somebody wants to see."""
+"""Attention under a Look: the same output, and what somebody wants to see of it.
+
+B batch  H heads  G heads of keys and values  R rows: the places of a sequence, or the hypotheses of a step  S keys
+d, v width of a head's keys, of its values  D width of the output
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from regard.contracts import Edit, Kind, Look, Seen
-from regard.core.attention import Attended, mix, same_heads, weigh
-from regard.core.rule import Rule
+from regard.contracts import Edit, Look, Seen, Summary, Tap, pick
+from regard.core.attention import Attended, mix, same_heads, score_rows, weigh
+from regard.core.rule import Rule, pick_axis
+from regard.core.summary import block_size, summarise_rule, summarise_weights
 from regard.core.weights import HARD
 
+TOP = 8
+"""How many links of each query a summary keeps, if there are as many keys."""
 
-def watched(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule, look: Look | None) -> Attended:
-    """`mix`, and the weights that a Look asks for.
+
+def watched(
+    query_BHRd: Tensor, prepared: Tensor, value: Tensor, rule: Rule, look: Look | None, output_HvD: Tensor | None = None
+) -> Attended:
+    """`mix`, and what a Look asks for; `seen` follows the order of its taps.
 
     `look` is already narrowed to this place (`Look.at`). Read-only taps leave the output to the very same kernel, and they
-    consume no random numbers: they draw from a twin of the generator.
+    consume no random numbers: they draw from a twin of the generator. output_HvD: what each head's mixture is multiplied by
+    on its way out; norms are measured behind it.
     """
     if look is None:
-        return mix(query, prepared, value, rule)
-    twin = replace(rule, generator=rule.generator and rule.generator.clone_state())
+        return mix(query_BHRd, prepared, value, rule)
+    scene = Scene(query_BHRd, prepared, value, rule, output_HvD)
     if not (look.edits or look.grad):
-        with torch.no_grad():
-            weights = weigh(query, prepared, twin)
-        return replace(mix(query, prepared, value, rule), weights=weights)
-    weights = weigh(query, prepared, twin)
+        seen = tuple(map(scene.see, look.taps))
+        return replace(mix(query_BHRd, prepared, value, rule), seen=seen)
+    weights = weigh(query_BHRd, prepared, _twin(rule))
     for edit in look.edits:
         weights = _edited(weights, edit, rule.without_unknown(prepared).allow)
-    seen = weights if look.grad else weights.detach()
+    used = weights if look.grad else weights.detach()
+    seen = tuple(scene.tell(tap, scene.picked(used, tap)) if tap.what == "weights" else scene.see(tap) for tap in look.taps)
+    value = same_heads(value, query_BHRd)
     if rule.choice in HARD:
-        decided = mix(query, prepared, value, rule)
-        return replace(decided, context=weights @ same_heads(value, query), weights=seen)
-    return Attended(rule.dropped(weights, rule.draw_seed()) @ same_heads(value, query), weights=seen)
+        return replace(mix(query_BHRd, prepared, value, rule), context=weights @ value, seen=seen)
+    return Attended(rule.dropped(weights, rule.draw_seed()) @ value, seen=seen)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that goes into one attention."""
+
+    query_BHRd: Tensor
+    prepared: Tensor
+    value: Tensor
+    rule: Rule
+    output_HvD: Tensor | None = None
+
+    @torch.no_grad()
+    def see(self, tap: Tap) -> Seen:
+        """What one tap asks for, computed for its heads and rows alone."""
+        part = self.part(tap)
+        if tap.what == "scores":
+            return self.tell(tap, score_rows(part.query_BHRd, part.prepared, part.rule))
+        drawn = self.rule.choice in HARD and self.rule.generator is not None  # all rows of a draw belong together
+        if tap.what == "summary":
+            rows = torch.tensor(pick("row", tap.rows, self.query_BHRd.shape[2]), device=self.query_BHRd.device)
+            within = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
+            top, places = min(TOP, self.prepared.shape[-2]), rows if within else None
+            if drawn:
+                found = summarise_weights(self.drawn_BHRS(tap), top=top, places=places)
+            else:
+                found = summarise_rule(part.query_BHRd, part.prepared, part.rule, top=top, blocks=True, places=places)
+            return self.tell(tap, found.top_weights, found)
+        weights_BHRS = self.drawn_BHRS(tap) if drawn else weigh(part.query_BHRd, part.prepared, part.rule)
+        if tap.what == "norms":  # ‖α v W‖ = |α| ‖v W‖
+            weights_BHRS = weights_BHRS.abs() * part.lengths_BHS().unsqueeze(-2)
+        return self.tell(tap, weights_BHRS)
+
+    def drawn_BHRS(self, tap: Tap) -> Tensor:
+        return self.picked(weigh(self.query_BHRd, self.prepared, _twin(self.rule)), tap)
+
+    def part(self, tap: Tap) -> Scene:
+        """Only the heads and rows of a tap."""
+        heads, rows = self._numbers(tap)
+        groups = self.query_BHRd.shape[1] // self.prepared.shape[1]
+        serving = None if heads is None else heads // groups
+        return Scene(
+            pick_axis(pick_axis(self.query_BHRd, -3, heads), -2, rows),
+            pick_axis(self.prepared, -3, serving),
+            pick_axis(self.value, -3, serving),
+            _twin(self.rule).picked(heads, rows),
+            self.output_HvD if self.output_HvD is None or heads is None else self.output_HvD[heads],
+        )
+
+    def lengths_BHS(self) -> Tensor:
+        """‖v_j W‖ of every key, head by head: the products of all heads would be H times as large as the values."""
+        value_BHSv = same_heads(self.value, self.query_BHRd)
+        if self.output_HvD is None:
+            return _length(value_BHSv)
+        each = zip(value_BHSv.unbind(1), self.output_HvD.unbind(0), strict=True)
+        return torch.stack([_length(v_BSv @ W_vD) for v_BSv, W_vD in each], dim=1)
+
+    def picked(self, weights_BHRS: Tensor, tap: Tap) -> Tensor:
+        heads, rows = self._numbers(tap)
+        return pick_axis(pick_axis(weights_BHRS, -3, heads), -2, rows)
+
+    def tell(self, tap: Tap, weights_BHRS: Tensor, summary: Summary | None = None) -> Seen:
+        heads = pick("head", None if tap.head is None else (tap.head,), self.query_BHRd.shape[1])
+        rows = pick("row", tap.rows, self.query_BHRd.shape[2])
+        return Seen(tap.kind, tap.layer or 0, heads, rows, weights_BHRS, tap.what, summary)
+
+    def _numbers(self, tap: Tap) -> tuple[Tensor | None, Tensor | None]:
+        """The heads and the rows of a tap; None for all."""
+        num_heads, num_rows = self.query_BHRd.shape[1:3]
+        heads = None if tap.head is None else pick("head", (tap.head,), num_heads)
+        rows = None if tap.rows is None else pick("row", tap.rows, num_rows)
+        device = self.query_BHRd.device
+        return (
+            None if heads is None else torch.tensor(heads, device=device),
+            None if rows is None else torch.tensor(rows, device=device),
+        )
+
+
+def _length(x: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return length
+
+
+def _twin(rule: Rule) -> Rule:
+    return replace(rule, generator=rule.generator and rule.generator.clone_state())
 
 
 def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
@@ -49,25 +146,60 @@ def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
     return edited
 
 
-def record(weights_BHTS: Tensor | None, look: Look | None, kind: Kind, layer: int) -> tuple[Seen, ...]:
-    """The weights as `Seen`, one per tap, with only the heads and rows that the tap wants.
+# --- queries that come one at a time -----------------------------------------------------------------------------------------
 
-    Under `grad` everything comes as the one tensor that the output was computed from: only that one has a gradient.
-    """
-    if weights_BHTS is None or look is None:
+
+def join_steps(look: Look | None, steps: Sequence[tuple[Seen, ...]]) -> tuple[Seen, ...]:
+    """What was seen in steps of one row each, under `look.at_row(step, …)`, as if the rows had come together."""
+    if look is None:
         return ()
-    heads, rows = (tuple(range(size)) for size in weights_BHTS.shape[1:3])
-    wanted = dict.fromkeys(
-        (
-            heads if tap.head is None or look.grad else (heads[tap.head],),
-            rows if tap.rows is None or look.grad else tuple(rows[row] for row in tap.rows),
+    found = []
+    for number, seen in enumerate(steps):
+        here = look.at_row(number, len(steps))
+        found.append(dict(zip(here.taps if here else (), seen, strict=True)))
+    return tuple(_stacked(tap, found) for tap in look.taps)
+
+
+def _stacked(tap: Tap, found: Sequence[dict[Tap, Seen]]) -> Seen:
+    rows = pick("row", tap.rows, len(found))
+    parts = [found[row][replace(tap, rows=None)] for row in rows]
+    summaries = [part.summary for part in parts if part.summary is not None]
+    summary = None
+    if summaries:
+        blocks = torch.cat([one.blocks for one in summaries if one.blocks is not None], dim=-2)
+        grouped = blocks.split(block_size(len(rows)), dim=-2)
+        summary = Summary(
+            torch.cat([one.top_weights for one in summaries], dim=-2),
+            torch.cat([one.top_keys for one in summaries], dim=-2),
+            torch.cat([one.entropy for one in summaries], dim=-1),
+            torch.stack([one.mass for one in summaries]).sum(0),
+            torch.cat([group.mean(-2, keepdim=True) for group in grouped], dim=-2),
         )
-        for tap in look.taps
-    )
-    return tuple(Seen(kind, layer, *part, _pick(_pick(weights_BHTS, 1, part[0]), 2, part[1])) for part in wanted)
+    return replace(parts[0], rows=rows, weights_BHTS=torch.cat([one.weights_BHTS for one in parts], dim=-2), summary=summary)
 
 
-def _pick(tensor: Tensor, axis: int, numbers: tuple[int, ...]) -> Tensor:
-    if numbers == tuple(range(tensor.shape[axis])):
-        return tensor
-    return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
+def split_hypotheses(look: Look | None, seen: Sequence[Seen], num_hypotheses: int) -> tuple[Seen, ...]:
+    """What was seen under `look.at_any_row()` with queries (B·K, H, 1, d): axis R becomes the K hypotheses."""
+    if look is None:
+        return ()
+    found = dict(zip(look.at_any_row().taps, seen, strict=True))
+
+    def split(tap: Tap) -> Seen:
+        one, rows = found[replace(tap, rows=None)], pick("row", tap.rows, num_hypotheses)
+        numbers = torch.tensor(rows, device=one.weights_BHTS.device)
+
+        def turn(tensor: Tensor) -> Tensor:
+            """(B·K, H, …) -> (B, H, K, …)."""
+            turned: Tensor = tensor.unflatten(0, (-1, num_hypotheses)).index_select(1, numbers).transpose(1, 2)
+            return turned
+
+        summary = one.summary and Summary(
+            turn(one.summary.top_weights.squeeze(-2)),
+            turn(one.summary.top_keys.squeeze(-2)),
+            turn(one.summary.entropy.squeeze(-1)),
+            turn(one.summary.mass).sum(2),
+            None if one.summary.blocks is None else turn(one.summary.blocks.squeeze(-2)),
+        )
+        return replace(one, rows=rows, weights_BHTS=turn(one.weights_BHTS.squeeze(-2)), summary=summary)
+
+    return tuple(map(split, look.taps))

@@ -66,6 +66,16 @@ class Rule:
         known = known.unsqueeze(-2)
         return replace(self, allow=known if self.allow is None else masks.both(self.allow, known))
 
+    def picked(self, heads: Tensor | None, rows: Tensor | None) -> Rule:
+        """The same for some of the heads (axis -3) and queries (axis -2)."""
+        allow, nearness = self.allow, self.nearness
+        if allow is not None:
+            allow = pick_axis(pick_axis(allow, -3, heads), -2, rows)
+        if nearness is not None:
+            slopes_H = nearness.slopes_H if heads is None else nearness.slopes_H[heads]
+            nearness = replace(nearness, slopes_H=slopes_H, query_places=pick_axis(nearness.query_places, -1, rows))
+        return replace(self, allow=allow, nearness=nearness)
+
     def allow_rows(self, part: slice) -> Tensor | None:
         return self.allow if self.allow is None or self.allow.shape[-2] == 1 else self.allow[..., part, :]
 
@@ -75,11 +85,14 @@ class Rule:
         rows, allow = self.nearness.rows(part), self.allow_rows(part)
         return rows if allow is None else rows.masked_fill(~allow, -math.inf)
 
+    def scores(self, query: Tensor, prepared: Tensor, part: slice) -> Tensor:
+        """The scores of some rows, before any mask."""
+        scores = self.score.scores(query[..., part, :], prepared)
+        return scores if self.nearness is None else scores + self.nearness.rows(part)
+
     def decide(self, query: Tensor, prepared: Tensor, part: slice, seed: int | None) -> Chosen:
         """The weights of some rows, before dropout."""
-        scores = self.score.scores(query[..., part, :], prepared)
-        if self.nearness is not None:
-            scores = scores + self.nearness.rows(part)
+        scores = self.scores(query, prepared, part)
         allow = self.allow_rows(part)
         if self.choice in HARD:
             choose = choose_one if self.choice == "one" else choose_gates
@@ -95,6 +108,13 @@ class Rule:
         if self.generator is None or not (self.dropout or self.choice in HARD):
             return None
         return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
+
+
+def pick_axis(tensor: Tensor, axis: int, numbers: Tensor | None) -> Tensor:
+    """Some entries of an axis; one of size 1, or that is not there, stands for all."""
+    if numbers is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
+        return tensor
+    return tensor.index_select(axis, numbers)
 
 
 def _seeded(seed: int | None, device: torch.device) -> torch.Generator | None:

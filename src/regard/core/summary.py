@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields, replace
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
-from regard.contracts import Score
-from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare
+from regard.contracts import Score, Summary
+from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare, same_heads
 from regard.core.rule import Rule
 
 TILE = 1 << 19
@@ -21,64 +23,135 @@ MIN_ROWS = 64
 BLOCK = 64
 """Width of the blocks in which the strongest links of a long row are looked for."""
 
+GRID = 128
+"""How many block means an axis has at most."""
 
-@dataclass(frozen=True)
-class Summary:
-    """Per query its strongest links and how spread out it is; per key how much it receives.
 
-    top_weights, top_keys (..., Lq, k): the k largest weights of each query, the largest first, and the keys they belong to.
-    entropy (..., Lq): −Σ w ln w; 0 where one key has all the weight, ln Lk where all keys have the same.
-    mass (..., Lk): the sum of all weights on this key. All queries that may see anything add up to 1 each.
-    """
-
-    top_weights: Tensor
-    top_keys: Tensor
-    entropy: Tensor
-    mass: Tensor
+def block_size(length: int) -> int:
+    """How many places of an axis share a block mean."""
+    return max(1, math.ceil(length / GRID))
 
 
 @torch.no_grad()
-def summarise(query: Tensor, key: Tensor, *, top: int = 8, score: Score | None = None, allow: Tensor | None = None) -> Summary:
+def summarise(
+    query: Tensor,
+    key: Tensor,
+    *,
+    top: int = 8,
+    score: Score | None = None,
+    allow: Tensor | None = None,
+    blocks: bool = False,
+    distance: bool = False,
+) -> Summary:
     """Exact figures about `attention_weights(query, key, …)` in memory O(Lq·top + Lk), worked off in tiles of query rows."""
     rule = Rule(ScaledDot() if score is None else score, allow)
     rule.check()
     check_shapes(query, key, None, allow)
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    num_keys = key.shape[-2]
     if not 1 <= top <= num_keys:
         raise ValueError(f"top is {top}, but there are {num_keys} keys; expected 1 to {num_keys}")
-    prepared = prepare(rule.score, key, allow)
-    rule = rule.without_unknown(prepared)
+    places = torch.arange(query.shape[-2], device=query.device) if distance else None
+    return summarise_rule(query, prepare(rule.score, key, allow), rule, top=top, blocks=blocks, places=places)
+
+
+def summarise_rule(
+    query: Tensor, prepared: Tensor, rule: Rule, *, top: int, blocks: bool = False, places: Tensor | None = None
+) -> Summary:
+    """`summarise` for keys that are prepared already. places (Lq,): the numbers of the queries, if distances are wanted."""
+    rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
+    num_queries, num_keys = query.shape[-2], prepared.shape[-2]
     lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
-    found = Summary(  # made before the loop: small results between large tiles would leave holes that no tile fits into again
-        top_weights=query.new_empty(*lead, num_queries, top),
-        top_keys=query.new_empty(*lead, num_queries, top, dtype=torch.long),
-        entropy=query.new_empty(*lead, num_queries),
-        mass=query.new_zeros(*lead, num_keys),
-    )
+    found = _empty(query, (*lead, num_queries, num_keys), top, blocks=blocks, distance=places is not None)
     numbers_per_row = max(1, num_keys * rule.score.numbers_per_pair)
     rows = TILE // (numbers_per_row * max(1, lead.numel()))
-    if rows >= min(MIN_ROWS, num_queries):
-        _add_rows(found, query, prepared, rule, rows)
+    if rows >= min(MIN_ROWS, num_queries) or rule.nearness is not None:
+        _add_rows(found, query, prepared, rule, max(1, rows), places)
         return found
     for index in itertools.product(*map(range, lead)):  # head by head: a product of few rows is slow
         alone = replace(rule, allow=rule.allow if rule.allow is None else _at(rule.allow, lead, index))
-        one = Summary(*(getattr(found, field.name)[index] for field in fields(found)))
-        _add_rows(one, _at(query, lead, index), _at(prepared, lead, index), alone, max(1, TILE // numbers_per_row))
+        parts = (getattr(found, field.name) for field in fields(found))
+        one = Summary(*(None if part is None else part[index] for part in parts))  # type: ignore[arg-type]
+        _add_rows(one, _at(query, lead, index), _at(prepared, lead, index), alone, max(1, TILE // numbers_per_row), places)
     return found
+
+
+def summarise_weights(weights: Tensor, *, top: int, places: Tensor | None = None) -> Summary:
+    """The same of weights (..., Lq, Lk) that are there already."""
+    found = _empty(weights, weights.shape, top, blocks=True, distance=places is not None)
+    everything = slice(0, weights.shape[-2])
+    _add_places(found, everything, weights, _add_weights(found, everything, weights), places)
+    return found
+
+
+def _empty(like: Tensor, shape: Sequence[int], top: int, *, blocks: bool, distance: bool) -> Summary:
+    """Made before any tile: small results between large tiles would leave holes that no tile fits into again."""
+    *lead, num_queries, num_keys = shape
+    return Summary(
+        top_weights=like.new_empty(*lead, num_queries, top),
+        top_keys=like.new_empty(*lead, num_queries, top, dtype=torch.long),
+        entropy=like.new_empty(*lead, num_queries),
+        mass=like.new_zeros(*lead, num_keys),
+        blocks=like.new_zeros(*lead, *(-(-size // block_size(size)) for size in shape[-2:])) if blocks else None,
+        distance=like.new_empty(*lead, num_queries) if distance else None,
+    )
 
 
 def _at(tensor: Tensor, lead: torch.Size, index: tuple[int, ...]) -> Tensor:
     return tensor.expand(*lead, *tensor.shape[-2:])[index]
 
 
-def _add_rows(found: Summary, query: Tensor, prepared: Tensor, rule: Rule, rows: int) -> None:
-    for start in range(0, query.shape[-2], max(1, rows)):
+def _add_rows(found: Summary, query: Tensor, prepared: Tensor, rule: Rule, rows: int, places: Tensor | None) -> None:
+    for start in range(0, query.shape[-2], rows):
         part = slice(start, start + rows)
-        _add_tile(found, part, rule.score.scores(query[..., part, :], prepared), rule.allow_rows(part))
+        if rule.choice == "soft":
+            scores = rule.scores(query, prepared, part)
+            weights, share = _add_tile(found, part, scores, rule.allow_rows(part))
+        else:
+            weights = rule.decide(query, prepared, part, rule.draw_seed()).weights
+            share = _add_weights(found, part, weights)
+        _add_places(found, part, weights, share, places)
 
 
-def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None) -> None:
-    """Writes down what the rows `part` say, and adds their weights to the mass of the keys."""
+def _add_places(found: Summary, part: slice, powers: Tensor, share: Tensor, places: Tensor | None) -> None:
+    """What depends on where the weights (powers · share) stand: distances and block means."""
+    if found.distance is not None and places is not None:
+        away = (places[part, None] - torch.arange(powers.shape[-1], device=powers.device)).abs()
+        found.distance[..., part] = (powers * away).sum(-1) * share.squeeze(-1)
+    if found.blocks is not None:
+        num_keys, num_queries = powers.shape[-1], found.entropy.shape[-1]
+        high, wide = block_size(num_queries), block_size(num_keys)
+        sums = _block_sums(powers, wide) * share
+        rows = torch.arange(num_queries, device=powers.device)[part] // high
+        columns = torch.arange(sums.shape[-1], device=powers.device)
+        pairs = _filled(num_queries, high, rows)[:, None] * _filled(num_keys, wide, columns)
+        found.blocks.index_add_(-2, rows, sums / pairs)
+
+
+def _block_sums(powers: Tensor, wide: int) -> Tensor:
+    if wide == 1:
+        return powers
+    whole = powers.shape[-1] // wide * wide
+    sums = powers[..., :whole].unflatten(-1, (-1, wide)).sum(-1)
+    return sums if whole == powers.shape[-1] else torch.cat((sums, powers[..., whole:].sum(-1, keepdim=True)), dim=-1)
+
+
+def _filled(length: int, size: int, blocks: Tensor) -> Tensor:
+    """How many places each of these blocks has: `size`, but the last one may have fewer."""
+    return (length - blocks * size).clamp(max=size)
+
+
+def _add_weights(found: Summary, part: slice, weights: Tensor) -> Tensor:
+    """`_add_tile` for weights that come from no softmax. Gives the factor 1 for each row."""
+    top_weights, top_keys = weights.topk(found.top_keys.shape[-1], dim=-1)
+    found.top_weights[..., part, :], found.top_keys[..., part, :] = top_weights, top_keys
+    found.mass.add_(weights.sum(-2))
+    shares = weights.abs() / weights.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    found.entropy[..., part] = torch.special.entr(shares).sum(-1)
+    return torch.ones_like(weights[..., :1])
+
+
+def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Writes down what the rows `part` say, and adds their weights to the mass of the keys. Gives these as powers · share."""
     lowest = torch.finfo(scores.dtype).min / 2  # so that the distance to any score is a number too
     if allow is not None:
         scores = scores.masked_fill(~allow, lowest)
@@ -94,6 +167,7 @@ def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None)
     found.entropy[..., part] = entropy.squeeze(-1)
     found.top_weights[..., part, :] = (peak - highest).exp() * share
     found.top_keys[..., part, :] = top_keys
+    return powers, share
 
 
 def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -114,7 +114,7 @@ class MultiHeadAttention(nn.Module):
         look: Look | None,
         places: tuple[Tensor, Tensor] | None = None,
     ) -> Attended:
-        """The output as context, and the weights that a look asked for.
+        """The output as context, and what a look asked for.
 
         places: the numbers of the queries and of the keys, (B or 1, L) each; only ALiBi asks for them.
         """
@@ -122,9 +122,12 @@ class MultiHeadAttention(nn.Module):
         if self.slopes_H is not None:
             query_places, key_places = places or (_places(query_BHLd), _places(prepared))
             nearness = Nearness(self.slopes_H.to(query_BHLd.dtype), query_places.unsqueeze(-2), key_places.unsqueeze(-2))
-        attended = watched(query_BHLd, prepared, value, Rule(self.score, allow, nearness), look)
+        output_HvD = None
+        if look is not None and isinstance(self.output, nn.Linear):
+            output_HvD = self.output.weight.detach().t().unflatten(0, (self.heads, -1))
+        attended = watched(query_BHLd, prepared, value, Rule(self.score, allow, nearness), look, output_HvD)
         context_BLD = self.output(attended.context.transpose(-2, -3).flatten(-2))
-        return Attended(context_BLD, weights=attended.weights)
+        return Attended(context_BLD, seen=attended.seen)
 
 
 def _places(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Look
+from regard.contracts import Look, Seen
 from regard.core.attention import Attended
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.dropout import Dropout
@@ -80,14 +80,14 @@ class EncoderLayer(nn.Module):
 
     def forward(
         self, x_BSD: Tensor, allow: Tensor, places_BS: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """(x, weights)."""
+    ) -> tuple[Tensor, tuple[Seen, ...]]:
+        """(x, what a look asked for)."""
         inner, attention = self.around_attention.before(x_BSD), self.attention
         keys, values = attention.keys_values(inner, places_BS)
         attended = attention.attend(attention.queries(inner, places_BS), keys, values, allow, look)
         x_BSD = self.around_attention.after(x_BSD, attended.context)
         fed = self.feed_forward(self.around_feed_forward.before(x_BSD))
-        return self.around_feed_forward.after(x_BSD, fed), attended.weights
+        return self.around_feed_forward.after(x_BSD, fed), attended.seen
 
 
 class DecoderLayer(nn.Module):
@@ -108,15 +108,15 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self, x_BRD: Tensor, look_back: LookBack, source: KeysValues | None, allow: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """(x, weights of self-attention, weights of cross-attention). `source` holds the keys and values of the memory."""
+    ) -> tuple[Tensor, tuple[Seen, ...]]:
+        """(x, what looks asked for, in self- and in cross-attention). `source` holds the keys and values of the memory."""
         attended = look_back(self.attention, self.around_attention.before(x_BRD))
-        x_BRD, cross_weights = self.around_attention.after(x_BRD, attended.context), None
+        x_BRD, seen = self.around_attention.after(x_BRD, attended.context), attended.seen
         if source is not None:
             assert self.cross is not None
             assert self.around_cross is not None
             query = self.cross.queries(self.around_cross.before(x_BRD))
             crossed = self.cross.attend(query, *source, allow, look)
-            x_BRD, cross_weights = self.around_cross.after(x_BRD, crossed.context), crossed.weights
+            x_BRD, seen = self.around_cross.after(x_BRD, crossed.context), seen + crossed.seen
         fed = self.feed_forward(self.around_feed_forward.before(x_BRD))
-        return self.around_feed_forward.after(x_BRD, fed), attended.weights, cross_weights
+        return self.around_feed_forward.after(x_BRD, fed), seen

@@ -195,6 +195,47 @@ class StepByStep:
         return (gates[0].tanh() if self.stack.mode == "RNN_TANH" else gates[0].relu(),)
 
 
+# --- looking inside ----------------------------------------------------------------------------------------------------------
+
+
+GATES = {"LSTM": ("input", "forget", "output"), "GRU": ("reset", "update")}
+"""What the gates of a cell are called. Update: the share of the old state that is kept, as torch has it."""
+
+
+@torch.no_grad()
+def gates_over_time(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> list[dict[str, Tensor]]:
+    """How far every gate of every layer is open at every step, (N, T, W), from 0 to 1. Cells without gates have none.
+
+    Dropout between the layers is left out.
+    """
+    names = GATES.get(stack.mode, ())
+    if state_LNX is None:
+        state_LNX = x_NTI.new_zeros(stack.num_layers, x_NTI.shape[0], state_width(stack))
+    found: list[dict[str, Tensor]] = []
+    for number in range(stack.num_layers if names else 0):
+        W_GI, U_GW, b_W, b_U = layer_weights(stack, number)
+        h_NW, *cell = state_LNX[number].split(stack.hidden_size, dim=-1)
+        opened: list[Parts] = []
+        states: list[Tensor] = []
+        gates: Parts
+        for given_NG in F.linear(x_NTI, W_GI, b_W).unbind(1):
+            own_NG = F.linear(h_NW, U_GW, b_U)
+            if names == GATES["LSTM"]:
+                i, f, g, o = (given_NG + own_NG).chunk(4, dim=-1)
+                gates = (i.sigmoid(), f.sigmoid(), o.sigmoid())
+                cell = [gates[1] * cell[0] + gates[0] * g.tanh()]
+                h_NW = gates[2] * cell[0].tanh()
+            else:
+                (r, z, n), (own_r, own_z, own_n) = given_NG.chunk(3, dim=-1), own_NG.chunk(3, dim=-1)
+                gates = ((r + own_r).sigmoid(), (z + own_z).sigmoid())
+                h_NW = (1 - gates[1]) * (n + gates[0] * own_n).tanh() + gates[1] * h_NW
+            opened.append(gates)
+            states.append(h_NW)
+        found.append({name: torch.stack([one[place] for one in opened], dim=1) for place, name in enumerate(names)})
+        x_NTI = torch.stack(states, dim=1)
+    return found
+
+
 # --- reading -----------------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.contracts import Decoded, Look, Memory, Seen, State, Step
 from regard.core import masks
 from regard.core.attention import Attended
-from regard.core.looking import record
+from regard.core.looking import split_hypotheses
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer
 from regard.layers.dropout import Dropout
@@ -138,10 +138,10 @@ class TransformerDecoder(nn.Module):
         for number, layer in enumerate(self._layers()):
             own = look.at("decoder", number, len(self.layers)) if look else None
             cross = look.at("cross", number, len(self.layers)) if look else None
-            x_BRD, own_weights, cross_weights = layer(
+            x_BRD, found = layer(
                 x_BRD, partial(look_back, number, own), source[number] if source else None, allow_BS[:, None, None], cross
             )
-            seen += record(own_weights, own, "decoder", number) + record(cross_weights, cross, "cross", number)
+            seen += found
         return self.norm(x_BRD), seen
 
 
@@ -181,10 +181,9 @@ class Cached:
         query_NH1d = attention.queries(x_BKD, places_B1).transpose(1, 2).flatten(0, 1).unsqueeze(-2)
         allow_N11C = self.allow_BC.repeat_interleave(K, dim=0)[:, None, None]
         places = places_B1.repeat_interleave(K, dim=0), torch.arange(self.num_places, device=x_BKD.device)
-        attended = attention.attend(query_NH1d, keys_NHCd, values_NHCd, allow_N11C, look, places)
-        weights = attended.weights
-        weights_BHKC = None if weights is None else weights.squeeze(-2).unflatten(0, (B, K)).transpose(1, 2)
-        return Attended(attended.context.view(B, K, -1), weights=weights_BHKC)
+        anywhere = look.at_any_row() if look else None
+        attended = attention.attend(query_NH1d, keys_NHCd, values_NHCd, allow_N11C, anywhere, places)
+        return Attended(attended.context.view(B, K, -1), seen=split_hypotheses(look, attended.seen, K))
 
     def _write(self, cache_BKHCd: Tensor, new_BHKd: Tensor) -> Tensor:
         """Puts one place per row behind those it holds; where the room is used up, twice as much is made."""

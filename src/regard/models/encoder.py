@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from regard.contracts import Look, Memory, Seen, Source
 from regard.core import masks
-from regard.core.looking import record
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
@@ -41,8 +40,8 @@ class TransformerEncoder(nn.Module):
         seen: tuple[Seen, ...] = ()
         for number, layer in enumerate(self.layers):
             here = look.at("encoder", number, len(self.layers)) if look else None
-            x_BSD, weights = layer(x_BSD, allow, places_BS, here)
-            seen += record(weights, here, "encoder", number)
+            x_BSD, found = layer(x_BSD, allow, places_BS, here)
+            seen += found
         x_BSD = self.norm(x_BSD)
         return Memory(x_BSD, source.allow, mean_of_real(x_BSD, source.allow), axes=(num_places,), seen=seen)
 

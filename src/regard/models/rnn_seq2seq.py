@@ -25,7 +25,7 @@ from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.core import masks
 from regard.core.attention import Attended
 from regard.core.devices import default_generator
-from regard.core.looking import record, watched
+from regard.core.looking import join_steps, watched
 from regard.core.rule import Rule
 from regard.core.weights import Choice
 from regard.errors import check_numbers
@@ -130,11 +130,13 @@ class RnnState(Rows):
 
 @dataclass(frozen=True)
 class Written:
-    """What the recurrence leaves behind: s_t, and, where it attended itself, what came of that, and s̃_t."""
+    """What the recurrence leaves behind: s_t, and, where it attended itself, what came of that, all together and step by step,
+    and s̃_t."""
 
     states_BRD: Tensor
     attended: Attended | None = None
     mixed_BRD: Tensor | None = None
+    looks: tuple[Attended, ...] = ()
 
 
 LookBack = Callable[[Tensor, int], Attended]
@@ -246,13 +248,22 @@ class RnnSeq2Seq(nn.Module):
         """(what was written, the last state (L, N, X), the last s̃ (N, D))."""
         steps = StepByStep(self.decoder, embedded_NTI)
         num_steps = embedded_NTI.shape[1]
-        look_back = self._look_back(state, look)
-        written, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, lambda query_BKD, step: look_back(query_BKD))
+
+        def look_back(query_BKD: Tensor, step: int) -> Attended:
+            here = look.at_row(step, num_steps) if look and num_steps > 1 else look
+            return self._look_back(state, here)(query_BKD)
+
+        written, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, look_back)
         attended = written.attended
-        if num_steps == 1 or look is None or not look.grad or attended is None or attended.weights is None:
+        assert attended is not None
+        if num_steps > 1:
+            attended = replace(attended, seen=join_steps(look, [one.seen for one in written.looks]))
+            written = replace(written, attended=attended)
+        used = [one.weights_BHTS for one in attended.seen if one.what == "weights"] if look and look.grad else []
+        if num_steps == 1 or not used:
             return written, hidden_LNX, fed_ND
         # Who wants gradients of the weights wants them of one tensor: once more, with the weights taken out of it.
-        parts, values_B1SE = attended.weights.unbind(2), state.values_BSE.unsqueeze(1)
+        parts, values_B1SE = used[0].unbind(2), state.values_BSE.unsqueeze(1)
         steps = StepByStep(self.decoder, embedded_NTI, steps.dropped)
         again, hidden_LNX, fed_ND = self._steps(
             steps, num_steps, state, lambda _, step: Attended(parts[step].unsqueeze(2) @ values_B1SE)
@@ -277,7 +288,7 @@ class RnnSeq2Seq(nn.Module):
                 hidden = steps(step, attended.context.flatten(0, 2), hidden)
             states.append(hidden[-1][0])
             looks.append(attended)
-        written = Written(_rows(states, B), _joined(looks), _rows(mixed, B) if mixed else None)
+        written = Written(_rows(states, B), _joined(looks), _rows(mixed, B) if mixed else None, tuple(looks))
         return written, steps.join(hidden), fed_ND
 
     def _read(self, written: Written, state: RnnState, look: Look | None) -> Decoded:
@@ -297,7 +308,7 @@ class RnnSeq2Seq(nn.Module):
             None if attended.log_prob is None else attended.log_prob.squeeze(1),
             None if attended.entropy is None else attended.entropy.squeeze(1),
             choices_last=self.settings.waits,
-            seen=record(attended.weights, look, "cross", 0),
+            seen=attended.seen,
         )
 
     def _mixed(self, context: Tensor, states: Tensor) -> Tensor:
@@ -331,5 +342,4 @@ def _joined(looks: list[Attended]) -> Attended:
         torch.cat([one.context for one in looks], dim=-2),
         join([one.log_prob for one in looks], -1),
         join([one.entropy for one in looks], -1),
-        join([one.weights for one in looks], -2),
     )

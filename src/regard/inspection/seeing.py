@@ -1,0 +1,223 @@
+"""Everything that can be seen of one translation: all layers and heads, the gates of recurrent cells, the words not chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
+from regard.data.batch import source_batch
+from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
+from regard.errors import UserError
+from regard.layers.recurrent import gates_over_time
+from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
+from regard.pipeline import Translator
+
+# H heads  T rows  S columns  V vocabulary  W width of a recurrent cell
+
+KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+LONGEST = 1024
+"""Longer texts are seen through summaries: a matrix of 4,096 x 4,096 weights per head is nothing that anybody can look at."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer: its numbers (H, T, S), by what they are, or a summary of the weights."""
+
+    kind: Kind
+    layer: int
+    numbers: dict[What, Tensor]
+    summary: Summary | None = None
+
+    @property
+    def num_heads(self) -> int:
+        return len(next(iter(self.numbers.values())) if self.summary is None else self.summary.entropy)
+
+    def entropy_HT(self) -> Tensor:
+        if self.summary is not None:
+            return self.summary.entropy
+        weights = self.numbers["weights"].abs()
+        shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        entropy: Tensor = torch.special.entr(shares).sum(-1)
+        return entropy
+
+    def mass_HS(self) -> Tensor:
+        return self.numbers["weights"].sum(-2) if self.summary is None else self.summary.mass
+
+    def distance_H(self) -> Tensor | None:
+        """Mean over the queries of Σ_j w_ij |i − j|: how far each head looks. None between two sequences."""
+        if self.kind == "cross":
+            return None
+        if self.summary is not None:
+            return None if self.summary.distance is None else self.summary.distance.mean(-1)
+        return mean_distance(self.numbers["weights"])
+
+
+def mean_distance(weights_HTS: Tensor) -> Tensor:
+    """(H,): the mean over the queries of Σ_j w_ij |i − j|, for attention within one sequence."""
+    places = torch.arange(weights_HTS.shape[-1], device=weights_HTS.device)
+    return (weights_HTS * (places[-weights_HTS.shape[-2] :, None] - places).abs()).sum(-1).mean(-1)
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The gates of one recurrent layer, (T, W) each, along the source or the output."""
+
+    where: str
+    along: Kind
+    opened: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """source, target: the tokens of both sides, with <eos>. read: what the decoder had read at each step, <sos> first.
+
+    log_probs_TV: of every word at every step, as the model gave them.
+    """
+
+    text: str
+    output: str
+    finished: bool
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    target_ids: tuple[int, ...]
+    vocabulary: tuple[str, ...]
+    log_probs_TV: Tensor
+    layers: tuple[Layer, ...]
+    gates: tuple[Gates, ...]
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        return (SPECIALS[SOS], *self.target[:-1])
+
+    def rows(self, kind: Kind) -> tuple[str, ...]:
+        return self.source if kind == "encoder" else self.target
+
+    def columns(self, kind: Kind) -> tuple[str, ...]:
+        return self.read if kind == "decoder" else self.source
+
+    def layer(self, kind: Kind, number: int) -> Layer:
+        found = {one.layer: one for one in self.layers if one.kind == kind}
+        if not found:
+            raise UserError(f"this model has no {kind} attention")
+        if not -len(found) <= number < len(found):
+            raise UserError(f"there is no {kind} attention in layer {number}: this model has layers 0 to {len(found) - 1}")
+        return found[number % len(found)]
+
+
+@torch.no_grad()
+def see(
+    translator: Translator,
+    text: str,
+    *,
+    output: Sequence[int] | None = None,
+    what: Sequence[What] = ("weights",),
+    **options: Any,
+) -> Inspection:
+    """Translates a text, or takes the output that it is to be given (ids, without <eos>), and looks at one forced pass over it.
+
+    options: those of the search.
+    """
+    if not (ids := translator.source.encode(text)):
+        raise UserError("there is nothing to look at: the text is empty")
+    finished = True
+    if output is None:
+        result = translator(text, **options)
+        output, finished = result.ids, result.finished
+    written = (*output, EOS) if finished else tuple(output)
+    source = (*translator.source.pieces(text), SPECIALS[EOS])
+    long = max(len(source), len(written)) > LONGEST
+    wanted: tuple[What, ...] = ("summary",) if long else tuple(what)
+    look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
+    model, device = translator.model, translator.device
+    batch, read = source_batch([ids]).to(device), torch.tensor([[SOS, *written[:-1]]], device=device)
+    with recurrent_inputs(cast(nn.Module, model)) as inputs:
+        memory = model.encode(batch, look)
+        decoded = model.decode(read, memory, look)
+    return Inspection(
+        text=text,
+        output=translator.target.decode(output),
+        finished=finished,
+        source=source,
+        target=translator.target.tokens(written),
+        target_ids=written,
+        vocabulary=translator.target.tokens(range(len(translator.target))),
+        log_probs_TV=decoded.logits_BTV[0].float().log_softmax(-1).cpu(),
+        layers=tuple(_layers(memory.seen + decoded.seen)),
+        gates=tuple(_gates(model, inputs, memory, read)),
+    )
+
+
+def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:
+    places = dict.fromkeys((one.kind, one.layer) for one in seen)
+    for kind, layer in sorted(places, key=lambda place: (KINDS.index(place[0]), place[1])):
+        here = [one for one in seen if (one.kind, one.layer) == (kind, layer)]
+        summary = next((one.summary for one in here if one.summary is not None), None)
+        numbers = {one.what: one.weights_BHTS[0].cpu() for one in here if one.summary is None}
+        yield Layer(kind, layer, numbers, summary and _first(summary))
+
+
+def _first(summary: Summary) -> Summary:
+    """Of the first, and only, sentence."""
+    parts = (getattr(summary, field.name) for field in fields(summary))
+    return Summary(*(None if part is None else part[0].cpu() for part in parts))  # type: ignore[arg-type]
+
+
+# --- gates -------------------------------------------------------------------------------------------------------------------
+
+Inputs = dict[str, tuple[nn.RNNBase, Tensor, Tensor]]
+
+
+@contextmanager
+def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
+    """What went into every stack of recurrent cells that ran as a whole: name -> (stack, inputs, first states)."""
+    found: Inputs = {}
+
+    def keep(name: str, stack: nn.Module, given: tuple[Any, ...]) -> None:
+        state = given[1]
+        found[name] = (cast(nn.RNNBase, stack), given[0], torch.cat(state, dim=-1) if isinstance(state, tuple) else state)
+
+    stacks = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+    hooks = [
+        stack.register_forward_pre_hook(lambda module, given, name=name: keep(name, module, given)) for name, stack in stacks
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator[Gates]:
+    if isinstance(model, RnnSeq2Seq) and model.settings.waits:
+        inputs = {**inputs, "decoder": (model.decoder, *_waiting_inputs(model, memory, read))}
+    for name, (stack, x_1TI, state_LNX) in inputs.items():
+        backwards = ".backwards." in name
+        for number, opened in enumerate(gates_over_time(stack, x_1TI, state_LNX)):
+            along: Kind = "encoder" if name.startswith("encoder") else "decoder"
+            layer = int(name.rpartition(".")[2]) if along == "encoder" else number
+            direction = ", right to left" if backwards else ", left to right" if along == "encoder" else ""
+            turned = {gate: (one[0].flip(0) if backwards else one[0]).cpu() for gate, one in opened.items()}
+            yield Gates(f"{along}, layer {layer}{direction}", along, turned)
+
+
+def _waiting_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs of a decoder that goes step by step, [c_t; y] or [s̃; y], and its first state."""
+    state: RnnState = model.start(memory)
+    first_LNX, inputs = state.hidden_BKLX[:, 0].transpose(0, 1), []
+    for place in range(read.shape[1]):
+        before = state
+        step = model.step(read[:, place : place + 1], state, Look((Tap("cross"),)))
+        late = (
+            before.fed_BKD[:, 0]
+            if model.settings.input_feeding
+            else (step.seen[0].weights_BHTS[:, 0] @ before.values_BSE)[:, 0]
+        )
+        inputs.append(torch.cat((late, model.target_embedding(read[:, place])), dim=-1))
+        state = cast(RnnState, step.state)
+    return torch.stack(inputs, dim=1), first_LNX

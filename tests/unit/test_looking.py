@@ -1,0 +1,196 @@
+"""What taps tell beside the weights, for every model of tests/table.py."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from table import MODELS, has_cross, make_model, make_source, make_targets
+from test_attention import Largest
+
+from regard.contracts import Kind, Look, Seen, Summary, Tap, What
+from regard.core.attention import ScaledDot
+from regard.core.looking import watched
+from regard.core.rule import Rule
+from regard.layers.attention import MultiHeadAttention
+from regard.models.build import Model
+from regard.models.transformer import Transformer
+
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def look_for(what: What, **others: object) -> Look:
+    return Look(tuple(Tap(kind, what=what, **others) for kind in KINDS))  # type: ignore[arg-type]
+
+
+def seen_by(model: Model, look: Look) -> list[Seen]:
+    """In whole sequences: B3 S7 T6."""
+    source, targets = make_source(7, 3, 5), make_targets(3, 6)
+    memory = model.encode(source, look)
+    return [*memory.seen, *model.decode(targets, memory, look).seen]
+
+
+def in_steps(model: Model, look: Look) -> list[list[Seen]]:
+    """Step by step, with two hypotheses from the second step on."""
+    targets = make_targets(3, 6)
+    state = model.start(model.encode(make_source(7, 3, 5)))
+    steps = [model.step(targets[:, :1], state, look)]
+    state = steps[0].state.select(torch.zeros(3, 2, dtype=torch.long))
+    for place in (1, 3):
+        steps.append(model.step(targets[:, place : place + 2], state, look))
+        state = steps[-1].state
+    return [list(step.seen) for step in steps[1:]]
+
+
+def softened(model: Model) -> Callable[[torch.Tensor], torch.Tensor]:
+    """From scores to weights, for the way this model chooses."""
+    choice = getattr(getattr(model, "settings", None), "choice", "soft")
+    if choice == "sum":
+        return lambda scores: scores.masked_fill(scores.isinf(), 0.0)
+    if choice == "one":
+        return lambda scores: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()
+    if choice == "gates":
+        return lambda scores: (scores > 0).double() / (scores > 0).sum(-1, keepdim=True).clamp(min=1)
+    return lambda scores: scores.softmax(-1).nan_to_num(0.0)  # padding that sees nothing
+
+
+def test_every_model_is_tapped_where_it_attends() -> None:
+    for name in MODELS:
+        expected = {"transformer": {*KINDS}, "decoder_only": {"decoder"}}.get(MODELS[name].kind, {"cross"})
+        kinds = {one.kind for one in seen_by(make_model(name), look_for("weights"))}
+        assert kinds == (expected if has_cross(name) or "decoder" in expected else set())
+
+
+@every_model
+def test_scores_lead_to_weights(name: str) -> None:  # SPEC A9.2
+    model = make_model(name)
+    weights, scores = seen_by(model, look_for("weights")), seen_by(model, look_for("scores"))
+    if has_cross(name) or MODELS[name].kind == "decoder_only":
+        assert weights
+    for one, other in zip(weights, scores, strict=True):
+        assert (one.what, other.what) == ("weights", "scores")
+        torch.testing.assert_close(softened(model)(other.weights_BHTS), one.weights_BHTS)
+        if one.kind == "cross":
+            assert (other.weights_BHTS[1, :, :, 3:] == -torch.inf).all()
+
+
+@every_model
+def test_summaries_equal_the_matrix(name: str) -> None:  # SPEC A9.2
+    model = make_model(name)
+    for one, other in zip(seen_by(model, look_for("weights")), seen_by(model, look_for("summary")), strict=True):
+        weights, found = one.weights_BHTS, other.summary
+        assert found is not None
+        torch.testing.assert_close(found.top_weights, weights.topk(min(8, weights.shape[-1])).values)
+        assert torch.equal(other.weights_BHTS, found.top_weights)
+        torch.testing.assert_close(weights.gather(-1, found.top_keys), found.top_weights)
+        torch.testing.assert_close(found.mass, weights.sum(-2))
+        torch.testing.assert_close(found.blocks, weights)  # short texts have a block for every pair
+        shares = weights.abs() / weights.abs().sum(-1, keepdim=True).clamp(min=1e-30)
+        torch.testing.assert_close(found.entropy, torch.special.entr(shares).sum(-1))
+        if one.kind == "cross":
+            assert found.distance is None
+            continue
+        places = torch.arange(weights.shape[-1])
+        away = (places[:, None] - places).abs()
+        torch.testing.assert_close(found.distance, (weights * away).sum(-1))
+
+
+def output_weights(model: Model, one: Seen) -> torch.Tensor | None:
+    """(H, v, D), by hand."""
+    if not isinstance(model, Transformer):
+        return None
+    layer = (model.encoder if one.kind == "encoder" else model.decoder).layers[one.layer]
+    attention = layer.cross if one.kind == "cross" else layer.attention
+    return attention.output.weight.T.reshape(attention.heads, -1, attention.output.weight.shape[0])
+
+
+@every_model
+def test_norms_by_hand(name: str) -> None:  # SPEC A9.2
+    """‖α_ij v_j W_o‖, with the products written out: every query, key and head has a vector of its own."""
+    model = make_model(name)
+    source = make_source(7, 3, 5)
+    memory = model.encode(source)
+    for one, other in zip(seen_by(model, look_for("weights")), seen_by(model, look_for("norms")), strict=True):
+        if one.kind != "cross":
+            continue
+        output = output_weights(model, one)
+        if output is None:
+            vectors = one.weights_BHTS[..., None] * memory.values_BSE[:, None, None]
+        else:
+            values = model.decoder.layers[one.layer].cross.value(memory.values_BSE)
+            attention = model.decoder.layers[one.layer].cross
+            values = values.unflatten(-1, (attention.kv_heads, -1)).transpose(1, 2)
+            values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
+            vectors = torch.einsum("bhts,bhsv,hvd->bhtsd", one.weights_BHTS, values, output)
+        torch.testing.assert_close(other.weights_BHTS, vectors.norm(dim=-1))
+
+
+@every_model
+@pytest.mark.parametrize("what", ["weights", "scores", "norms", "summary"])
+def test_some_heads_and_rows_are_those_of_all(name: str, what: What) -> None:
+    model, rows = make_model(name), (5, 0, -2, 0)
+    part = look_for(what, head=-1, rows=rows)
+    for all_, some in zip(seen_by(model, look_for(what)), seen_by(model, part), strict=True):
+        length = len(all_.rows)
+        numbers = [row % length for row in rows]
+        assert (some.heads, some.rows) == (all_.heads[-1:], tuple(numbers))
+        torch.testing.assert_close(some.weights_BHTS, all_.weights_BHTS[:, -1:, numbers])
+        if all_.summary is not None:
+            assert some.summary is not None
+            torch.testing.assert_close(some.summary.entropy, all_.summary.entropy[:, -1:, numbers])
+            if all_.summary.distance is not None:
+                torch.testing.assert_close(some.summary.distance, all_.summary.distance[:, -1:, numbers])
+    for all_step, some_step in zip(in_steps(model, look_for(what)), in_steps(model, look_for(what, rows=(-1,))), strict=True):
+        for all_, some in zip(all_step, some_step, strict=True):
+            assert (all_.rows, some.rows) == ((0, 1), (1,))
+            torch.testing.assert_close(some.weights_BHTS, all_.weights_BHTS[:, :, 1:])
+
+
+@every_model
+def test_steps_tell_the_same_as_weights_do(name: str) -> None:
+    """A summary of a step, in which every hypothesis has keys of its own."""
+    model = make_model(name)
+    for weights, summaries in zip(in_steps(model, look_for("weights")), in_steps(model, look_for("summary")), strict=True):
+        for one, other in zip(weights, summaries, strict=True):
+            assert other.summary is not None
+            torch.testing.assert_close(other.summary.mass, one.weights_BHTS.sum(2))
+            torch.testing.assert_close(other.summary.blocks, one.weights_BHTS)
+            assert other.summary.top_keys.shape == other.summary.top_weights.shape == other.weights_BHTS.shape
+
+
+def test_a_few_rows_cost_a_few_rows() -> None:
+    attention = MultiHeadAttention(8, 2)
+    x = torch.randn(1, 257, 8)
+    query, (key, value) = attention.queries(x), attention.keys_values(x)
+    rule = Rule(ScaledDot())  # a mask has as many numbers as all pairs, and is there anyway
+    for what in ("weights", "scores", "norms"):
+        look = Look((Tap("encoder", 0, rows=(7, 200), what=what),))  # type: ignore[arg-type]
+        with Largest() as largest:
+            watched(query, key, value, rule, look)
+        assert largest.numel <= 2 * 257 * 8  # all pairs would be 2 x 257 x 257
+
+
+def test_block_means_of_long_texts() -> None:
+    """Rectangles of 3 x 6 places; the last ones have fewer."""
+    import regard
+
+    query, key = torch.randn(2, 257, 3).double(), torch.randn(2, 641, 3).double()
+    found: Summary = regard.summarise(query, key, blocks=True)
+    weights = regard.attention_weights(query, key)
+    rows = [part.mean(-2, keepdim=True) for part in weights.split(3, dim=-2)]
+    expected = torch.cat(rows, dim=-2)
+    expected = torch.cat([part.mean(-1, keepdim=True) for part in expected.split(6, dim=-1)], dim=-1)
+    torch.testing.assert_close(found.blocks, expected)
+    assert found.distance is None
+
+
+def test_a_look_under_grad_gives_the_whole_tensor_once() -> None:
+    model = make_model("rnn lstm, bahdanau, 2+2 layers")
+    look = Look((Tap("cross", rows=(1,)), Tap("cross", rows=(2,)), Tap("cross", what="scores", rows=(2,))), grad=True)
+    weights, scores = seen_by(model, look)
+    assert weights.weights_BHTS.shape == (3, 1, 6, 7)
+    assert weights.weights_BHTS.requires_grad
+    assert scores.weights_BHTS.shape == (3, 1, 1, 7)
+    assert not scores.weights_BHTS.requires_grad
+    assert replace(look, grad=False).at_row(0, 6) is None
