@@ -317,7 +317,7 @@ def test_a_terminal_shows_the_weights() -> None:
     console = Console(force_terminal=True, color_system="truecolor", width=80)
     with console.capture() as captured:
         console.print(text)
-    assert "\x1b[38;2;" in captured.get()
+    assert "\x1b[38;2;206;230;190;48;2;206;230;190m██" in captured.get()  # 0.9, a full cell
 
 
 def test_drawing_without_matplotlib_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""regard inspect model "a text" --out picture.png"""
+"""regard inspect model "a text" --out page.html"""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,20 @@ import typer
 
 from regard.cli.options import Device, Score, Threads, make_console, own_score, prepare
 
+PAGE, ARRAYS, LINKS = ".html", ".npz", ".pharaoh"
+
 
 def inspect(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     text: Annotated[str, typer.Argument(help="What to translate.")],
-    out: Annotated[Path | None, typer.Option(help="Also draw a picture: .png, .svg or .pdf.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a file: .html (a page to explore, offline), .png, .svg, .pdf (pictures), .npz (numbers) or "
+            ".pharaoh (word alignment).",
+            show_default=False,
+        ),
+    ] = None,
     kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
     layer: Annotated[int, typer.Option(help="Which layer; -1 is the last.")] = -1,
     score: Score = None,
@@ -24,21 +33,41 @@ def inspect(
     import regard
     from regard.contracts import Kind
     from regard.errors import UserError
-    from regard.inspection.render import check_drawing, in_terminal
+    from regard.inspection.render import ENDINGS, check_drawing, in_terminal
 
     if kind not in get_args(Kind):
         raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
-    if out is not None:
+    if out is not None and out.suffix not in (PAGE, ARRAYS):
+        if out.suffix not in ENDINGS:
+            raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
         check_drawing(out)
     prepare(device, threads)
-    result = regard.load(model, device=device, scores=own_score(score))(text)
-    attention = result.attention(kind, layer)  # type: ignore[arg-type]
+    translator = regard.load(model, device=device, scores=own_score(score))
+    result = translator(text)
     console = make_console()
     console.print(f"{text} -> {result.text}\n")
-    console.print(in_terminal(attention))
+    whole = out is not None and out.suffix in (PAGE, ARRAYS)
+    try:
+        attention = result.attention(kind, layer) if len(result.source_tokens) + len(result.tokens) <= 400 else None  # type: ignore[arg-type]
+    except UserError:
+        if not whole:
+            raise
+        attention = None  # a model without attention has gates and probabilities to show
+    if attention is not None:
+        console.print(in_terminal(attention))
     if result.unknown:
         console.print(f"never seen in training: {' '.join(dict.fromkeys(result.unknown))}")
     if not result.finished:
         console.print("the output did not come to an end and was stopped")
-    if out is not None:
-        console.print(f"drawn in {regard.draw(attention, out)}")
+    if out is None:
+        return
+    if whole:
+        from regard.inspection.report import write_npz, write_page
+        from regard.inspection.seeing import see
+
+        seen = see(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
+        name = f"{model} · regard {regard.__version__}"
+        written = write_page(seen, out, model=name) if out.suffix == PAGE else write_npz(seen, out)
+        console.print(f"written to {written}" + ("; open it in a browser" if out.suffix == PAGE else ""))
+    else:
+        console.print(f"drawn in {regard.draw(attention or result.attention(kind, layer), out)}")  # type: ignore[arg-type]

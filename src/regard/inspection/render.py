@@ -82,18 +82,33 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def in_terminal(one: AttentionMap) -> Text:
-    """The same as shades of grey; with colour where the terminal has it."""
+    """The same as shades of grey; as coloured cells where the terminal has colours."""
     cells = [max(2, cell_len(token) + 1) for token in one.source]
     margin = max(map(cell_len, one.target)) + 1
     text = Text(" " * margin + "".join(_pad(token, width) for token, width in zip(one.source, cells, strict=True)) + "\n")
     for token, weights in zip(one.target, one.mean_TS.tolist(), strict=True):
         text.append(_pad(token, margin))
         for weight, width in zip(weights, cells, strict=True):
-            shade = SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))]
-            grey = round(60 + 195 * weight)
-            text.append(shade * (width - 1) + " ", Style(color=f"rgb({grey // 3},{grey // 2 + 40},{grey})"))
+            shade = SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
+            text.append(shade * (width - 1), _style(weight))
+            text.append(" ")
         text.append("\n")
     return text
+
+
+RAMP = ((32, 58, 82), (31, 111, 139), (58, 147, 143), (151, 207, 162), (243, 246, 208))
+"""From little weight to all of it."""
+
+
+def _style(weight: float) -> Style:
+    """Letters and ground in one colour: a full cell, whatever shade stands in it. Next to nothing has none."""
+    if weight < 0.02:
+        return Style.null()
+    place = min(1.0, weight) * (len(RAMP) - 1)
+    low = min(int(place), len(RAMP) - 2)
+    mixed = (round(a + (b - a) * (place - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+    colour = f"rgb({','.join(map(str, mixed))})"
+    return Style(color=colour, bgcolor=colour)
 
 
 def _pad(token: str, width: int) -> str:

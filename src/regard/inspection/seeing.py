@@ -116,16 +116,16 @@ def see(
     text: str,
     *,
     output: Sequence[int] | None = None,
+    finished: bool = True,
     what: Sequence[What] = ("weights",),
     **options: Any,
 ) -> Inspection:
-    """Translates a text, or takes the output that it is to be given (ids, without <eos>), and looks at one forced pass over it.
+    """Translates a text, or takes the output that it is to be given (ids without <eos>), and looks at one forced pass over it.
 
-    options: those of the search.
+    finished: whether <eos> follows that output. options: those of the search.
     """
     if not (ids := translator.source.encode(text)):
         raise UserError("there is nothing to look at: the text is empty")
-    finished = True
     if output is None:
         result = translator(text, **options)
         output, finished = result.ids, result.finished

@@ -1,0 +1,177 @@
+"""One inspection as a file: a page that explores it offline (.html), or plain arrays for other tools (.npz)."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import html
+import io
+import json
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.summary import block_size
+from regard.inspection.seeing import Gates, Inspection, Layer
+
+EXACT, HALF = 1 << 20, 12 << 20
+"""Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
+
+WORDS_SHOWN = 5
+
+TYPES = {torch.float32: "<f4", torch.float64: "<f8", torch.int64: "<i8", torch.uint8: "|u1", torch.uint16: "<u2"}
+
+
+def write_page(seen: Inspection, path: str | Path, *, model: str = "") -> Path:
+    """A single .html file: no network, no build step. `model` is a line that says what was looked at."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(seen, model=model), encoding="utf-8")
+    return path
+
+
+def page(seen: Inspection, *, model: str = "") -> str:
+    template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
+    data = json.dumps(page_data(seen, model), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":  # whatever the text says, it cannot end the script
+        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    title = html.escape(f"{_short(seen.text)} → {_short(seen.output)}")
+    before, _, rest = template.partition("<!--TITLE-->")
+    between, _, after = rest.partition("/*DATA*/")
+    return "".join((before, title, between, data, after))
+
+
+def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
+    num_numbers = sum(one.numel() for layer in seen.layers for one in layer.numbers.values())
+    return {
+        "text": seen.text,
+        "output": seen.output,
+        "finished": seen.finished,
+        "model": model,
+        "source": seen.source,
+        "target": seen.target,
+        "read": seen.read,
+        "steps": _steps(seen),
+        "layers": [_layer(seen, one, num_numbers) for one in seen.layers],
+        "gates": [_gates(one) for one in seen.gates],
+    }
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _steps(seen: Inspection) -> list[dict[str, Any]]:
+    """Of each step the probability of what was written, and the words that were likeliest."""
+    probs_TV = seen.log_probs_TV.exp()
+    top = probs_TV.topk(min(WORDS_SHOWN, probs_TV.shape[-1]), dim=-1)
+    return [
+        {
+            "p": round(probs_TV[place, token].item(), 6),
+            "top": [[seen.vocabulary[other], round(p, 6)] for other, p in zip(others, ps, strict=True)],
+        }
+        for place, (token, others, ps) in enumerate(
+            zip(seen.target_ids, top.indices.tolist(), top.values.tolist(), strict=True)
+        )
+    ]
+
+
+def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
+    distance = layer.distance_H()
+    rows, columns = len(seen.rows(layer.kind)), len(seen.columns(layer.kind))
+    told: dict[str, Any] = {
+        "kind": layer.kind,
+        "layer": layer.layer,
+        "heads": layer.num_heads,
+        "rows": rows,
+        "columns": columns,
+        "entropy": packed(layer.entropy_HT()),
+        "mass": packed(layer.mass_HS()),
+        "distance": None if distance is None else [round(one, 5) for one in distance.tolist()],
+        "numbers": {what: packed(numbers, num_numbers) for what, numbers in layer.numbers.items()},
+    }
+    if layer.summary is not None and layer.summary.blocks is not None:
+        summary, blocks = layer.summary, layer.summary.blocks
+        told["summary"] = {
+            "blocks": packed(blocks, HALF),
+            "high": block_size(rows),
+            "wide": block_size(columns),
+            "down": blocks.shape[-2],
+            "across": blocks.shape[-1],
+            "top": summary.top_keys.shape[-1],
+            "keys": _coded(summary.top_keys.to(torch.float32)),
+            "weights": packed(summary.top_weights, HALF),
+        }
+    return told
+
+
+def packed(numbers: Tensor, num_numbers: int = 0) -> dict[str, Any]:
+    """Numbers for the page: as they are, or as integers times `by` where there are many."""
+    numbers = numbers.detach().to(torch.float32)
+    if num_numbers <= EXACT or not numbers.numel() or bool((numbers < 0).any()):
+        return _coded(numbers)
+    steps = 65535 if num_numbers <= HALF else 255
+    by = max(numbers.max().item(), 1e-30) / steps
+    return {**_coded((numbers / by).round().to(torch.int32).to(torch.uint16 if steps > 255 else torch.uint8)), "by": by}
+
+
+def _coded(numbers: Tensor) -> dict[str, Any]:
+    return {"type": TYPES[numbers.dtype], "data": base64.b64encode(raw(numbers)).decode()}
+
+
+def raw(numbers: Tensor) -> bytes:
+    """The numbers one after another, without numpy."""
+    held = numbers.detach().cpu().contiguous()
+    return ctypes.string_at(held.data_ptr(), held.nbytes) if held.numel() else b""
+
+
+def _gates(gates: Gates) -> dict[str, Any]:
+    """Of each gate the mean over the units at every step, and between which two values eight units of ten lie."""
+    shares = torch.tensor([0.1, 0.9])
+    told = {}
+    for name, opened_TW in gates.opened.items():
+        low, high = opened_TW.float().quantile(shares, dim=-1)
+        lists = {"mean": opened_TW.mean(-1), "low": low, "high": high}
+        told[name] = {kind: [round(one, 5) for one in numbers.tolist()] for kind, numbers in lists.items()}
+    return {"where": gates.where, "along": gates.along, "gates": told}
+
+
+# --- arrays ------------------------------------------------------------------------------------------------------------------
+
+
+def write_npz(seen: Inspection, path: str | Path) -> Path:
+    """All numbers for `numpy.load`: cross.0.weights (H, T, S) and so on, log_probs (T, V), gates; tokens as JSON bytes."""
+    arrays: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
+    for layer in seen.layers:
+        name = f"{layer.kind}.{layer.layer}"
+        arrays |= {f"{name}.{what}": numbers for what, numbers in layer.numbers.items()}
+        if layer.summary is not None:
+            parts = vars(layer.summary)
+            arrays |= {f"{name}.summary.{part}": numbers for part, numbers in parts.items() if numbers is not None}
+    for gates in seen.gates:
+        name = gates.where.replace(", ", ".").replace(" ", "_")
+        arrays |= {f"gates.{name}.{gate}": opened for gate, opened in gates.opened.items()}
+    words = {"text": seen.text, "output": seen.output, "source": seen.source, "target": seen.target, "read": seen.read}
+    arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, numbers in arrays.items():
+            archive.writestr(f"{name}.npy", npy(numbers))
+    return path
+
+
+def npy(numbers: Tensor) -> bytes:
+    """NumPy's own format (version 1.0), by hand: numpy is only an extra."""
+    numbers = numbers if numbers.dtype in TYPES else numbers.float()
+    header = {"descr": TYPES[numbers.dtype], "fortran_order": False, "shape": tuple(numbers.shape)}
+    text = repr(header)
+    text += " " * (63 - (10 + len(text)) % 64) + "\n"
+    out = io.BytesIO()
+    out.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin-1"))
+    out.write(raw(numbers))
+    return out.getvalue()

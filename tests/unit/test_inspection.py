@@ -1,0 +1,278 @@
+"""What an inspection holds, as numbers and as files; tests/doors/test_page.py opens the page in a browser."""
+
+import base64
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from table import MODELS
+from test_folder import make_saved
+from test_pipeline import make_map
+
+import regard
+from regard import reference
+from regard.contracts import Look, Tap
+from regard.data.batch import source_batch
+from regard.errors import UserError
+from regard.inspection import report, seeing
+from regard.inspection.seeing import Inspection, Layer, mean_distance, see
+from regard.layers.recurrent import gates_over_time, layer_weights, make_stack, run, state_width
+from regard.models.rnn_seq2seq import RnnSettings
+
+EVERYTHING = ("weights", "scores", "norms")
+
+
+def make_translator(name: str) -> regard.Translator:
+    torch.manual_seed(5)
+    saved = make_saved(MODELS[name])
+    return regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
+    """From one interface, equal to what the plain formula uses; rows sum to 1."""
+    translator = make_translator(name)
+    seen = see(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
+    assert seen.source == ("a", "b", "c", "a", "b", "<eos>")
+    assert seen.target == ("X", "Y", "Z", "X", "<eos>")
+    assert seen.read == ("<sos>", "X", "Y", "Z", "X")
+    plain = Look(tuple(Tap(kind) for kind in seeing.KINDS), grad=True)
+    memory = translator.model.encode(source_batch([[4, 5, 6, 4, 5]]), plain)
+    decoded = translator.model.decode(torch.tensor([[2, 4, 5, 6, 4]]), memory, plain)
+    used = {(one.kind, one.layer): one.weights_BHTS[0] for one in (*memory.seen, *decoded.seen)}
+    assert {(one.kind, one.layer) for one in seen.layers} == used.keys()
+    for one in seen.layers:
+        weights = one.numbers["weights"]
+        assert weights.shape == (one.num_heads, len(seen.rows(one.kind)), len(seen.columns(one.kind)))
+        torch.testing.assert_close(weights, used[one.kind, one.layer])
+        if getattr(MODELS[name], "choice", "soft") in ("soft", "one"):
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        assert one.numbers.keys() == set(EVERYTHING)
+        assert seen.layer(one.kind, one.layer) is one
+    log_probs = decoded.logits_BTV[0].log_softmax(-1)
+    torch.testing.assert_close(seen.log_probs_TV, log_probs.detach())
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
+def test_gates_by_the_formulas(cell: str) -> None:  # SPEC A9.3
+    """LSTM: σ of its part of W x + U h + b; GRU: likewise. With these gates the states come out that torch computes."""
+    stack = make_stack(cell, 5, 7, layers=2).double()  # type: ignore[arg-type]
+    x, state = torch.randn(3, 4, 5).double(), torch.randn(2, 3, state_width(stack)).double()
+    found = gates_over_time(stack, x, state)
+    if cell == "rnn_tanh":
+        assert found == []
+        return
+    below = x
+    for layer, gates in enumerate(found):
+        alone = make_stack(cell, 5 if layer == 0 else 7, 7).double()  # type: ignore[arg-type]
+        for mine, theirs in zip(layer_weights(alone, 0), layer_weights(stack, layer), strict=True):
+            mine.data.copy_(theirs.data)
+        states, _ = run(alone, below, state[layer : layer + 1])
+        W, U, b_W, b_U = (one.detach().numpy() for one in layer_weights(stack, layer))
+        before = torch.cat((state[layer, :, None, :7], states[:, :-1]), dim=1).detach().numpy()
+        inner, own = below.detach().numpy() @ W.T + b_W, before @ U.T + b_U
+        names = ("input", "forget", None, "output") if cell == "lstm" else ("reset", "update", None)
+        for place, name in enumerate(names):
+            if name is not None:
+                part = slice(7 * place, 7 * place + 7)
+                expected = reference.sigmoid(inner[..., part] + own[..., part])
+                torch.testing.assert_close(gates[name], torch.from_numpy(expected))
+        assert gates.keys() == {name for name in names if name}
+        below = states
+    whole, _ = run(stack, x, state)
+    torch.testing.assert_close(below, whole)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RnnSettings(width=8, embedding=3, cell="lstm", encoder_layers=2),
+        RnnSettings(width=8, embedding=3, cell="lstm", decoder="bahdanau", decoder_layers=2, score_width=5),
+        RnnSettings(width=8, embedding=3, cell="gru", input_feeding=True, bidirectional=False),
+        RnnSettings(width=8, embedding=3, cell="gru", decoder="fixed", every_step=True),
+    ],
+    ids=lambda one: f"{one.cell} {one.decoder}",
+)
+def test_gates_of_whole_models(settings: RnnSettings) -> None:  # SPEC A9.3
+    """Along the source for both directions, along the output for the decoder; checked by h and c that they lead to."""
+    saved = make_saved(settings)
+    translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    seen = see(translator, "abcab", output=(4, 5, 6))
+    names = {"lstm": {"input", "forget", "output"}, "gru": {"reset", "update"}}[settings.cell]
+    assert all(one.opened.keys() == names for one in seen.gates)
+    lengths = {"encoder": 6, "decoder": 4}
+    assert all(gate.shape[0] == lengths[one.along] for one in seen.gates for gate in one.opened.values())
+    directions = 2 if settings.bidirectional else 1
+    where = [one.where for one in seen.gates]
+    assert len(where) == len(set(where)) == settings.encoder_layers * directions + settings.decoder_layers
+    # The decoder's first layer, step by step through the model itself.
+    model, read = saved.model, (2, 4, 5, 6)
+    memory = model.encode(source_batch([[4, 5, 6, 4, 5]]))
+    state = model.start(memory)
+    opened = next(one.opened for one in seen.gates if one.where == "decoder, layer 0")
+    for place, token in enumerate(read):
+        before = state
+        state = model.step(torch.tensor([[token]]), state).state
+        (old, new) = (one.hidden_BKLX[0, 0, 0] for one in (before, state))
+        if settings.cell == "lstm":  # h' = o · tanh(c')
+            h, c = new.split(8)
+            torch.testing.assert_close(opened["output"][place] * c.tanh(), h)
+        else:  # h' = (1 − z) n + z h, and |n| < 1
+            z = opened["update"][place]
+            n = (new - z * old) / (1 - z)
+            assert (n.abs() < 1 + 1e-4).all()
+
+
+def test_backward_gates_stand_at_the_place_they_read() -> None:  # SPEC A9.3
+    saved = make_saved(RnnSettings(width=8, embedding=3, cell="gru"))
+    translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    one, other = (see(translator, text, output=(4,)) for text in ("abcab", "bbcab"))
+    (ahead, back), (ahead_2, back_2) = (
+        (seen.gates[0].opened["update"], seen.gates[1].opened["update"]) for seen in (one, other)
+    )
+    assert not torch.allclose(ahead[-1], ahead_2[-1])  # what comes first bears on all that follows
+    assert torch.equal(back[1:], back_2[1:])  # read from the end, it comes last
+    assert not torch.allclose(back[0], back_2[0])
+
+
+def test_mean_distance_by_hand() -> None:  # SPEC A9.3
+    weights = torch.tensor(
+        [[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]], [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]
+    )
+    torch.testing.assert_close(mean_distance(weights), torch.tensor([(0 + 0.5 + 1.0) / 3, 4 / 3]))
+    query, key = torch.randn(2, 7, 3).double(), torch.randn(2, 7, 3).double()
+    summary = regard.summarise(query, key, top=2, blocks=True, distance=True)
+    whole = Layer("encoder", 0, {"weights": regard.attention_weights(query, key)})
+    torch.testing.assert_close(Layer("encoder", 0, {}, summary).distance_H(), whole.distance_H())
+    torch.testing.assert_close(Layer("encoder", 0, {}, summary).entropy_HT(), whole.entropy_HT())
+    assert Layer("cross", 0, whole.numbers).distance_H() is None
+    told = report.page_data(see(make_translator("transformer scaled_dot"), "abcab", output=(4, 5)))
+    distances = {(one["kind"], one["layer"]): one["distance"] for one in told["layers"]}
+    assert distances["cross", 0] is None
+    assert len(distances["encoder", 1]) == 2
+
+
+def test_long_texts_are_seen_through_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = make_translator("transformer alibi")
+    whole = see(translator, "abcab" * 3, output=(4, 5, 6) * 4)
+    monkeypatch.setattr(seeing, "LONGEST", 12)
+    seen = see(translator, "abcab" * 3, output=(4, 5, 6) * 4, what=EVERYTHING)
+    for one, other in zip(seen.layers, whole.layers, strict=True):
+        assert one.numbers == {}
+        assert one.summary is not None
+        torch.testing.assert_close(one.summary.blocks, other.numbers["weights"])
+        torch.testing.assert_close(one.mass_HS(), other.mass_HS())
+        assert one.num_heads == other.num_heads
+    told = report.page_data(seen)["layers"][0]
+    assert told["summary"]["down"] == 13
+    assert told["numbers"] == {}
+
+
+def test_mistakes_are_named() -> None:
+    translator = make_translator("transformer scaled_dot")
+    with pytest.raises(UserError, match="there is nothing to look at: the text is empty"):
+        see(translator, "")
+    seen = see(translator, "ab", max_length=3)
+    with pytest.raises(UserError, match="there is no cross attention in layer 2: this model has layers 0 to 1"):
+        seen.layer("cross", 2)
+    with pytest.raises(UserError, match="this model has no cross attention"):
+        see(make_translator("decoder only"), "ab", max_length=3).layer("cross", 0)
+
+
+# --- files -------------------------------------------------------------------------------------------------------------------
+
+
+def numbers_of(packed: dict[str, object], shape: tuple[int, ...]) -> np.ndarray:
+    array = np.frombuffer(base64.b64decode(str(packed["data"])), dtype=str(packed["type"])).reshape(shape)
+    return array * packed.get("by", 1)  # type: ignore[operator]
+
+
+def embedded(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    told: dict[str, object] = json.loads(found[1])
+    return told
+
+
+HOSTILE = "ab</script><script>alert(1)</script><!--&\u2028\"'\\ü語"
+
+
+def test_a_page_holds_the_numbers_and_no_text_can_break_it() -> None:  # SPEC A9.2
+    seen = see(make_translator("transformer scaled_dot"), HOSTILE, output=(4, 5), what=EVERYTHING)
+    page = report.page(seen, model="</title><b>")
+    template = (Path(report.__file__).parent / "page" / "page.html").read_text()
+    assert page.count("<script") == template.count("<script")
+    assert page.count("</script") == template.count("</script")
+    assert "<b>" not in page
+    assert "<title>ab&lt;/script&gt;" in page
+    assert len(template) < 1_000_000
+    assert not re.search(r"(src|href)\s*=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", template)  # nothing from outside
+    told = embedded(page)
+    assert (told["text"], told["source"], told["target"]) == (HOSTILE, [*HOSTILE, "<eos>"], ["X", "Y", "<eos>"])
+    assert len(told["layers"]) == len(seen.layers)  # type: ignore[arg-type]
+    for one, layer in zip(told["layers"], seen.layers, strict=True):  # type: ignore[call-overload]
+        for what in EVERYTHING:
+            numbers = layer.numbers[what]
+            np.testing.assert_array_equal(numbers_of(one["numbers"][what], numbers.shape), numbers.numpy())
+        np.testing.assert_array_equal(numbers_of(one["entropy"], (layer.num_heads, one["rows"])), layer.entropy_HT().numpy())
+
+
+def test_many_numbers_take_fewer_bytes() -> None:
+    weights = torch.rand(2, 11, 13).softmax(-1)
+    for num_numbers, kind, error in ((report.EXACT, "<f4", 0.0), (report.HALF, "<u2", 1e-5), (report.HALF + 1, "|u1", 2e-3)):
+        packed = report.packed(weights, num_numbers)
+        assert packed["type"] == kind
+        assert np.abs(numbers_of(packed, weights.shape) - weights.numpy()).max() <= error * weights.max().item()
+    assert report.packed(-weights, report.HALF)["type"] == "<f4"  # scores and sums have signs
+
+
+def test_arrays_are_read_by_numpy(tmp_path: Path) -> None:
+    translator = make_translator("rnn lstm, bahdanau, 2+2 layers")
+    seen = see(translator, "ab?語", output=(4, 5), what=EVERYTHING)
+    path = report.write_npz(seen, tmp_path / "new" / "seen.npz")
+    with np.load(path) as arrays:
+        assert {"cross.0.weights", "cross.0.scores", "cross.0.norms", "log_probs"} <= set(arrays.files)
+        np.testing.assert_array_equal(arrays["cross.0.weights"], seen.layers[0].numbers["weights"].numpy())
+        np.testing.assert_array_equal(arrays["log_probs"], seen.log_probs_TV.numpy())
+        np.testing.assert_array_equal(arrays["gates.decoder.layer_1.forget"], seen.gates[-1].opened["forget"].numpy())
+        words = json.loads(bytes(arrays["tokens.json"]))
+    assert words["source"] == ["a", "b", "?", "語", "<eos>"]
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    for array in (torch.randn(3, 5).double(), torch.arange(7), torch.zeros(0, 3), torch.randn(()), torch.randn(2).half()):
+        back = np.load(io.BytesIO(report.npy(array)))
+        np.testing.assert_array_equal(back, array.numpy())
+        assert back.shape == tuple(array.shape)
+
+
+def test_notebooks_get_html() -> None:
+    shown = make_map()._repr_html_()
+    assert shown.count("<td") == 6
+    assert 'title="F ← ph: 0.9000"' in shown
+    assert "rgba(43,111,143,0.900)" in shown
+    assert "&lt;eos&gt;" in shown
+    result = make_translator("rnn additive")("ab<", max_length=3)
+    assert result._repr_html_().startswith("<p>a b &lt; → <b>")
+    assert "<table" in result._repr_html_()
+    assert "<table" not in make_translator("rnn fixed")("ab", max_length=3)._repr_html_()
+
+
+def make_inspection(layers: tuple[Layer, ...], rows: int, columns: int) -> Inspection:
+    """One that no model made: of any size."""
+    return Inspection(
+        text="a" * columns,
+        output="B" * rows,
+        finished=False,
+        source=tuple(f"s{place}" for place in range(columns)),
+        target=tuple(f"t{place}" for place in range(rows)),
+        target_ids=(1,) * rows,
+        vocabulary=("a", "B", "c"),
+        log_probs_TV=torch.randn(rows, 3).log_softmax(-1),
+        layers=layers,
+        gates=(),
+    )
