@@ -1,0 +1,279 @@
+"""The page of `regard inspect`, opened from a file in a real browser, without any network."""
+
+import importlib.util
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from test_inspection import EVERYTHING, HOSTILE, make_inspection, make_translator
+
+import regard
+from regard.inspection.report import write_page
+from regard.inspection.seeing import Inspection, Layer, see
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None or importlib.util.find_spec("playwright") is None:
+        lacking = "no chromium was found" if path is None else "playwright is not installed"
+        if os.environ.get("REGARD_CI"):
+            pytest.fail(f"{lacking}, but in CI the page must be opened")
+        pytest.skip(f"{lacking}: the page is not opened")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--headless", "--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Writes a page and opens it. In the end nothing may have gone wrong, and nothing may have been asked for."""
+    noise: list[str] = []
+    pages = []
+
+    def open_page(seen: Inspection, width: int = 1280, scheme: str = "light", **options: Any) -> "Page":
+        path = write_page(seen, tmp_path / f"page{len(pages)}.html", model="a model <b>")
+        page = browser.new_page(viewport={"width": width, "height": 1400}, color_scheme=scheme, **options)
+        page.on("console", lambda message: noise.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+        page.on("request", lambda asked: asked.url == path.as_uri() or noise.append(f"request: {asked.url}"))
+        page.goto(path.as_uri())
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert noise == []
+
+
+def transformer() -> Inspection:
+    return see(make_translator("transformer scaled_dot"), "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
+
+
+def hover(page: "Page", row: int, column: int, rows: int, columns: int) -> str:
+    """Points at the middle of a cell; what the page says."""
+    heat = page.locator("#heat")
+    heat.scroll_into_view_if_needed()
+    box = heat.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + (column + 0.5) * box["width"] / columns, box["y"] + (row + 0.5) * box["height"] / rows)
+    return page.locator("#readout .value").inner_text()
+
+
+def place(page: "Page") -> tuple[str, int, int, int]:
+    told = page.locator("body").evaluate("body => ({...body.dataset})")
+    return told["kind"], int(told["layer"]), int(told["head"]), int(told["step"])
+
+
+def test_the_number_under_the_pointer_is_the_weight(opened: Open) -> None:  # SPEC A9.2
+    """For every kind, layer and head."""
+    seen = transformer()
+    page = opened(seen)
+    for one in seen.layers:
+        page.click(f"#kind-{one.kind}")
+        weights = one.numbers["weights"]
+        heads, rows, columns = weights.shape
+        for head in range(heads):
+            page.click(f'.thumb[data-layer="{one.layer}"][data-head="{head}"]')
+            assert place(page)[:3] == (one.kind, one.layer, head)
+            assert page.inner_text("#h-one").endswith(f"layer {one.layer} · head {head}")
+            for row, column in ((0, 0), (3, 2), (rows - 1, columns - 1)):
+                value = weights[head, row, column].item()
+                said = hover(page, row, column, rows, columns)
+                assert float(said) == pytest.approx(value, abs=6e-5)
+                tokens = seen.rows(one.kind)[row], seen.columns(one.kind)[column]
+                assert page.inner_text("#readout span") == f"“{tokens[0]}” ({row}) looks at “{tokens[1]}” ({column})"
+    page.click('.thumb[data-layer="1"][data-head="-1"]')  # the mean of the heads, of what was shown last: the decoder
+    mean = seen.layer("decoder", 1).numbers["weights"].mean(0)
+    assert float(hover(page, 4, 1, 5, 5)) == pytest.approx(mean[4, 1].item(), abs=6e-5)
+    for what in ("scores", "norms"):
+        page.select_option("#what", what)
+        page.click('.thumb[data-layer="0"][data-head="1"]')
+        value = seen.layer("decoder", 0).numbers[what][1, 4, 1].item()
+        assert float(hover(page, 4, 1, 5, 5)) == pytest.approx(value, rel=2e-2, abs=6e-5)
+    page.select_option("#what", "scores")
+    assert hover(page, 0, 4, 5, 5) == "−∞"  # the future
+
+
+def test_it_works_by_keyboard(opened: Open) -> None:
+    page = opened(transformer())
+    assert place(page) == ("cross", 0, 0, 0)
+    for key, expected in (
+        ("ArrowDown", ("cross", 1, 0, 0)),
+        ("ArrowDown", ("cross", 1, 0, 0)),
+        ("ArrowRight", ("cross", 1, 1, 0)),
+        ("ArrowRight", ("cross", 1, -1, 0)),
+        ("ArrowLeft", ("cross", 1, 1, 0)),
+        ("Shift+ArrowRight", ("cross", 1, 1, 1)),
+        ("]", ("cross", 1, 1, 2)),
+        ("[", ("cross", 1, 1, 1)),
+        ("ArrowUp", ("cross", 0, 1, 1)),
+        ("k", ("encoder", 0, 1, 1)),
+        ("k", ("decoder", 0, 1, 1)),
+    ):
+        page.keyboard.press(key)
+        assert place(page) == expected, key
+    page.focus("#step")
+    page.keyboard.press("ArrowRight")
+    assert place(page)[3] == 2
+    assert page.inner_text("#h-step") == "Step 3 of 5: “Z”"
+    page.focus("#heat")
+    page.keyboard.press("ArrowDown")  # a cell, from the step that is shown
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#readout span") == "“X” (3) looks at “X” (1)"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"  # what has the focus is seen to have it
+    page.focus('.thumb[data-layer="0"][data-head="1"]')
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.layer") == "1"
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("d")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+
+
+def test_steps_show_what_was_written_and_what_was_not(opened: Open) -> None:
+    seen = transformer()
+    page = opened(seen)
+    probs = seen.log_probs_TV.exp()
+    for step in (0, 3):
+        page.fill("#step", str(step))
+        assert page.inner_text("#written .now") == seen.target[step]
+        likeliest = seen.vocabulary[int(probs[step].argmax())]
+        assert page.locator("#words span").first.inner_text() == likeliest
+        assert page.locator("#words em").first.inner_text() == f"{100 * probs[step].max().item():.1f}%"
+        assert page.inner_text("#words .chosen") == seen.target[step]
+        best = seen.layers[0].numbers["weights"][0, step]
+        said = page.inner_text("#links")
+        assert said.startswith(f"“{seen.target[step]}” looks at “{seen.source[int(best.argmax())]}” {best.max().item():.2f}")
+        assert page.locator("#lines .column").first.locator(".now").inner_text() == seen.target[step]
+    page.locator("#written span").nth(4).click()
+    assert place(page)[3] == 4
+    box = page.locator("#heat").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 9, box["y"] + 1.5 * box["height"] / 5)  # the second row
+    assert place(page)[3] == 1
+
+
+def test_figures_of_heads_and_layers(opened: Open) -> None:  # SPEC A9.3
+    seen = transformer()
+    page = opened(seen)
+    page.click("#kind-encoder")
+    page.click('.thumb[data-layer="1"][data-head="1"]')
+    layer = seen.layer("encoder", 1)
+    distance, mass = layer.distance_H(), layer.mass_HS()[1]
+    assert distance is not None
+    facts = page.locator("#facts strong").all_inner_texts()
+    assert facts[0] == f"{layer.entropy_HT()[1].mean().item():.2f} of {math.log(6):.2f}"
+    assert facts[1] == f"{100 * mass.max().item() / 6:.0f}% on “{seen.source[int(mass.argmax())]}”"
+    assert facts[2] == f"{distance[1].item():.2f}"
+    captions = page.locator("#charts figcaption").all_inner_texts()
+    assert captions[:2] == ["Mean distance, within the source", "Mean distance, within the output"]
+    titles = page.locator("#charts figure").first.locator("title").all_text_contents()
+    means = [seen.layer("encoder", number).distance_H() for number in (0, 1)]
+    expected = [
+        f"layer {n}, head {h}: {one:.3f}" for n, of in enumerate(means) if of is not None for h, one in enumerate(of.tolist())
+    ]
+    assert titles == expected
+    assert page.locator("#gates").is_hidden()
+
+
+def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
+    seen = see(make_translator("rnn lstm, bahdanau, 2+2 layers"), "abcab", output=(4, 5))
+    page = opened(seen)
+    captions = page.locator("#gatecharts figcaption").all_inner_texts()
+    assert len(captions) == len(seen.gates) == 6
+    assert captions[0].startswith("encoder, layer 0, left to right")
+    titles = page.locator("#gatecharts figure").nth(5).locator("title").all_text_contents()
+    means = {gate: opened.mean(-1) for gate, opened in seen.gates[5].opened.items()}
+    assert titles == [f"{gate} gate at “{seen.read[t]}”: {means[gate][t].item():.3f}" for gate in means for t in range(3)]
+    alone = opened(see(make_translator("rnn language model"), "ab", output=(4, 5)))  # no attention at all
+    assert alone.locator("#gatecharts figure").count() == 2
+    alone.fill("#step", "1")
+    assert alone.inner_text("#h-step") == "Step 2 of 3: “Y”"
+    assert alone.locator("#heat").is_hidden()
+
+
+def test_no_text_is_taken_for_code(opened: Open) -> None:
+    seen = see(make_translator("rnn additive"), HOSTILE, output=(4, 5))
+    page = opened(seen)
+    assert page.inner_text("#text") == HOSTILE.replace("\u2028", "\n") or HOSTILE in page.text_content("#text")
+    assert page.text_content("#text") == HOSTILE
+    assert page.inner_text("#model") == "a model <b>"
+    assert page.title().startswith("ab</script>")
+    page.evaluate("getSelection().selectAllChildren(document.getElementById('reading'))")
+    assert page.evaluate("getSelection().toString().includes('語')")  # text can be selected
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_wide_and_narrow(opened: Open, scheme: str, width: int) -> None:
+    page = opened(transformer(), width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+
+    def brightness() -> float:
+        return float(
+            page.evaluate(
+                "(c => c[0] + c[1] + c[2])(getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))"
+            )
+        )
+
+    before = brightness()
+    assert (before > 600) == (scheme == "light")
+    page.click("#theme")
+    assert (brightness() > 600) != (scheme == "light")
+    if width == 390:
+        columns = page.evaluate("getComputedStyle(document.querySelector('main')).gridTemplateColumns").split()
+        assert len(columns) == 1
+
+
+def test_512_by_512_is_one_canvas(opened: Open) -> None:
+    weights = torch.randn(8, 512, 512).mul(3).softmax(-1)
+    page = opened(make_inspection((Layer("cross", 0, {"weights": weights}),), 512, 512))
+    page.click('.thumb[data-head="5"]')
+    for row, column in ((0, 0), (300, 17), (511, 511)):
+        said = hover(page, row, column, 512, 512)
+        found = [int(one) for one in re.findall(r"\((\d+)\)", page.inner_text("#readout span"))]
+        assert max(abs(found[0] - row), abs(found[1] - column)) <= 1  # a pointer knows whole pixels only
+        assert float(said.removeprefix("≈ ")) == pytest.approx(weights[5, found[0], found[1]].item(), rel=1e-2, abs=2e-5)
+    assert page.evaluate("document.querySelectorAll('*').length") < 3000  # cells are pixels, not elements
+    assert page.locator("#above span, #left span").count() == 0  # no label could be read
+    page.evaluate("() => { window.painted = 0; const old = paint; paint = (...x) => { window.painted++; old(...x); }; }")
+    for column in range(100, 130):
+        hover(page, 9, column, 512, 512)
+    assert page.evaluate("window.painted") == 0  # pointing draws no pixel again
+
+
+def test_4096_by_4096_opens(opened: Open, tmp_path: Path) -> None:
+    query, key = torch.randn(2, 4096, 8), torch.randn(2, 4096, 8)
+    summary = regard.summarise(query, key, blocks=True, distance=True)
+    seen = make_inspection((Layer("encoder", 0, {}, summary),), 4096, 4096)
+    page = opened(seen)
+    assert (tmp_path / "page0.html").stat().st_size < 4_000_000  # the matrices would have 134 MB
+    said = hover(page, 5, 77, 128, 128)
+    assert summary.blocks is not None
+    assert float(said.removeprefix("≈ ")) == pytest.approx(summary.blocks[0, 5, 77].item(), rel=1e-2)
+    assert page.inner_text("#readout span") == "160–191 “s160 … s191” looks at 2464–2495 “s2464 … s2495”"
+    assert page.inner_text("#links").startswith("“s160” looks at") == (summary.top_weights[0, 160, 0].item() > 0.005)
+    assert f"{summary.distance[0].mean().item():.2f}" in page.locator("#facts strong").all_inner_texts()  # type: ignore[index]
