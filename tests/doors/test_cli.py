@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Run
 
@@ -255,6 +257,57 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
     assert done.stdout.startswith(f"wood -> {regard.load(model)('wood').text}\n")
     assert "w o o d <eos>" in done.stdout
     assert (tmp_path / "wood.png").read_bytes().startswith(PNG)
+
+
+def test_inspect_writes_a_page_and_numbers(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
+    done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.html", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"written to {tmp_path / 'wood.html'}; open it in a browser\n")
+    page = (tmp_path / "wood.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert f"<title>wood → {regard.load(model)('wood').text}</title>" in page
+    recurrent = workplace / "regard-demo" / "model"
+    done = regard_command("inspect", recurrent, "wood", "--out", tmp_path / "wood.npz", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "wood.npz") as arrays:
+        assert arrays["cross.0.weights"].shape[-1] == 5
+        assert arrays["gates.decoder.layer_0.update"].shape[-1] == 192
+    wrong = regard_command("inspect", model, "wood", "--out", "wood.xyz")
+    assert wrong.stderr == ("regard: wood.xyz: the ending says what to write; expected one of .html, .npz, .png, .svg, .pdf\n")
+
+
+def test_explain_shows_every_number(model: Path, regard_command: Run) -> None:
+    done = regard_command("explain", model, "wood", "--token", "1", "--head", "2", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines() if line and not line.startswith(" ")]
+    wanted = (
+        "query keys scores allowed weights values context contexts output residual fed after hidden logits probabilities token"
+    )
+    assert names[-16:] == wanted.split()
+    assert "e_j = s · k_j / √d" in done.stdout
+    told = json.loads(regard_command("explain", model, "wood", "--json", "--threads", "1").stdout)
+    lines = {line["name"]: line for line in told["lines"]}
+    assert sum(lines["weights"]["values"]) == pytest.approx(1, abs=1e-5)
+    assert lines["weights"]["rows"] == [*"wood", "<eos>"]
+    wrong = regard_command("explain", model, "wood", "--token", "99")
+    assert re.fullmatch(r"regard: there is no token 99: the output has tokens 0 to \d+, <eos> included\n", wrong.stderr)
+
+
+def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(model, mine)
+    (tmp_path / "pairs.tsv").write_text("cat\tK AE T\ndog\tD AO G\n")
+    (tmp_path / "gold").write_text("0-0 1-1 2-2\n" * 2)
+    done = regard_command("align", mine, tmp_path / "pairs.tsv", "--threads", "1")
+    assert re.fullmatch(r"(\d-\d \d-\d \d-\d\n){2}", done.stdout), done.stderr
+    best = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold", "--threads", "1")
+    assert re.match(r"regard: aligned by Place\(layer=.*\), alignment error rate 0\.\d+; kept in ", best.stderr)
+    assert json.loads((mine / "config.json").read_text())["alignment"]["by"] == "gold"
+    again = regard_command("align", mine, tmp_path / "pairs.tsv", "--threads", "1")
+    assert (again.stdout, again.stderr) == (best.stdout, "")
+    (tmp_path / "gold").write_text("0-0\n")
+    wrong = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold")
+    assert wrong.stderr.endswith("has 1 lines, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
 
 
 def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, regard_command: Run) -> None:  # SPEC A2.6

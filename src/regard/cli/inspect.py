@@ -7,7 +7,7 @@ import typer
 
 from regard.cli.options import Device, Score, Threads, make_console, own_score, prepare
 
-PAGE, ARRAYS, LINKS = ".html", ".npz", ".pharaoh"
+PAGE, ARRAYS = ".html", ".npz"
 
 
 def inspect(
@@ -16,8 +16,7 @@ def inspect(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Also write a file: .html (a page to explore, offline), .png, .svg, .pdf (pictures), .npz (numbers) or "
-            ".pharaoh (word alignment).",
+            help="Also write a file: .html (a page to explore, offline), .png, .svg, .pdf (pictures) or .npz (all numbers).",
             show_default=False,
         ),
     ] = None,

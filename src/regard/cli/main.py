@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import demo, doctor, evaluate, inspect, score, train, translate
+from regard.cli import align, demo, doctor, evaluate, explain, inspect, score, train, translate
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -41,6 +41,8 @@ app.command("translate")(translate.translate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("inspect")(inspect.inspect)
+app.command("explain")(explain.explain)
+app.command("align")(align.align)
 app.command("doctor")(doctor.doctor)
 
 

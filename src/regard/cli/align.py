@@ -1,0 +1,59 @@
+"""regard align model pairs.tsv"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Device, Score, Threads, own_score, prepare
+from regard.errors import UserError
+
+
+def align(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    pairs: Annotated[Path, typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz.")],
+    gold: Annotated[
+        Path | None, typer.Option(help="Alignments by people, a line for each pair, such as 0-0 1p2.", show_default=False)
+    ] = None,
+    backward: Annotated[
+        Path | None, typer.Option(help="A model folder for the other direction, to agree with.", show_default=False)
+    ] = None,
+    score: Score = None,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Print word alignments in Pharaoh format, a line for each pair.
+
+    With --gold or --backward, first find out which layer and head aligns best, and keep that in the model folder.
+    """
+    import sys
+
+    import regard
+    from regard.data.corpus import read_pairs
+    from regard.inspection import align
+
+    if gold and backward:
+        raise UserError("--gold and --backward are two ways to find the best head; say one of them")
+    corpus = read_pairs(pairs)
+    texts = [(pair.source, pair.target) for pair in corpus.pairs]
+    prepare(device, threads)
+    translator = regard.load(model, device=device, scores=own_score(score))
+    seen = align.look_at_pairs(translator, texts)
+    place = align.kept_place(model)
+    if gold:
+        lines = gold.read_text(encoding="utf-8").splitlines()
+        if len(lines) != len(texts):
+            raise UserError(f"{gold} has {len(lines)} lines, but {pairs} has {len(texts)} pairs; expected a line for each")
+        people = [align.parse_pharaoh(line) for line in lines]
+        place, error = align.best_place(seen, [sure for sure, _ in people], [possible for _, possible in people])
+        align.keep_place(model, place, error_rate=error, by="gold")
+    elif backward:
+        other = regard.load(backward, device=device, scores=own_score(score))
+        turned = align.look_at_pairs(other, [(target, source) for source, target in texts])
+        place, there, error = align.best_agreement(seen, turned)
+        align.keep_place(model, place, error_rate=error, by="agreement")
+        align.keep_place(backward, there, error_rate=error, by="agreement")
+    if gold or backward:
+        print(f"regard: aligned by {place}, alignment error rate {error:.3f}; kept in {model}", file=sys.stderr)
+    for one in seen:
+        print(align.pharaoh(place.links(one)))

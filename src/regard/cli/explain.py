@@ -1,0 +1,70 @@
+"""regard explain model "a text" --token 2"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import Device, Score, Threads, make_console, own_score, prepare
+
+if TYPE_CHECKING:
+    from regard.inspection.explain import Explanation, Line
+
+SHOWN = 6
+"""How many numbers of a vector are printed, and how many words."""
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    text: Annotated[str, typer.Argument(help="What to translate.")],
+    token: Annotated[int, typer.Option(help="Which token of the output, from 0; -1 is the last, <eos>.")] = 0,
+    layer: Annotated[int, typer.Option(help="Transformers: which layer; -1 is the last.")] = -1,
+    head: Annotated[int, typer.Option(help="Transformers: which head.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON.")] = False,
+    score: Score = None,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Show how one output token came about, number by number: query, keys, scores, mask, softmax, context, logits, word."""
+    import json
+
+    import regard
+    from regard.inspection.explain import explain as explained
+
+    prepare(device, threads)
+    found = explained(regard.load(model, device=device, scores=own_score(score)), text, token, layer=layer, head=head)
+    if as_json:
+        print(json.dumps(found.as_dict(), ensure_ascii=False))
+        return
+    console = make_console()
+    console.print(f"{text} -> {found.output}\n\ntoken {found.place} of the output, {found.token} ({found.about})\n")
+    for line in found.lines:
+        size = "×".join(map(str, line.values.shape))
+        console.print(f"{line.name:<14} {line.formula}" + (f"   [{size}]" if size else ""), style="bold")
+        for row in numbers(line, found):
+            console.print(f"  {row}")
+
+
+def numbers(line: "Line", found: "Explanation") -> list[str]:
+    """A line for each token where there are tokens, else the first few numbers."""
+    values = line.values
+    if values.dim() == 0:
+        return [f"{values.item()}  {found.token}"]
+    if not line.rows:
+        return [vector(values.tolist())]
+    rows = range(len(values))
+    if line.name in ("logits", "probabilities"):
+        rows = values.topk(min(SHOWN, len(values))).indices.tolist()  # type: ignore[assignment]
+    width = max(len(line.rows[row]) for row in rows)
+    return [f"{line.rows[row]:<{width}}  {shown(values[row].tolist())}" for row in rows]
+
+
+def shown(number: list[float] | float | int) -> str:
+    if isinstance(number, list):
+        return vector(number)
+    return f"{number:9.4f}" if isinstance(number, float) else f"{number:4}"
+
+
+def vector(numbers: list[float]) -> str:
+    shown = "  ".join(f"{number:7.3f}" for number in numbers[:SHOWN])
+    return shown + ("  …" if len(numbers) > SHOWN else "")

@@ -1,0 +1,165 @@
+"""Word alignments out of attention: which layer and head to read, found out by the model itself; Pharaoh format; error rate."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.inspection.seeing import LONGEST, Inspection, see
+from regard.pipeline import Translator
+
+# H heads  T target places  S source places
+
+Links = frozenset[tuple[int, int]]
+"""(source place, target place), from 0; <eos> is never among them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an alignment is read: one head, or the mean of those of a layer (head None), or of all layers (layer None too).
+
+    shifted: a token is aligned by the step that has read it, not by the one that writes it. Deep inside a Transformer a state
+    already thinks of the next token, near its input still of the last one (Chen et al. 2020).
+    """
+
+    layer: int | None = -1
+    head: int | None = None
+    shifted: bool = False
+
+    def weights_TS(self, seen: Inspection) -> Tensor:
+        """One row per target token and one column per source token, without <eos>."""
+        layers = [one for one in seen.layers if one.kind == "cross"]
+        if not layers:
+            raise UserError("this model does not look at its source, so there is nothing to align")
+        if layers[0].summary is not None:
+            raise UserError(f"texts of more than {LONGEST} tokens are only summarised, so they cannot be aligned; split them")
+        chosen = layers if self.layer is None else [seen.layer("cross", self.layer)]
+        heads = torch.cat([one.numbers["weights"] for one in chosen])
+        weights_TS = heads.mean(0) if self.head is None else heads[self.head]
+        num_targets = len(seen.target) - 1
+        first = 1 if self.shifted else 0
+        return weights_TS[first : first + num_targets, : len(seen.source) - 1]
+
+    def links(self, seen: Inspection) -> Links:
+        """Each target token with the source token that it looks at most."""
+        best = self.weights_TS(seen).argmax(-1).tolist()
+        return frozenset((source, target) for target, source in enumerate(best))
+
+
+def places(seen: Inspection) -> list[Place]:
+    """Every head, the mean of every layer and the mean of all, each both ways. The first of equals counts: the plainest."""
+    layers = [one for one in seen.layers if one.kind == "cross"]
+    found: list[Place] = []
+    for shifted in (False, True):
+        if len(layers) > 1:
+            found.append(Place(None, None, shifted))
+        for one in reversed(layers):
+            found.append(Place(one.layer, None, shifted))
+            if one.num_heads > 1:
+                found += [Place(one.layer, head, shifted) for head in range(one.num_heads)]
+    return found
+
+
+# --- links -------------------------------------------------------------------------------------------------------------------
+
+
+def pharaoh(links: Iterable[tuple[int, int]]) -> str:
+    """`0-0 1-2`: source-target, in the order of the source."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))
+
+
+def parse_pharaoh(line: str) -> tuple[Links, Links]:
+    """(sure, possible) links of one line; `3-4` is sure, `3p4` or `3?4` only possible. Sure ones are possible too."""
+    sure, possible = set(), set()
+    for link in line.split():
+        sign = next((sign for sign in "-p?" if sign in link), "")
+        source, _, target = link.partition(sign) if sign else (link, "", "")
+        if not (source.isdigit() and target.isdigit()):
+            raise UserError(f"{link!r} is not a link; expected source-target such as 3-4, or 3p4 if it is only possible")
+        possible.add((int(source), int(target)))
+        if sign == "-":
+            sure.add((int(source), int(target)))
+    return frozenset(sure), frozenset(possible)
+
+
+def alignment_error_rate(found: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links] | None = None) -> float:
+    """1 − (|A∩S| + |A∩P|) / (|A| + |S|), over all sentences together (Och & Ney 2003, eq. 21). 0 is perfect."""
+    possible = sure if possible is None else possible
+    hits = links = 0
+    for a, s, p in zip(found, sure, possible, strict=True):
+        hits += len(a & s) + len(a & (p | s))
+        links += len(a) + len(s)
+    return 1 - hits / links if links else 0.0
+
+
+def turned(links: Links) -> Links:
+    """The same with the sides exchanged."""
+    return frozenset((target, source) for source, target in links)
+
+
+# --- which place is best -----------------------------------------------------------------------------------------------------
+
+Pair = tuple[str, str]
+
+
+def look_at_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Inspection]:
+    return [see(translator, source, output=translator.target.encode(target)) for source, target in pairs]
+
+
+def best_place(
+    seen: Sequence[Inspection], sure: Sequence[Links], possible: Sequence[Links] | None = None
+) -> tuple[Place, float]:
+    """The place whose links come nearest to those of people, and its alignment error rate."""
+    rated = [(alignment_error_rate([place.links(one) for one in seen], sure, possible), place) for place in places(seen[0])]
+    error, place = min(rated, key=lambda one: one[0])
+    return place, error
+
+
+def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]) -> tuple[Place, Place, float]:
+    """The two places, one in each direction, whose links agree best; nobody has to align anything by hand.
+
+    Gives the error rate of the one measured by the other. `backward` holds the same pairs with the sides exchanged.
+    """
+    ahead = {place: [place.links(one) for one in forward] for place in places(forward[0])}
+    back = {place: [turned(place.links(one)) for one in backward] for place in places(backward[0])}
+    rated = [(alignment_error_rate(a, b), one, other) for one, a in ahead.items() for other, b in back.items()]
+    error, one, other = min(rated, key=lambda found: found[0])
+    return one, other, error
+
+
+# --- kept in the model folder ------------------------------------------------------------------------------------------------
+
+
+def keep_place(folder: Path, place: Place, **facts: Any) -> None:
+    """Writes into config.json where this model's alignments are to be read, and how that was found out."""
+    path = folder / "config.json"
+    config = json.loads(path.read_bytes())
+    config["alignment"] = {**asdict(place), **facts}
+    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        fresh.write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def kept_place(folder: Path) -> Place:
+    """What `keep_place` wrote; else the mean of the last layer."""
+    path = folder / "config.json"
+    found = json.loads(path.read_bytes()).get("alignment") if path.is_file() else None
+    if found is None:
+        return Place()
+    try:
+        place = Place(found["layer"], found["head"], found["shifted"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: alignment cannot be read: {error!r}; expected layer, head and shifted") from None
+    return place

@@ -1,0 +1,112 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from test_folder import make_saved
+from test_inspection import make_translator
+
+import regard
+from regard.checkpoint import folder
+from regard.errors import UserError
+from regard.inspection import seeing
+from regard.inspection.align import (
+    Place,
+    alignment_error_rate,
+    best_agreement,
+    best_place,
+    keep_place,
+    kept_place,
+    look_at_pairs,
+    parse_pharaoh,
+    pharaoh,
+    places,
+    turned,
+)
+from regard.models.transformer import TransformerSettings
+
+PAIRS = [("abcab", "X Y Z"), ("ba", "Y Y X Z"), ("cabb", "Z X"), ("abcacb", "X X Y Z Y")]
+
+
+def test_error_rate_by_hand() -> None:
+    sure, possible = frozenset({(0, 0), (1, 2)}), frozenset({(0, 0), (1, 2), (1, 1)})
+    found = frozenset({(0, 0), (1, 1), (2, 2)})
+    assert alignment_error_rate([found], [sure], [possible]) == pytest.approx(1 - (1 + 2) / (3 + 2))
+    assert alignment_error_rate([sure], [sure], [possible]) == 0.0
+    assert alignment_error_rate([found, sure], [sure, sure]) == pytest.approx(1 - (1 + 1 + 2 + 2) / (3 + 2 + 2 + 2))
+    assert alignment_error_rate([frozenset()], [frozenset()]) == 0.0
+
+
+def test_pharaoh() -> None:
+    links = frozenset({(10, 0), (0, 3), (0, 2)})
+    assert pharaoh(links) == "0-2 0-3 10-0"
+    assert parse_pharaoh(pharaoh(links)) == (links, links)
+    assert parse_pharaoh("0-0 1p2 3?4") == (frozenset({(0, 0)}), frozenset({(0, 0), (1, 2), (3, 4)}))
+    assert turned(links) == frozenset({(0, 10), (3, 0), (2, 0)})
+    for wrong in ("0-", "a-1", "12"):
+        with pytest.raises(UserError, match=rf"'{wrong}' is not a link; expected source-target such as 3-4"):
+            parse_pharaoh(f"0-0 {wrong}")
+
+
+def test_every_place_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    (seen,) = look_at_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])
+    cross = [one.numbers["weights"] for one in seen.layers if one.kind == "cross"]  # 2 layers, 2 heads, 4 steps, 6 places
+    assert cross[0].shape == (2, 4, 6)
+    assert len(places(seen)) == len(set(places(seen))) == 2 * (1 + 2 * 3)
+    torch.testing.assert_close(Place(1, 0, shifted=False).weights_TS(seen), cross[1][0, :3, :5])
+    torch.testing.assert_close(Place(1, 0, shifted=True).weights_TS(seen), cross[1][0, 1:, :5])
+    torch.testing.assert_close(Place(0).weights_TS(seen), cross[0].mean(0)[:3, :5])
+    torch.testing.assert_close(Place(None).weights_TS(seen), torch.cat(cross).mean(0)[:3, :5])
+    best = cross[1][1, 1:, :5].argmax(-1).tolist()
+    assert Place(-1, 1, shifted=True).links(seen) == {(best[target], target) for target in range(3)}
+    monkeypatch.setattr(seeing, "LONGEST", 4)
+    with pytest.raises(UserError, match="texts of more than 1024 tokens are only summarised, so they cannot be aligned; split"):
+        Place().links(look_at_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
+    with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
+        Place().links(look_at_pairs(make_translator("decoder only"), PAIRS[:1])[0])
+
+
+def test_the_place_that_people_agree_with_is_found() -> None:
+    seen = look_at_pairs(make_translator("transformer rotary, general"), PAIRS)
+    for place in (Place(0, 3, shifted=True), Place(1, 1, shifted=False)):
+        gold = [place.links(one) for one in seen]
+        found, error = best_place(seen, gold)
+        assert error == 0.0
+        assert [found.links(one) for one in seen] == gold
+
+
+def test_the_places_that_agree_are_found() -> None:
+    """Against a loop over all pairs of places, with sets."""
+    forward = look_at_pairs(make_translator("transformer scaled_dot"), PAIRS)
+    torch.manual_seed(9)
+    saved = make_saved(TransformerSettings(width=8, heads=2))
+    there = regard.Translator(saved.model, saved.target, saved.source, torch.device("cpu"))  # the other way round
+    backward = look_at_pairs(there, [(target, source) for source, target in PAIRS])
+    one, other, error = best_agreement(forward, backward)
+
+    def disagreement(a: Place, b: Place) -> float:
+        same = total = 0
+        for ahead, back in zip(forward, backward, strict=True):
+            mine = a.links(ahead)
+            theirs = {(source, target) for target, source in b.links(back)}
+            same, total = same + 2 * len(mine & theirs), total + len(mine) + len(theirs)
+        return 1 - same / total
+
+    everything = [disagreement(a, b) for a in places(forward[0]) for b in places(backward[0])]
+    assert error == pytest.approx(min(everything)) == pytest.approx(disagreement(one, other))
+    assert min(everything) < max(everything)
+
+
+def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
+    saved = make_saved(TransformerSettings(width=8, heads=2))
+    folder.save(saved, tmp_path / "model")
+    assert kept_place(tmp_path / "model") == Place(-1, None, shifted=False)
+    keep_place(tmp_path / "model", Place(0, 1, shifted=True), error_rate=0.25)
+    assert kept_place(tmp_path / "model") == Place(0, 1, shifted=True)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["alignment"]["error_rate"] == 0.25
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(folder.FILES)
+    assert regard.load(tmp_path / "model")("ab", max_length=3).tokens is not None  # still a model
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
+    with pytest.raises(UserError, match=r"config.json: alignment cannot be read: KeyError\('head'\); expected layer, head and"):
+        kept_place(tmp_path / "model")
