@@ -75,7 +75,8 @@ class TableModel:
             step = self.step(ids_B1, state)
             logits.append(step.logits_BKV)
             state = step.state  # type: ignore[assignment]
-        return Decoded(torch.cat(logits, dim=1))
+        logits_BTV = torch.cat(logits, dim=1)
+        return Decoded(logits_BTV, torch.eye(logits_BTV.shape[-1], dtype=logits_BTV.dtype), logits_BTV.new_zeros(()))
 
 
 def search(*sources: list[int], **options: Any) -> list[Event]:

@@ -186,12 +186,11 @@ def split_hypotheses(look: Look | None, seen: Sequence[Seen], num_hypotheses: in
 
     def split(tap: Tap) -> Seen:
         one, rows = found[replace(tap, rows=None)], pick("row", tap.rows, num_hypotheses)
-        numbers = torch.tensor(rows, device=one.weights_BHTS.device)
 
         def turn(tensor: Tensor) -> Tensor:
             """(B·K, H, …) -> (B, H, K, …)."""
-            turned: Tensor = tensor.unflatten(0, (-1, num_hypotheses)).index_select(1, numbers).transpose(1, 2)
-            return turned
+            by_sentence: Tensor = tensor.unflatten(0, (-1, num_hypotheses))
+            return torch.stack([by_sentence[:, row] for row in rows], dim=2)
 
         summary = one.summary and Summary(
             turn(one.summary.top_weights.squeeze(-2)),

@@ -46,6 +46,13 @@ def places(allow: Tensor) -> Tensor:
     return (allow.cumsum(-1) - 1) * allow
 
 
+def among(places: Tensor, allow: Tensor, num_places: int) -> Tensor:
+    """(..., num_places): True at the places (..., T) that are listed, if allow (broadcasts to them) is True for them."""
+    listed = torch.where(allow, places, num_places)  # the others point behind the end
+    marks = torch.zeros(*places.shape[:-1], num_places + 1, dtype=torch.bool, device=places.device)
+    return marks.scatter_(-1, listed, True)[..., :num_places]
+
+
 def both(one: Tensor, other: Tensor) -> Tensor:
     """Allowed by both masks."""
     return one & other

@@ -22,7 +22,7 @@ from regard.layers.embed import Output
 from regard.models.stack import Scores, StackSettings, last_norm, make_decoder_layer, make_embedding
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
-# B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C places in the cache  H heads
+# B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C slots of the cache  H heads
 # D width  d width of one head
 
 FIRST_ROOM = 16
@@ -30,29 +30,46 @@ FIRST_ROOM = 16
 
 @dataclass(kw_only=True)
 class CacheState(Rows):
-    """Caches are (B, K, H, C, d), one per layer, with room for C tokens; row b holds `lengths_B[b]` of them."""
+    """Keys and values of all hypotheses of a sentence lie side by side: (B, H, C, d), one per layer, a slot for every token
+    that was read. `slots_BKT` says which of them a hypothesis descends from: choosing hypotheses moves numbers, not caches.
+
+    longest: tokens of the longest row.  filled: slots of the fullest.  even: all rows have the same number of both.
+    """
 
     longest: int
+    filled: int
+    even: bool = True
     source_keys: tuple[Tensor, ...] = per_sentence(grows=2)
     source_values: tuple[Tensor, ...] = per_sentence(grows=2)
     allow_BS: Tensor = per_sentence(grows=1)
-    keys: tuple[Tensor, ...] = per_hypothesis(grows=3)
-    values: tuple[Tensor, ...] = per_hypothesis(grows=3)
+    slots_BKT: Tensor = per_hypothesis(grows=2)
+    used_B: Tensor = per_sentence()
+    places_BC: Tensor = per_sentence(grows=1)
+    keys: tuple[Tensor, ...] = per_sentence(grows=2)
+    values: tuple[Tensor, ...] = per_sentence(grows=2)
 
     def keep(self, rows_N: Tensor) -> CacheState:
         kept = super().keep(rows_N)
-        kept.longest = int(kept.lengths_B.max()) if len(rows_N) else 0
-        room = max(FIRST_ROOM, kept.longest)
-        if kept.keys[0].shape[3] > 4 * room:  # the long sentences have left: give their room back
-            kept.keys, kept.values = (
-                tuple(cache[..., :room, :].clone() for cache in both) for both in (kept.keys, kept.values)
-            )
+        if not kept.even:
+            kept.longest, kept.filled = (int(one.max()) if len(rows_N) else 0 for one in (kept.lengths_B, kept.used_B))
+            kept.slots_BKT = kept.slots_BKT[..., : kept.longest]
+        room = max(FIRST_ROOM, kept.filled)
+        if kept.keys[0].shape[2] > 4 * room:  # the long sentences have left: give their room back
+            kept.keys, kept.values = (tuple(cache[:, :, :room].clone() for cache in both) for both in (kept.keys, kept.values))
+            kept.places_BC = kept.places_BC[:, :room].clone()
         return kept
 
     def join(self, other: CacheState) -> CacheState:
         joined = super().join(other)
-        joined.longest = max(self.longest, other.longest)
+        joined.longest, joined.filled = max(self.longest, other.longest), max(self.filled, other.filled)
+        joined.even = self.even and other.even and (self.longest, self.filled) == (other.longest, other.filled)
         return joined
+
+    def copy(self) -> CacheState:
+        copied = super().copy()
+        copied.keys, copied.values = (tuple(cache.clone() for cache in both) for both in (self.keys, self.values))
+        copied.places_BC = self.places_BC.clone()
+        return copied
 
 
 class TransformerDecoder(nn.Module):
@@ -80,16 +97,22 @@ class TransformerDecoder(nn.Module):
         else:
             _, looking = self._read(prefix_BP, memory, None)
             own = looking.kept
-        num_read = 0 if prefix_BP is None else prefix_BP.shape[1]
+        num_read, device = own[0][0].shape[2], memory.allow_BS.device
         source = self._source(memory)
+        counts_B = torch.full((len(memory.allow_BS),), num_read, dtype=torch.long, device=device)
+        slots_BT = torch.arange(num_read, device=device).repeat(len(counts_B), 1)
         return CacheState(
-            lengths_B=torch.full((len(memory.allow_BS),), num_read, dtype=torch.long, device=memory.allow_BS.device),
+            lengths_B=counts_B,
             longest=num_read,
+            filled=num_read,
             source_keys=tuple(keys for keys, _ in source),
             source_values=tuple(values for _, values in source),
             allow_BS=memory.allow_BS,
-            keys=tuple(keys.unsqueeze(1) for keys, _ in own),
-            values=tuple(values.unsqueeze(1) for _, values in own),
+            slots_BKT=slots_BT.unsqueeze(1),
+            used_B=counts_B,
+            places_BC=slots_BT,
+            keys=tuple(keys for keys, _ in own),
+            values=tuple(values for _, values in own),
         )
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
@@ -159,48 +182,92 @@ class Causal:
 
 
 class Cached:
-    """Looks back through the caches of a State: each hypothesis adds one place to its own cache and attends to all of it."""
+    """Looks back through the caches of a State: each hypothesis adds one slot and attends to those that it descends from.
+
+    The hypotheses of a sentence are rows of one query, and what is not theirs is masked: reading the slots of a sentence once
+    for all of them costs less than keeping a cache for each of them in order.
+    """
 
     def __init__(self, state: CacheState, window: int | None) -> None:
         self.state = state
         self.keys, self.values = list(state.keys), list(state.values)
-        self.rows_B = torch.arange(len(state.lengths_B), device=state.lengths_B.device)
-        self.num_places = state.longest + 1
-        self.allow_BC = masks.first(state.lengths_B + 1, self.num_places)
+        B, K, _ = state.slots_BKT.shape
+        device = state.lengths_B.device
+        self.longest, self.filled = state.longest + 1, state.filled + K
+        self.rows_B1 = torch.arange(B, device=device)[:, None]
+        self.new_BK = state.used_B[:, None] + torch.arange(K, device=device)
+        self.slots_BKT = F.pad(state.slots_BKT, (0, 1))
+        self.slots_BKT[self.rows_B1, torch.arange(K, device=device), state.lengths_B[:, None]] = self.new_BK
+        self.places_BC = self._room(state.places_BC, 1)
+        self.places_BC[self.rows_B1, self.new_BK] = state.lengths_B[:, None].expand(B, K)
+        self.own_BT = masks.first(state.lengths_B + 1, self.longest)
         if window is not None:
-            self.allow_BC = masks.both(self.allow_BC, masks.behind(state.lengths_B - window, self.num_places))
+            self.own_BT = masks.both(self.own_BT, masks.behind(state.lengths_B - window, self.longest))
+        self.allow_BKC: Tensor | None = None
+        if window is not None or not state.even or self.filled > self.longest:  # else all slots are everybody's own
+            self.allow_BKC = masks.among(self.slots_BKT, self.own_BT.unsqueeze(1), self.filled)
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor) -> Attended:
         places_B1 = self.state.lengths_B[:, None]
         key_BHKd, value_BHKd = attention.keys_values(x_BKD, places_B1)
         self.keys[number] = self._write(self.keys[number], key_BHKd)
         self.values[number] = self._write(self.values[number], value_BHKd)
-        keys_NHCd = self.keys[number][..., : self.num_places, :].flatten(0, 1)
-        values_NHCd = self.values[number][..., : self.num_places, :].flatten(0, 1)
-        B, K, _ = x_BKD.shape
-        query_NH1d = attention.queries(x_BKD, places_B1).transpose(1, 2).flatten(0, 1).unsqueeze(-2)
-        allow_N11C = self.allow_BC.repeat_interleave(K, dim=0)[:, None, None]
-        places = places_B1.repeat_interleave(K, dim=0), torch.arange(self.num_places, device=x_BKD.device)
-        anywhere = look.at_any_row() if look else None
-        attended = attention.attend(query_NH1d, keys_NHCd, values_NHCd, allow_N11C, anywhere, places)
+        query_BHKd = attention.queries(x_BKD, places_B1)
+        keys_BHCd, values_BHCd = (cache[:, :, : self.filled] for cache in (self.keys[number], self.values[number]))
+        if look is not None and (look.edits or look.grad):
+            return self._in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd)
+        allow = None if self.allow_BKC is None else self.allow_BKC.unsqueeze(1)
+        places = places_B1.expand(self.new_BK.shape), self.places_BC[:, : self.filled]
+        attended = attention.attend(query_BHKd, keys_BHCd, values_BHCd, allow, None, places)
+        if look is None:
+            return attended
+        return replace(attended, seen=self._in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd).seen)
+
+    def _in_order(
+        self, look: Look, attention: MultiHeadAttention, query_BHKd: Tensor, keys_BHCd: Tensor, values_BHCd: Tensor
+    ) -> Attended:
+        """For looks, which speak of places: a cache for each hypothesis, its own tokens one after the other."""
+        B, K, T = self.slots_BKT.shape
+        keys_NHTd, values_NHTd = (
+            cache[self.rows_B1.unsqueeze(-1), :, self.slots_BKT].flatten(0, 1).transpose(1, 2)
+            for cache in (keys_BHCd, values_BHCd)
+        )
+        query_NH1d = query_BHKd.transpose(1, 2).flatten(0, 1).unsqueeze(-2)
+        allow_N11T = self.own_BT.repeat_interleave(K, dim=0)[:, None, None]
+        places_N1 = self.state.lengths_B[:, None].repeat_interleave(K, dim=0)
+        places = places_N1, torch.arange(T, device=places_N1.device)
+        attended = attention.attend(query_NH1d, keys_NHTd, values_NHTd, allow_N11T, look.at_any_row(), places)
         return Attended(attended.context.view(B, K, -1), seen=split_hypotheses(look, attended.seen, K))
 
-    def _write(self, cache_BKHCd: Tensor, new_BHKd: Tensor) -> Tensor:
-        """Puts one place per row behind those it holds; where the room is used up, twice as much is made."""
-        room = cache_BKHCd.shape[3]
-        if room < self.num_places:
-            cache_BKHCd = F.pad(cache_BKHCd, (0, 0, 0, max(FIRST_ROOM, 2 * room, self.num_places) - room))
-        elif torch.is_grad_enabled() or cache_BKHCd.requires_grad:
-            cache_BKHCd = cache_BKHCd.clone()  # autograd may still need the old one
-        cache_BKHCd[self.rows_B, :, :, self.state.lengths_B] = new_BHKd.transpose(1, 2)
-        return cache_BKHCd
+    def _write(self, cache_BHCd: Tensor, new_BHKd: Tensor) -> Tensor:
+        """Puts one slot per hypothesis behind those that are filled."""
+        cache_BHCd = self._room(cache_BHCd, 2)
+        if self.state.even:
+            cache_BHCd[:, :, self.state.filled : self.filled] = new_BHKd
+        else:
+            cache_BHCd[self.rows_B1, :, self.new_BK] = new_BHKd.transpose(1, 2)
+        return cache_BHCd
+
+    def _room(self, cache: Tensor, axis: int) -> Tensor:
+        """A cache that can be written: where its room is used up, twice as much is made."""
+        room = cache.shape[axis]
+        if room < self.filled:
+            more = max(FIRST_ROOM, 2 * room, self.filled) - room
+            return F.pad(cache, [0, 0] * (cache.dim() - 1 - axis) + [0, more])
+        if torch.is_grad_enabled() or cache.requires_grad:
+            return cache.clone()  # autograd may still need the old one
+        return cache
 
     def following(self) -> CacheState:
         return replace(
             self.state,
             spent=False,
             lengths_B=self.state.lengths_B + 1,
-            longest=self.num_places,
+            longest=self.longest,
+            filled=self.filled,
+            slots_BKT=self.slots_BKT,
+            used_B=self.state.used_B + self.new_BK.shape[1],
+            places_BC=self.places_BC,
             keys=tuple(self.keys),
             values=tuple(self.values),
         )
