@@ -1,0 +1,301 @@
+"""Speed of decoding: ours against Hugging Face's `generate` and CTranslate2, with the same weights and the same sentences.
+
+    python benchmarks/decoding.py MODEL SENTENCES [sentences] [threads]
+
+MODEL is the folder of a Transformer (pre- or post-norm, sinusoidal positions); SENTENCES a text file, .gz or not, one sentence
+a line. Each system translates all of them with a beam of 1 and of 5, and then one by one. Systems take turns, and the median of
+three rounds counts. What is not installed is left out and said. Ids go in and come out: no system's time holds a tokeniser.
+
+Only what computes the same function is compared: Marian is post-norm, so for a pre-norm model Hugging Face runs MBart, whose
+layers are pre-norm; its learned positions are filled with sinusoids. Where first outputs differ from ours, the share is printed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.checkpoint.folder import Saved, load
+from regard.contracts import SearchOptions
+from regard.core.positions import sinusoidal
+from regard.data.batch import source_batch
+from regard.data.corpus import read_lines
+from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
+from regard.models.transformer import Transformer, TransformerSettings
+from regard.pipeline import Translator, Unit
+
+Ids = list[int]
+System = Callable[[Sequence[Ids], int], list[Ids]]
+"""(sources, beam) -> the best outputs, in the same order."""
+
+MAX_LENGTH = 128
+ROUNDS = 3
+BATCH = 64
+"""Sentences side by side, for those systems that must be told; sorted by length in all."""
+
+
+def ours(saved: Saved) -> System:
+    translator = Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+
+    def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
+        options = SearchOptions(beam=beam, max_length=MAX_LENGTH, length_penalty="mean")
+        units = [Unit(number, "", ids) for number, ids in enumerate(sources)]
+        found = {unit.number: list(hypotheses[0].ids) for unit, hypotheses in translator._run(units, options)}
+        return [found[number] for number in range(len(sources))]
+
+    return run
+
+
+# --- Hugging Face ------------------------------------------------------------------------------------------------------------
+
+PARTS = {"attention": "self_attn", "cross": "encoder_attn"}
+LINEARS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+
+
+def hf_name(name: str) -> str:
+    """Our name of a parameter -> MBart's and Marian's."""
+    side, *path = name.split(".")
+    match path:
+        case ["embedding", "tokens", kind]:
+            return f"model.{side}.embed_tokens.{kind}"
+        case ["norm", kind]:
+            return f"model.{side}.layer_norm.{kind}"
+        case ["layers", number, "feed_forward", index, kind]:
+            return f"model.{side}.layers.{number}.{'fc1' if index == '0' else 'fc2'}.{kind}"
+        case ["layers", number, "around_feed_forward", "norm", kind]:
+            return f"model.{side}.layers.{number}.final_layer_norm.{kind}"
+        case ["layers", number, around, "norm", kind]:
+            return f"model.{side}.layers.{number}.{PARTS[around.removeprefix('around_')]}_layer_norm.{kind}"
+        case ["layers", number, part, linear, kind]:
+            return f"model.{side}.layers.{number}.{PARTS[part]}.{LINEARS[linear]}.{kind}"
+    raise ValueError(f"unknown parameter {name!r}")
+
+
+def hugging_face(saved: Saved) -> System:
+    from transformers import GenerationConfig, MarianConfig, MarianMTModel, MBartConfig, MBartForConditionalGeneration
+
+    settings = saved.settings
+    assert isinstance(settings, TransformerSettings)
+    pre = settings.order == "pre"
+    sizes = {
+        "d_model": settings.width,
+        "encoder_layers": settings.encoder_layers,
+        "decoder_layers": settings.decoder_layers,
+        "encoder_attention_heads": settings.heads,
+        "decoder_attention_heads": settings.heads,
+        "encoder_ffn_dim": settings.feed_forward,
+        "decoder_ffn_dim": settings.feed_forward,
+        "activation_function": {"gelu_tanh": "gelu_new"}.get(settings.activation, settings.activation),
+        "max_position_embeddings": 512,
+        "scale_embedding": True,
+        "pad_token_id": PAD,
+        "bos_token_id": SOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": SOS,
+        "forced_eos_token_id": None,
+        "tie_word_embeddings": False,
+    }
+    top = max(len(saved.source), len(saved.target))
+    config = MBartConfig(vocab_size=top, **sizes) if pre else MarianConfig(vocab_size=top, decoder_vocab_size=top, **sizes)
+    model = (MBartForConditionalGeneration if pre else MarianMTModel)(config).eval()
+    theirs = model.state_dict()
+    weights = {name: value for name, value in saved.model.state_dict().items() if not name.startswith("decoder.output")}
+    named = {hf_name(name): value for name, value in weights.items()}
+    output = saved.model.decoder.output  # type: ignore[union-attr]
+    matrix = saved.model.decoder.embedding.tokens.weight if output.weight is None else output.weight  # type: ignore[union-attr]
+    named |= {"lm_head.weight": matrix, "final_logits_bias": output.bias[None]}
+    if settings.tie == "all":
+        named["model.encoder.embed_tokens.weight"] = named["model.decoder.embed_tokens.weight"]
+    with torch.no_grad():
+        for name, value in theirs.items():
+            if "embed_positions" in name:  # MBart begins at row 2
+                offset = len(value) - 512
+                value.copy_(sinusoidal(torch.arange(-offset, 512).clamp(min=0), settings.width, layout=settings.layout))
+            elif name == "model.shared.weight":
+                value.zero_()
+            elif "layernorm_embedding" in name:
+                pass  # taken out below
+            else:
+                value[tuple(slice(size) for size in named[name].shape)] = named[name]
+                if name == "final_logits_bias":
+                    value[:, len(saved.target) :] = -torch.inf
+    if pre:
+        for half in (model.model.encoder, model.model.decoder):
+            half.layernorm_embedding = torch.nn.Identity()
+    model.tie_weights = lambda *_, **__: None
+
+    @torch.inference_mode()
+    def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
+        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        found: dict[int, Ids] = {}
+        generation = GenerationConfig(
+            num_beams=beam,
+            max_new_tokens=MAX_LENGTH + 1,
+            do_sample=False,
+            length_penalty=1.0,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=SOS,
+            bad_words_ids=[[PAD], [UNK], [SOS]],
+        )
+        for first in range(0, len(order), BATCH):
+            chunk = order[first : first + BATCH]
+            source = source_batch([sources[index] for index in chunk])
+            rows = model.generate(source.values, attention_mask=source.allow.long(), generation_config=generation)
+            for index, row in zip(chunk, rows[:, 1:].tolist(), strict=True):
+                found[index] = row[: row.index(EOS)] if EOS in row else row
+        return [found[index] for index in range(len(sources))]
+
+    return run
+
+
+# --- CTranslate2 -------------------------------------------------------------------------------------------------------------
+
+
+def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> System:
+    import ctranslate2
+    import numpy
+    from ctranslate2.specs import TransformerSpec, common_spec
+
+    settings, model = saved.settings, saved.model
+    assert isinstance(settings, TransformerSettings)
+    assert isinstance(model, Transformer)
+    activation = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}[settings.activation]
+    spec = TransformerSpec.from_config(
+        (settings.encoder_layers, settings.decoder_layers),
+        settings.heads,
+        pre_norm=settings.order == "pre",
+        activation=getattr(common_spec.Activation, activation),
+    )
+
+    def array(*tensors: Tensor) -> numpy.ndarray:
+        return torch.cat([tensor.detach() for tensor in tensors]).numpy().copy()
+
+    def linear(target: object, *layers: torch.nn.Module) -> None:
+        target.weight, target.bias = (array(*(getattr(one, kind) for one in layers)) for kind in ("weight", "bias"))
+
+    def norm(target: object, layer: torch.nn.Module) -> None:
+        target.gamma, target.beta = array(layer.weight), array(layer.bias)
+
+    halves = ((spec.encoder, model.encoder), (spec.decoder, model.decoder))
+    places = sinusoidal(torch.arange(512), settings.width, layout=settings.layout).numpy()
+    for target, half in halves:
+        embedding = half.embedding or model.decoder.embedding
+        spot = target.embeddings[0] if isinstance(target.embeddings, list) else target.embeddings
+        spot.weight = array(embedding.tokens.weight)
+        target.scale_embeddings = True
+        target.position_encodings.encodings = places
+        if settings.order == "pre":
+            norm(target.layer_norm, half.norm)
+        for one, layer in zip(target.layer, half.layers, strict=True):
+            attention = layer.attention
+            linear(one.self_attention.linear[0], attention.query, attention.key, attention.value)
+            linear(one.self_attention.linear[1], attention.output)
+            norm(one.self_attention.layer_norm, layer.around_attention.norm)
+            if half is model.decoder:
+                linear(one.attention.linear[0], layer.cross.query)
+                linear(one.attention.linear[1], layer.cross.key, layer.cross.value)
+                linear(one.attention.linear[2], layer.cross.output)
+                norm(one.attention.layer_norm, layer.around_cross.norm)
+            linear(one.ffn.linear_0, layer.feed_forward[0])
+            linear(one.ffn.linear_1, layer.feed_forward[3])
+            norm(one.ffn.layer_norm, layer.around_feed_forward.norm)
+    output = model.decoder.output
+    spec.decoder.projection.weight = array(model.decoder.embedding.tokens.weight if output.weight is None else output.weight)
+    spec.decoder.projection.bias = array(output.bias)
+    for register, size in ((spec.register_source_vocabulary, saved.source), (spec.register_target_vocabulary, saved.target)):
+        register(
+            [{PAD: "<pad>", UNK: "<unk>", SOS: "<s>", EOS: "</s>"}.get(number, f"t{number}") for number in range(len(size))]
+        )
+    spec.config.add_source_bos, spec.config.add_source_eos = False, False
+    spec.validate()
+    spec.optimize()
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
+
+    def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
+        words = [[*(f"t{number}" if number > EOS else "<unk>" for number in ids), "</s>"] for ids in sources]
+        results = translator.translate_batch(
+            words, beam_size=beam, max_decoding_length=MAX_LENGTH, max_batch_size=BATCH, length_penalty=1.0
+        )
+        return [[int(word[1:]) for word in one.hypotheses[0] if word[1:].isdigit()] for one in results]
+
+    return run
+
+
+# --- the measurement ---------------------------------------------------------------------------------------------------------
+
+
+def timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def main(model: str, sentences: str, number: int = 1000, threads: int = 2, *, write: bool = False) -> None:
+    import tempfile
+
+    torch.set_num_threads(threads)
+    saved = load(Path(model))
+    sources = [saved.source.encode(line.strip()) for line in read_lines(Path(sentences))][:number]
+    sources = [ids for ids in sources if ids]
+    with tempfile.TemporaryDirectory() as place:
+        makers: dict[str, Callable[[], System]] = {
+            "regard": lambda: ours(saved),
+            "Hugging Face generate": lambda: hugging_face(saved),
+            "CTranslate2 float32": lambda: ctranslate2_system(saved, "float32", threads, Path(place) / "fp32"),
+            "CTranslate2 int8": lambda: ctranslate2_system(saved, "int8", threads, Path(place) / "int8"),
+        }
+        lines = [
+            f"torch {torch.__version__}, {threads} threads; {len(sources):,} sentences of {Path(sentences).name}, "
+            f"{sum(map(len, sources)):,} source tokens; length_penalty mean, max_length {MAX_LENGTH}; {saved.settings}"
+        ]
+        systems: dict[str, System] = {}
+        for name, make in makers.items():
+            try:
+                systems[name] = make()
+            except ImportError as error:
+                lines.append(f"left out: {name} ({error})")
+        print(*lines, sep="\n", flush=True)
+        shown = len(lines)
+        for beam in (1, 5):
+            written = {name: run(sources, beam) for name, run in systems.items()}  # warm
+            seconds: dict[str, list[float]] = {name: [] for name in systems}
+            for _ in range(ROUNDS):
+                for name, run in systems.items():
+                    seconds[name].append(timed(partial(run, sources, beam)))
+            for name in systems:
+                middle = statistics.median(seconds[name])
+                ratio = middle / statistics.median(seconds["regard"])
+                same = sum(a == b for a, b in zip(written[name], written["regard"], strict=True)) / len(sources)
+                lines.append(
+                    f"beam {beam}  {name:<22} {len(sources) / middle:8.1f} sentences/s ({min(seconds[name]):.2f}-"
+                    f"{max(seconds[name]):.2f} s)  regard is {ratio:.2f} x as fast  {same:.1%} the same output"
+                )
+            for name, run in systems.items():
+                each = sorted(timed(partial(run, [ids], beam)) for ids in sources[:100])
+                lines.append(
+                    f"beam {beam}  {name:<22} one by one: {each[len(each) // 2] * 1e3:6.1f} ms p50, "
+                    f"{each[len(each) * 95 // 100] * 1e3:6.1f} ms p95"
+                )
+            print(*lines[shown:], sep="\n", flush=True)
+            shown = len(lines)
+    if write:
+        result = Path(__file__).with_suffix(f".{date.today()}.txt")
+        result.write_text("\n".join(lines) + "\n")
+        print(f"written to {result.name}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:3], *map(int, sys.argv[3:]), write=len(sys.argv) == 3)
