@@ -7,7 +7,7 @@ a line. Each system translates all of them with a beam of 1 and of 5, and then o
 three rounds counts. What is not installed is left out and said. Ids go in and come out: no system's time holds a tokeniser.
 
 Only what computes the same function is compared: Marian is post-norm, so for a pre-norm model Hugging Face runs MBart, whose
-layers are pre-norm; its learned positions are filled with sinusoids. Where first outputs differ from ours, the share is printed.
+layers are pre-norm; its learned positions are filled with sinusoids. How many outputs are the same is printed.
 """
 
 from __future__ import annotations

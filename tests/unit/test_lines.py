@@ -1,0 +1,98 @@
+"""Lines in, lines out: the part of `regard translate` between standard input and the model."""
+
+import contextlib
+import io
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_folder import make_saved
+
+from regard.checkpoint import folder
+from regard.cli.translate import as_they_come, groups, moses, one_line, translate
+from regard.contracts import Alternative, Result
+from regard.errors import UserError
+from regard.models.rnn_seq2seq import RnnSettings
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("lines") / "model"
+    folder.save(make_saved(RnnSettings(width=8, embedding=3)), place)
+    return place
+
+
+def run(model: Path, raw: bytes) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryFile() as file, io.TextIOWrapper(file) as stdin, pytest.MonkeyPatch.context() as patch:
+        file.write(raw)
+        file.seek(0)
+        patch.setattr(sys, "stdin", stdin)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            translate(model, max_length=3, beam=2)
+    return out.getvalue(), err.getvalue()
+
+
+@settings(max_examples=60)
+@given(lines=st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20), max_size=6))
+def test_as_many_lines_come_out_as_go_in(model: Path, lines: list[str]) -> None:
+    out, err = run(model, "".join(f"{line}\n" for line in lines).encode())
+    assert out.count("\n") == len(lines)
+    for line, answer in zip(lines, out.split("\n"), strict=False):
+        assert line.strip("\ufeff \t\r") or not answer  # an empty line stays empty
+    assert all(character.isprintable() for character in err.replace("\n", ""))
+
+
+def test_bytes_that_are_not_utf8_end_it_after_the_lines_before(model: Path) -> None:
+    out = io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        pytest.raises(UserError, match=r"standard input:2: byte 0xff at place 2 is not UTF-8"),
+    ):
+        list(groups_of(b"abc\na\xff\nab\n", out))
+    assert out.getvalue() == "abc\n"
+
+
+def groups_of(raw: bytes, out: io.StringIO) -> Iterator[None]:
+    from regard.data.corpus import decode_lines
+
+    for group in groups(decode_lines(io.BytesIO(raw), "standard input"), 10):
+        for line in group:
+            print(line)
+        yield
+
+
+def test_a_pipe_gives_what_has_come() -> None:
+    """The reader is held up after the third line until the first handful was taken."""
+    taken = Event()
+
+    def slow() -> Iterator[str]:
+        yield from ("a", "b ", "c")
+        assert taken.wait(20)
+        yield "d"
+        raise UserError("line 5 is bad")
+
+    found: list[str] = []
+
+    def take() -> None:
+        for handful in as_they_come(slow(), 2):
+            assert len(handful) <= 2
+            found.extend(handful)
+            if len(found) == 3:
+                taken.set()
+
+    with pytest.raises(UserError, match="line 5 is bad"):
+        take()
+    assert found == ["a", "b", "c", "d"]
+
+
+def test_one_line_stays_one_line() -> None:
+    best = Alternative("a\nb\r", ("a",), -1.5, -1.25, True, (-1.5,))
+    result = Result("a\nb", ("a",), (), -1.5, -1.25, True, (best,), (), map_attention=lambda kind, layer: None)  # type: ignore[arg-type, return-value]
+    assert moses(7, result) == "7 ||| a b  ||| log_prob= -1.500000 ||| -1.250000"
+    assert one_line("x\u2028y") == "x\u2028y"
