@@ -66,7 +66,7 @@ class Scene:
             return self.tell(tap, score_rows(part.query_BHRd, part.prepared, part.rule))
         drawn = self.rule.choice in HARD and self.rule.generator is not None  # all rows of a draw belong together
         if tap.what == "summary":
-            rows = torch.tensor(pick("row", tap.rows, self.query_BHRd.shape[2]), device=self.query_BHRd.device)
+            rows = pick("row", tap.rows, self.query_BHRd.shape[2])
             within = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
             top, places = min(TOP, self.prepared.shape[-2]), rows if within else None
             if drawn:

@@ -50,14 +50,14 @@ def summarise(
     num_keys = key.shape[-2]
     if not 1 <= top <= num_keys:
         raise ValueError(f"top is {top}, but there are {num_keys} keys; expected 1 to {num_keys}")
-    places = torch.arange(query.shape[-2], device=query.device) if distance else None
+    places = range(query.shape[-2]) if distance else None
     return summarise_rule(query, prepare(rule.score, key, allow), rule, top=top, blocks=blocks, places=places)
 
 
 def summarise_rule(
-    query: Tensor, prepared: Tensor, rule: Rule, *, top: int, blocks: bool = False, places: Tensor | None = None
+    query: Tensor, prepared: Tensor, rule: Rule, *, top: int, blocks: bool = False, places: Sequence[int] | None = None
 ) -> Summary:
-    """`summarise` for keys that are prepared already. places (Lq,): the numbers of the queries, if distances are wanted."""
+    """`summarise` for keys that are prepared already. places: the numbers of the queries, if distances are wanted."""
     rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
     num_queries, num_keys = query.shape[-2], prepared.shape[-2]
     lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
@@ -75,11 +75,11 @@ def summarise_rule(
     return found
 
 
-def summarise_weights(weights: Tensor, *, top: int, places: Tensor | None = None) -> Summary:
+def summarise_weights(weights: Tensor, *, top: int, places: Sequence[int] | None = None) -> Summary:
     """The same of weights (..., Lq, Lk) that are there already."""
     found = _empty(weights, weights.shape, top, blocks=True, distance=places is not None)
     everything = slice(0, weights.shape[-2])
-    _add_places(found, everything, weights, _add_weights(found, everything, weights), places)
+    _add_sums(found, everything, weights, _add_weights(found, everything, weights), places)
     return found
 
 
@@ -100,39 +100,58 @@ def _at(tensor: Tensor, lead: torch.Size, index: tuple[int, ...]) -> Tensor:
     return tensor.expand(*lead, *tensor.shape[-2:])[index]
 
 
-def _add_rows(found: Summary, query: Tensor, prepared: Tensor, rule: Rule, rows: int, places: Tensor | None) -> None:
+def _add_rows(found: Summary, query: Tensor, prepared: Tensor, rule: Rule, rows: int, places: Sequence[int] | None) -> None:
     for start in range(0, query.shape[-2], rows):
-        part = slice(start, start + rows)
+        part = slice(start, min(start + rows, query.shape[-2]))
         if rule.choice == "soft":
-            scores = rule.scores(query, prepared, part)
-            weights, share = _add_tile(found, part, scores, rule.allow_rows(part))
+            powers, share = _add_tile(found, part, rule.scores(query, prepared, part), rule.allow_rows(part))
         else:
-            weights = rule.decide(query, prepared, part, rule.draw_seed()).weights
-            share = _add_weights(found, part, weights)
-        _add_places(found, part, weights, share, places)
+            powers = rule.decide(query, prepared, part, rule.draw_seed()).weights
+            share = _add_weights(found, part, powers)
+        _add_sums(found, part, powers, share, places)
 
 
-def _add_places(found: Summary, part: slice, powers: Tensor, share: Tensor, places: Tensor | None) -> None:
-    """What depends on where the weights (powers · share) stand: distances and block means."""
-    if found.distance is not None and places is not None:
-        away = (places[part, None] - torch.arange(powers.shape[-1], device=powers.device)).abs()
-        found.distance[..., part] = (powers * away).sum(-1) * share.squeeze(-1)
-    if found.blocks is not None:
-        num_keys, num_queries = powers.shape[-1], found.entropy.shape[-1]
+def _add_sums(found: Summary, part: slice, powers: Tensor, share: Tensor, places: Sequence[int] | None) -> None:
+    """What adds up weights (powers · share): mass, block means, distances. By matrix products, with no other large tensor."""
+    if found.blocks is None:
+        found.mass.add_((share.transpose(-1, -2) @ powers).squeeze(-2))
+    else:
+        num_queries, num_keys = found.entropy.shape[-1], powers.shape[-1]
         high, wide = block_size(num_queries), block_size(num_keys)
-        sums = _block_sums(powers, wide) * share
-        rows = torch.arange(num_queries, device=powers.device)[part] // high
-        columns = torch.arange(sums.shape[-1], device=powers.device)
-        pairs = _filled(num_queries, high, rows)[:, None] * _filled(num_keys, wide, columns)
-        found.blocks.index_add_(-2, rows, sums / pairs)
+        first, last = part.start // high, (part.stop - 1) // high + 1
+        groups = torch.arange(first, last, device=powers.device)
+        rows = torch.arange(part.start, part.stop, device=powers.device) // high
+        belongs = (rows[:, None] == groups).to(powers.dtype)  # (rows, groups)
+        sums = (share * belongs).transpose(-1, -2) @ powers
+        found.mass.add_(sums.sum(-2))
+        columns = torch.arange(found.blocks.shape[-1], device=powers.device)
+        pairs = _filled(num_queries, high, groups)[:, None] * _filled(num_keys, wide, columns)
+        found.blocks[..., first:last, :] += _block_sums(sums, wide) / pairs
+    if found.distance is not None and places is not None:
+        own = places[part]
+        near = (min(own), max(own) + 1)
+        found.distance[..., part] = _away(powers, powers.new_tensor(own), near) * share.squeeze(-1)
 
 
-def _block_sums(powers: Tensor, wide: int) -> Tensor:
+def _away(powers: Tensor, own: Tensor, near: tuple[int, int]) -> Tensor:
+    """Σ_j w_j |i − j| of each row. Keys in `near`, from here to there, may stand on either side of a query; left of them
+    |i − j| is i − j, right of them j − i, so that these parts are products with (1, j)."""
+    low, high = near
+    keys = torch.arange(powers.shape[-1], device=powers.device, dtype=powers.dtype)
+    ones_and_keys = torch.stack((torch.ones_like(keys), keys), dim=-1)
+    count, moment = (powers[..., :low] @ ones_and_keys[:low]).unbind(-1)
+    left = own * count - moment
+    count, moment = (powers[..., high:] @ ones_and_keys[high:]).unbind(-1)
+    middle = (powers[..., low:high] * (own[:, None] - keys[low:high]).abs()).sum(-1)
+    return left + middle + moment - own * count
+
+
+def _block_sums(sums: Tensor, wide: int) -> Tensor:
     if wide == 1:
-        return powers
-    whole = powers.shape[-1] // wide * wide
-    sums = powers[..., :whole].unflatten(-1, (-1, wide)).sum(-1)
-    return sums if whole == powers.shape[-1] else torch.cat((sums, powers[..., whole:].sum(-1, keepdim=True)), dim=-1)
+        return sums
+    whole = sums.shape[-1] // wide * wide
+    added = sums[..., :whole].unflatten(-1, (-1, wide)).sum(-1)
+    return added if whole == sums.shape[-1] else torch.cat((added, sums[..., whole:].sum(-1, keepdim=True)), dim=-1)
 
 
 def _filled(length: int, size: int, blocks: Tensor) -> Tensor:
@@ -144,25 +163,30 @@ def _add_weights(found: Summary, part: slice, weights: Tensor) -> Tensor:
     """`_add_tile` for weights that come from no softmax. Gives the factor 1 for each row."""
     top_weights, top_keys = weights.topk(found.top_keys.shape[-1], dim=-1)
     found.top_weights[..., part, :], found.top_keys[..., part, :] = top_weights, top_keys
-    found.mass.add_(weights.sum(-2))
     shares = weights.abs() / weights.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     found.entropy[..., part] = torch.special.entr(shares).sum(-1)
     return torch.ones_like(weights[..., :1])
 
 
 def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Writes down what the rows `part` say, and adds their weights to the mass of the keys. Gives these as powers · share."""
+    """Writes down what each of the rows `part` says. Gives their weights as powers · share."""
     lowest = torch.finfo(scores.dtype).min / 2  # so that the distance to any score is a number too
-    if allow is not None:
-        scores = scores.masked_fill(~allow, lowest)
+    forbidden = None if allow is None else ~allow
+    if forbidden is not None:
+        scores = scores.masked_fill(forbidden, lowest)
     peak, top_keys = _top(scores, found.top_keys.shape[-1])
     highest = peak[..., :1]
     shifted = scores - highest
     del scores  # one tile less in memory
-    powers = shifted.exp()
-    total = powers.sum(-1, keepdim=True)
+    if forbidden is None:
+        powers = shifted.exp()
+    else:
+        tiny = torch.finfo(shifted.dtype).tiny
+        if tiny < 1e-30:  # exp takes several times as long where it underflows; what is as small as that counts for nothing
+            shifted.clamp_(min=math.log(tiny) + 8)
+        powers = shifted.exp().masked_fill_(forbidden, 0.0)
+    total = powers.sum(-1, keepdim=True).clamp(min=1.0)  # the best key has 1
     share = torch.where(highest > lowest, 1 / total, 0.0)  # a row with nothing allowed has no weights
-    found.mass.add_((share.transpose(-1, -2) @ powers).squeeze(-2))
     entropy = (total.log() - shifted.mul_(powers).sum(-1, keepdim=True) * share) * (share > 0)
     found.entropy[..., part] = entropy.squeeze(-1)
     found.top_weights[..., part, :] = (peak - highest).exp() * share

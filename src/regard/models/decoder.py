@@ -95,7 +95,7 @@ class TransformerDecoder(nn.Module):
         if prefix_BP is None:
             own = [layer.attention.keys_values(memory.summary_BE[:, None][:, :0]) for layer in self._layers()]
         else:
-            _, looking = self._read(prefix_BP, memory, None)
+            _, looking = self._read(prefix_BP, memory, None, keep=True)
             own = looking.kept
         num_read, device = own[0][0].shape[2], memory.allow_BS.device
         source = self._source(memory)
@@ -129,12 +129,12 @@ class TransformerDecoder(nn.Module):
         decoded, _ = self._read(ids_BT, memory, look)
         return decoded
 
-    def _read(self, ids_BT: Tensor, memory: Memory, look: Look | None) -> tuple[Decoded, Causal]:
+    def _read(self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False) -> tuple[Decoded, Causal]:
         num_places, device = ids_BT.shape[1], ids_BT.device
         allow_TT = masks.causal(num_places, device=device)
         if self.window is not None:
             allow_TT = masks.both(allow_TT, masks.window(num_places, width=self.window, device=device))
-        looking = Causal(allow_TT)
+        looking = Causal(allow_TT, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_places, device=device)))
         x_BTD, seen = self._stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
         return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), looking
@@ -169,15 +169,16 @@ class TransformerDecoder(nn.Module):
 
 
 class Causal:
-    """Looks back over a whole sequence at once, and keeps the keys and values, from which a cache can go on."""
+    """Looks back over a whole sequence at once. keep: the keys and values stay, so that a cache can go on from them."""
 
-    def __init__(self, allow_TT: Tensor) -> None:
-        self.allow_TT = allow_TT
+    def __init__(self, allow_TT: Tensor, *, keep: bool = False) -> None:
+        self.allow_TT, self.keep = allow_TT, keep
         self.kept: list[KeysValues] = []
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> Attended:
         keys, values = attention.keys_values(x_BTD)
-        self.kept.append((keys, values))
+        if self.keep:
+            self.kept.append((keys, values))
         return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look)
 
 

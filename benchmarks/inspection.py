@@ -1,0 +1,160 @@
+"""Looking at a whole model: ours with summaries beside transformers with all weights, in one run.
+
+    python benchmarks/inspection.py [lengths ...]      default: 2048 8192
+
+A language model (width 512, 8 heads, 12 layers, 1,000 words) reads one text of L tokens, and every head of every layer is looked
+at. Ours taps summaries: the 8 strongest links of every query, entropy, mass, distances and block means. Theirs is GPT-2 of the
+same sizes from transformers with attn_implementation="eager" and output_attentions=True, which hands out all weights, L x L per
+head; of these the same strongest links, entropy and mass are taken. Beside both, each without looking.
+
+2 threads; medians of rounds, each in a fresh process. Memory is the growth of the RSS over the model at its peak, of the whole
+pass; beside it, what of that is there only for those who look: all weights, or the summaries. A case that would hold more than
+12 GB is not run; its weights alone are layers x heads x L² x 4 bytes. The result is written beside this script, with its date;
+with lengths of your own it is only printed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+LENGTHS, ROUNDS, THREADS = (2048, 8192), 5, 2
+WIDTH, HEADS, LAYERS, VOCAB, MOST_BYTES = 512, 8, 12, 1000, 12e9
+PAGE = 4096
+
+
+def ours(length: int, *, looking: bool) -> Callable[[], object]:
+    import torch
+
+    from regard.contracts import Look, Source, Tap
+    from regard.core import masks
+    from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
+
+    settings = DecoderOnlySettings(
+        width=WIDTH, heads=HEADS, layers=LAYERS, feed_forward=4 * WIDTH, positions="learned", max_places=length
+    )
+    model = DecoderOnly(settings, VOCAB, VOCAB).eval()
+    ids = torch.randint(4, VOCAB, (1, length))
+    memory = model.encode(Source(ids, masks.not_padding(ids, 0)))
+    look = Look((Tap("decoder", what="summary"),)) if looking else None
+    return lambda: model.decode(ids, memory, look)
+
+
+def theirs(length: int, *, looking: bool) -> Callable[[], object]:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=VOCAB, n_positions=length, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)
+    config._attn_implementation = "eager" if looking else "sdpa"
+    model = GPT2LMHeadModel(config).eval()
+    ids = torch.randint(4, VOCAB, (1, length))
+
+    def run() -> object:
+        out = model(ids, output_attentions=looking, use_cache=False)
+        if not looking:
+            return out
+        return [(one.topk(8), torch.special.entr(one).sum(-1), one.sum(-2)) for one in out.attentions]
+
+    return run
+
+
+CASES = {
+    "ours": (ours, False),
+    "ours, summaries": (ours, True),
+    "transformers, sdpa": (theirs, False),
+    "transformers, eager, all weights": (theirs, True),
+}
+
+
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def measure(name: str, length: int) -> dict[str, float]:
+    """One pass in this process: seconds, and the largest growth of the RSS, sampled every half millisecond."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    make, looking = CASES[name]
+    with torch.inference_mode():
+        make(128, looking=looking)()  # wakes up the threads
+        run = make(length, looking=looking)
+        before, peak, done = resident(), 0, threading.Event()
+
+        def watch() -> None:
+            nonlocal peak
+            while not done.is_set():
+                peak = max(peak, resident())
+                time.sleep(0.0005)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        start = time.perf_counter()
+        result = run()
+        seconds = time.perf_counter() - start
+        done.set()
+        watcher.join()
+        summaries = [one.summary for one in getattr(result, "seen", ())]
+        kept = sum(part.nbytes for one in summaries for part in vars(one).values() if part is not None)
+    return {"seconds": seconds, "bytes": max(peak, resident()) - before, "kept": kept}
+
+
+def rounds(length: int) -> list[str]:
+    weights = LAYERS * HEADS * length**2 * 4
+    names = [name for name in CASES if "all weights" not in name or 2 * weights <= MOST_BYTES]
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for _ in range(ROUNDS):
+        for name in names:  # in turns, so that a slow minute hits all
+            command = [sys.executable, __file__, "--one", name, str(length)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            found[name].append(json.loads(done.stdout))
+    lines = [f"L = {length:,}: {LAYERS} layers of {HEADS} heads"]
+    for name in CASES:
+        if name not in found:
+            lines.append(f"  {name:<34} not run; its weights alone have {weights / 1e6:,.0f} MB")
+            continue
+        seconds = [one["seconds"] for one in found[name]]
+        low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+        memory = statistics.median(one["bytes"] for one in found[name])
+        lines.append(f"  {name:<34} {1000 * middle:9,.0f} ms ({1000 * low:,.0f}–{1000 * high:,.0f})   {memory / 1e6:9,.1f} MB")
+    full = "transformers, eager, all weights"
+
+    def median(name: str, what: str) -> float:
+        return statistics.median(one[what] for one in found[name])
+
+    mine, theirs_bytes = median("ours, summaries", "bytes"), median(full, "bytes") if full in found else weights
+    kept = median("ours, summaries", "kept")
+    lines.append(f"  memory of the whole pass: 1/{theirs_bytes / mine:.0f} of theirs (claim: at most 1/20)")
+    lines.append(f"  memory of what is seen: {kept / 1e6:,.1f} of {weights / 1e6:,.0f} MB, 1/{weights / kept:.0f}")
+    if full in found:
+        ratio = median("ours, summaries", "seconds") / median(full, "seconds")
+        lines.append(f"  time: {ratio:.2f} of theirs (claim: at most 1)")
+    return lines
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--one"]:
+        print(json.dumps(measure(arguments[1], int(arguments[2]))))
+        return
+    from importlib.metadata import version
+
+    lengths = [int(one) for one in arguments] or list(LENGTHS)
+    versions = " | ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    head = f"{date.today()} | {versions} | {THREADS} threads | {ROUNDS} rounds"
+    report = "\n".join([head, *(line for length in lengths for line in ["", *rounds(length)])])
+    print(report)
+    if not arguments:
+        Path(__file__).with_suffix(f".{date.today()}.txt").write_text(report + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
