@@ -23,6 +23,7 @@ bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their d
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/inspection.py
 
 mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
 	$(BIN)/python tests/mutants.py
