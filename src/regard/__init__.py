@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from regard.core.costs import cost
     from regard.core.summary import summarise
     from regard.errors import UserError
+    from regard.inspection.explain import explain
     from regard.inspection.render import draw
+    from regard.inspection.report import write_page
+    from regard.inspection.seeing import see
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.mixing import Convolution, Dense
@@ -36,6 +39,7 @@ _HOMES = {
     "Dense": "layers.mixing",
     "draw": "inspection.render",
     "Edit": "contracts",
+    "explain": "inspection.explain",
     "Look": "contracts",
     "losses": "core",
     "masks": "core",
@@ -44,11 +48,13 @@ _HOMES = {
     "Score": "contracts",
     "scores": "layers",
     "SearchOptions": "contracts",
+    "see": "inspection.seeing",
     "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "contracts",
     "Translator": "pipeline",
     "UserError": "errors",
+    "write_page": "inspection.report",
 }
 
 __all__ = [
@@ -67,13 +73,16 @@ __all__ = [
     "attention_weights",
     "cost",
     "draw",
+    "explain",
     "load",
     "losses",
     "masks",
     "positions",
     "scores",
+    "see",
     "self_attention",
     "summarise",
+    "write_page",
 ]
 
 # numpy is optional here (it comes with the plot extra); torch says so at every start, which is not news to our users.

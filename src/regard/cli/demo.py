@@ -31,6 +31,8 @@ def demo(
     from regard.checkpoint import folder
     from regard.data.dictionary import pronunciations
     from regard.inspection.render import can_draw, draw, in_terminal
+    from regard.inspection.report import write_page
+    from regard.inspection.seeing import see
     from regard.training.material import in_memory
     from regard.training.run import run
     from regard.training.settings import DEMO, override
@@ -59,4 +61,6 @@ def demo(
         console.print(f"The same for all five as a picture: {draw(maps, out / 'attention.png')}")
     else:
         console.print('For pictures: pip install "regard[plot]"')
+    page = write_page(see(trained.translator, shown[0].source, what=("weights", "scores", "norms")), out / "attention.html")
+    console.print(f"To explore the first in a browser: {page}")
     console.print(f"Next: echo serendipity | regard translate {out / 'model'}")
