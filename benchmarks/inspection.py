@@ -4,8 +4,8 @@
 
 A language model (width 512, 8 heads, 12 layers, 1,000 words) reads one text of L tokens, and every head of every layer is seen.
 Ours taps summaries: the 8 strongest links of every query, entropy, mass, distances and block means. Theirs is GPT-2 of the same
-sizes from transformers with attn_implementation="eager" and output_attentions=True, which hands out all weights, L x L a head; of
-these the same strongest links, entropy and mass are taken. Beside both, each without looking.
+sizes from transformers with attn_implementation="eager" and output_attentions=True, which hands out all weights, L x L a head;
+of these the same strongest links, entropy and mass are taken. Beside both, each without looking.
 
 2 threads; medians of rounds, each in a fresh process. Memory is the growth of the RSS over the model at its peak, of the whole
 pass; beside it, what of that is there only for those who look: all weights, or the summaries. A case that would hold more than
