@@ -534,17 +534,17 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         move_to_fake(model, device)
         ids = torch.ones(3, 7, dtype=torch.long, device=device)
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
-        memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERYTHING)
+        memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERY_WHAT)
         if reads_source(name):
             elsewhere = Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD))
             with pytest.raises(RuntimeError, match="device"):
                 model.decode(targets, model.encode(elsewhere))
-        decoded = model.decode(targets, memory, EVERYTHING)
+        decoded = model.decode(targets, memory, EVERY_WHAT)
         decoded.logits_BTV.sum().backward()
         learnt = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         assert all(gradient.device.type == device for gradient in learnt)
         assert decoded.choice_log_prob_BT is not None or len(learnt) == len(list(model.parameters()))
-        step = model.step(targets[:, :1], model.start(memory, targets[:, :2]), EVERYTHING)
+        step = model.step(targets[:, :1], model.start(memory, targets[:, :2]), EVERY_WHAT)
         state = step.state.join(model.start(memory, targets)).select(torch.zeros(6, 2, dtype=torch.long, device=device))
         last = model.step(torch.ones(6, 2, dtype=torch.long, device=device), state)
         assert last.logits_BKV.device.type == device

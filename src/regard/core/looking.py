@@ -86,13 +86,13 @@ class Scene:
         """Only the heads and rows of a tap."""
         heads, rows = self._numbers(tap)
         groups = self.query_BHRd.shape[1] // self.prepared.shape[1]
-        serving = None if heads is None else heads // groups
+        serving = None if heads is None else [head // groups for head in heads]
         return Scene(
             pick_axis(pick_axis(self.query_BHRd, -3, heads), -2, rows),
             pick_axis(self.prepared, -3, serving),
             pick_axis(self.value, -3, serving),
             _twin(self.rule).picked(heads, rows),
-            self.output_HvD if self.output_HvD is None or heads is None else self.output_HvD[heads],
+            self.output_HvD if self.output_HvD is None else pick_axis(self.output_HvD, -3, heads),
         )
 
     def lengths_BHS(self) -> Tensor:
@@ -112,16 +112,11 @@ class Scene:
         rows = pick("row", tap.rows, self.query_BHRd.shape[2])
         return Seen(tap.kind, tap.layer or 0, heads, rows, weights_BHRS, tap.what, summary)
 
-    def _numbers(self, tap: Tap) -> tuple[Tensor | None, Tensor | None]:
+    def _numbers(self, tap: Tap) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
         """The heads and the rows of a tap; None for all."""
         num_heads, num_rows = self.query_BHRd.shape[1:3]
         heads = None if tap.head is None else pick("head", (tap.head,), num_heads)
-        rows = None if tap.rows is None else pick("row", tap.rows, num_rows)
-        device = self.query_BHRd.device
-        return (
-            None if heads is None else torch.tensor(heads, device=device),
-            None if rows is None else torch.tensor(rows, device=device),
-        )
+        return heads, None if tap.rows is None else pick("row", tap.rows, num_rows)
 
 
 def _length(x: Tensor) -> Tensor:
@@ -189,8 +184,8 @@ def split_hypotheses(look: Look | None, seen: Sequence[Seen], num_hypotheses: in
 
         def turn(tensor: Tensor) -> Tensor:
             """(B·K, H, …) -> (B, H, K, …)."""
-            by_sentence: Tensor = tensor.unflatten(0, (-1, num_hypotheses))
-            return torch.stack([by_sentence[:, row] for row in rows], dim=2)
+            by_hypothesis: Tensor = tensor.unflatten(0, (-1, num_hypotheses))
+            return pick_axis(by_hypothesis, 1 - by_hypothesis.dim(), tap.rows and rows).transpose(1, 2)
 
         summary = one.summary and Summary(
             turn(one.summary.top_weights.squeeze(-2)),

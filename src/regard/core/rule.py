@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,13 +67,13 @@ class Rule:
         known = known.unsqueeze(-2)
         return replace(self, allow=known if self.allow is None else masks.both(self.allow, known))
 
-    def picked(self, heads: Tensor | None, rows: Tensor | None) -> Rule:
+    def picked(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Rule:
         """The same for some of the heads (axis -3) and queries (axis -2)."""
         allow, nearness = self.allow, self.nearness
         if allow is not None:
             allow = pick_axis(pick_axis(allow, -3, heads), -2, rows)
         if nearness is not None:
-            slopes_H = nearness.slopes_H if heads is None else nearness.slopes_H[heads]
+            slopes_H = pick_axis(nearness.slopes_H, -1, heads)
             nearness = replace(nearness, slopes_H=slopes_H, query_places=pick_axis(nearness.query_places, -1, rows))
         return replace(self, allow=allow, nearness=nearness)
 
@@ -110,11 +111,11 @@ class Rule:
         return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
 
 
-def pick_axis(tensor: Tensor, axis: int, numbers: Tensor | None) -> Tensor:
-    """Some entries of an axis; one of size 1, or that is not there, stands for all."""
+def pick_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
+    """Some entries of an axis, counted from the last; one of size 1, or that is not there, stands for all."""
     if numbers is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
         return tensor
-    return tensor.index_select(axis, numbers)
+    return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
 
 
 def _seeded(seed: int | None, device: torch.device) -> torch.Generator | None:

@@ -130,7 +130,10 @@ def _add_sums(found: Summary, part: slice, powers: Tensor, share: Tensor, places
     if found.distance is not None and places is not None:
         own = places[part]
         near = (min(own), max(own) + 1)
-        found.distance[..., part] = _away(powers, powers.new_tensor(own), near) * share.squeeze(-1)
+        in_order = tuple(own) == tuple(range(*near))
+        runs = [near] if in_order else [(one, one + 1) for one in own]
+        numbers = torch.cat([torch.arange(*run, device=powers.device, dtype=powers.dtype) for run in runs])
+        found.distance[..., part] = _away(powers, numbers, near) * share.squeeze(-1)
 
 
 def _away(powers: Tensor, own: Tensor, near: tuple[int, int]) -> Tensor:
