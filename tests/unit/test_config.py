@@ -117,7 +117,8 @@ def test_what_is_written_is_read_back(
     data: DataSettings, model: ModelSettings, train: TrainSettings, seed: int, reason: str
 ) -> None:
     if getattr(model, "tie", "") == "all":
-        data = replace(data, source_unit=data.target_unit, shared=True)
+        dropout = data.subword_dropout if data.target_unit == "bpe" else 0.0
+        data = replace(data, source_unit=data.target_unit, shared=True, subword_dropout=dropout)
     settings = RunSettings(seed=seed, data=data, model=model, train=train)
     text = write_config(settings, {"train.steps": reason, "seed": reason})
     assert parse_config(text, "run.yaml") == settings

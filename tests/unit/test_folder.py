@@ -83,7 +83,7 @@ def test_a_failed_save_leaves_the_old_folder(saved: tuple[Saved, Path], monkeypa
     def full_disk(file: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder, "_write", full_disk)
+    monkeypatch.setattr(folder, "write", full_disk)
     with pytest.raises(OSError, match="No space left"):
         folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
     assert folder.load(path).settings.kind == "rnn"

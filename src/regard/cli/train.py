@@ -72,13 +72,11 @@ def train(
     from regard.training.settings import RunSettings, describe, override, suggest
     from regard.training.transfer import Transfer
 
-    console = make_console()
+    console, chosen = make_console(), prepare(device, threads)
     place = RunFolder.beside(out)
-    if overwrite:
-        folder.check_place(out, replace=True)
-        place.clear()
-    elif not place.begun:
-        folder.check_place(out, replace=False)
+    begun = place.begun and not overwrite
+    if not begun:
+        folder.check_place(out, replace=overwrite)
     scores = own_score(score)
     transfer = Transfer(folder.load(encoder_from, scores), freeze) if encoder_from else None
     if freeze and not transfer:
@@ -115,16 +113,17 @@ def train(
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start_from}: its model settings stay as they are; leave out what changes them")
 
-    if place.begun:
+    if begun:
         check_same(settings, read_config(place.config, scores), out)
     console.print(found.counts.say(), highlight=False)
     told = f"from {given}" if given else "chosen from the data"
     console.print(f"settings, {told}; change any with --set:\n{describe(settings)}", highlight=False)
-    chosen = prepare(device, threads)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
-    material = from_files(settings.data, found, place.path, console.print, known, begun=place.begun)
-    if not place.begun:
-        save_config(place.config, settings, reasons)
+    material = from_files(settings.data, found, place.path, console.print, known, begun=begun)
+    if not begun:
+        place.clear()
+        if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores)):
+            save_config(place.config, settings, reasons)
     trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
     folder.save(trained.saved, out, replace=True)
 

@@ -251,7 +251,7 @@ def _transformer(decoder: TransformerDecoder, now: Now, layer: int, head: int) -
     if kind == "cross":
         keys_GSd, values_GSv = state.source_keys[number][0], state.source_values[number][0]
     else:
-        keys_GSd, values_GSv = state.keys[number][0, 0, :, : len(rows)], state.values[number][0, 0, :, : len(rows)]
+        keys_GSd, values_GSv = (cache[number][0, :, : len(rows)] for cache in (state.keys, state.values))
     group = head // (attention.heads // attention.kv_heads)
     pre = around.order == "pre"
     x, inner = here["into"] if pre else (here["query"][0], here["query"][0])

@@ -42,11 +42,10 @@ class RunFolder:
         return self.config.exists()
 
     def clear(self) -> None:
-        """Forgets an earlier run, but not what it has tokenised."""
+        """Forgets an earlier run, but neither its settings nor what it has tokenised."""
         for folder in ("checkpoints", "best"):
             shutil.rmtree(self.path / folder, ignore_errors=True)
-        for file in (self.config, self.log_file):
-            file.unlink(missing_ok=True)
+        self.log_file.unlink(missing_ok=True)
 
     def cut_log(self, update: int) -> None:
         """Forgets what was logged after this update, because it is going to happen again."""

@@ -29,7 +29,7 @@ from regard.models.build import Model, build, num_parameters
 from regard.pipeline import Translator
 from regard.training.learner import Learner
 from regard.training.loop import Update, judged, train
-from regard.training.material import Material
+from regard.training.material import Material, digest
 from regard.training.place import RunFolder
 from regard.training.record import Record, progress
 from regard.training.settings import RunSettings
@@ -299,7 +299,8 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
         )
     rates = rates_of(answers)
     facts = {
-        "data": f"{material.name}:{material.digest}",
+        "data": f"{material.name}:{digest(material.held_out)}",
+        "learnt-from": material.digest,
         "search": f"greedy,max_length={watch.max_length}",
         "steps": settings.train.steps,
         "seed": settings.seed,
