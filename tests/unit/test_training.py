@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from regard.errors import UserError
 from regard.layers.dropout import Dropout
 from regard.models.build import Model, build, num_parameters
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.models.transformer import TransformerSettings
+from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training.learner import Learner
 from regard.training.loop import Update, learning_rate, train
 from regard.training.record import progress
-from regard.training.settings import RunSettings, TrainSettings, override, suggest
+from regard.training.settings import RunSettings, TrainSettings, expectation, override, suggest
 
 
 def test_loss_by_hand_ignores_padding() -> None:
@@ -206,18 +207,30 @@ def test_wrong_settings_are_explained_all_at_once(changes: list[str], words: str
 
 def test_settings_are_chosen_from_the_data() -> None:
     phonemes = [Pair("cat", "K AE T"), Pair("thought", "TH AO T")] * 50
-    sentences = [Pair("where is it", "wo ist der Bahnhof bitte"), Pair("thank you", "vielen herzlichen Dank")] * 50
-    some, other = suggest(phonemes), suggest(sentences)
-    assert (some.settings.data.source_unit, some.settings.data.target_unit) == ("characters", "symbols")
-    assert (other.settings.data.source_unit, other.settings.data.target_unit) == ("characters", "characters")
-    assert some.settings.train.steps == 300
-    assert suggest(sentences * 50).settings.train.steps > 300
-    assert some.reasons == {
-        "data.source_unit": "100 of 100 lines have no space",
-        "data.target_unit": "100 of 100 lines have several symbols, 1.5 characters wide on average",
-        "train.steps": "20 times through 400 target tokens, but 300 at least and 3000 at most",
-    }
-    assert other.reasons["data.source_unit"].startswith("what stands between spaces has 3.4 characters on average")
+    sentences = [
+        Pair("where is the train to it", "wo ist der Bahnhof bitte"),
+        Pair("thank you so very much", "vielen herzlichen Dank"),
+    ]
+    strings, texts, letters = (suggest(some * 50) for some in (phonemes, sentences, [Pair("мир", "mir")]))
+    assert (strings.settings.data.source_unit, strings.settings.data.target_unit) == ("characters", "symbols")
+    assert (letters.settings.data.source_unit, letters.settings.data.target_unit) == ("characters", "characters")
+    assert strings.settings.model.kind == letters.settings.model.kind == "rnn"
+    assert (texts.settings.data.source_unit, texts.settings.data.target_unit) == ("bpe", "bpe")
+    assert texts.settings.data.shared
+    assert texts.settings.model == replace(PRESETS["tiny"], tie="all", dropout=0.3)
+    apart = suggest([Pair("пусть всегда будет солнце", "may there always be sunshine")]).settings
+    assert (apart.data.shared, apart.model.tie) == (False, "output")  # type: ignore[union-attr]
+    assert suggest(sentences, 300_000).settings.model == replace(PRESETS["small"], tie="all", dropout=0.1)
+    assert suggest(phonemes, 50_000).settings.model.dropout == 0.1 < strings.settings.model.dropout
+    few, many = (suggest(phonemes, number).settings.train.steps for number in (100, 50_000))
+    assert few == 600 < many < 8000
+    assert strings.reasons["data.target_unit"] == "3.0 symbols of 1.5 characters in a line, on average"
+    assert strings.reasons["train.steps"] == "20.0 times through 5,000 pairs; 20 are wanted, in 600 to 8,000 updates"
+
+
+def test_few_pairs_come_with_a_word_of_caution() -> None:
+    assert "800 pairs are few" in str(expectation(800))
+    assert expectation(5000) is None
 
 
 # --- progress ----------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def train(
     from regard.training.material import Given, from_files, survey
     from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import RunSettings, describe, override, suggest
+    from regard.training.settings import RunSettings, describe, expectation, override, suggest
     from regard.training.transfer import Transfer
 
     console, chosen = make_console(), prepare(device, threads)
@@ -116,6 +116,8 @@ def train(
     if begun:
         check_same(settings, read_config(place.config, scores), out)
     console.print(found.counts.say(), highlight=False)
+    if advice := expectation(found.counts.pairs):
+        console.print(advice, highlight=False)
     told = f"from {given}" if given else "chosen from the data"
     console.print(f"settings, {told}; change any with --set:\n{describe(settings)}", highlight=False)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)

@@ -18,6 +18,7 @@ from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import TransformerSettings
 
 
@@ -150,39 +151,125 @@ class Suggestion:
     reasons: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Side:
+    """What one side of the data looks like; words and characters: in a line, on average."""
+
+    words: float
+    characters: float
+    alphabet: frozenset[str]
+
+    @property
+    def width(self) -> float:
+        """Of what stands between spaces."""
+        return (self.characters - self.words + 1) / self.words
+
+    @property
+    def is_symbols(self) -> bool:
+        """Phonemes, say: several to a line, and short."""
+        return self.words > 1.5 and self.width <= 3
+
+    @property
+    def is_sentences(self) -> bool:
+        return self.words > 3 and not self.is_symbols
+
+    @property
+    def tokens(self) -> float:
+        """In a line, where a token is what `unit` says."""
+        return 1 + (self.words if self.is_symbols else self.characters)
+
+    @property
+    def unit(self) -> Unit:
+        return "symbols" if self.is_symbols else "characters"
+
+    def __str__(self) -> str:
+        what = "symbols" if self.is_symbols else "words"
+        return f"{self.words:.1f} {what} of {self.width:.1f} characters in a line, on average"
+
+
 def suggest(pairs: Sequence[Pair], num_pairs: int | None = None) -> Suggestion:
-    """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample."""
-    share = len(pairs) / (num_pairs or len(pairs))
-    source_unit, source_reason = _unit([pair.source for pair in pairs])
-    target_unit, target_reason = _unit([pair.target for pair in pairs])
-    tokens = sum(len(pair.target.split() if target_unit == "symbols" else pair.target) + 1 for pair in pairs)
-    tokens = round(tokens / share)
-    train = TrainSettings()
+    """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample.
+
+    Short strings go to a small recurrent model, sentences to a small Transformer with subwords; the less there is to learn
+    from, the more dropout. Experiments: docs/LOG.md.
+    """
+    number = num_pairs or len(pairs)
+    source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
+    return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
+
+
+def _side(texts: Sequence[str]) -> Side:
+    words = sum(max(1, len(text.split())) for text in texts) / len(texts)
+    return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
+
+
+def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
+    dropout = 0.3 if number < 30_000 else 0.1
+    train = TrainSettings(learning_rate=4e-3, ema=0.999)
+    epoch = number * target.tokens / train.batch_tokens
+    steps = _rounded(min(8000, max(600, 20 * epoch)))
+    train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
     settings = RunSettings(
-        data=DataSettings(source_unit=source_unit, target_unit=target_unit),
-        train=replace(train, steps=min(3000, max(300, 20 * tokens // train.batch_tokens))),
+        data=DataSettings(source_unit=source.unit, target_unit=target.unit),
+        model=RnnSettings(width=192, embedding=64, encoder_layers=2, dropout=dropout),
+        train=train,
     )
-    reasons = {
-        "data.source_unit": source_reason,
-        "data.target_unit": target_reason,
-        "train.steps": f"20 times through {tokens:,} target tokens, but 300 at least and 3000 at most",
-    }
-    return Suggestion(settings, reasons)
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": str(source),
+            "data.target_unit": str(target),
+            "model.kind": "short strings are learnt best, and quickest, by a recurrent model with attention",
+            "model.dropout": f"{number:,} pairs" + (", which are few" if number < 30_000 else ""),
+            "train.steps": f"{steps / epoch:.1f} times through {number:,} pairs; 20 are wanted, in 600 to 8,000 updates",
+        },
+    )
 
 
-def _unit(texts: Sequence[str]) -> tuple[Unit, str]:
-    """Symbols, if most lines have several and they are as short as phonemes are; else characters."""
-    words = [word for text in texts for word in text.split()]
-    several = sum(" " in text for text in texts)
-    width = sum(map(len, words)) / max(1, len(words))
-    if several > len(texts) / 2 and width <= 3:
-        return "symbols", f"{several:,} of {len(texts):,} lines have several symbols, {width:.1f} characters wide on average"
-    if several > len(texts) / 2:
-        return (
-            "characters",
-            f"what stands between spaces has {width:.1f} characters on average, more than symbols (up to 3) have",
-        )
-    return "characters", f"{len(texts) - several:,} of {len(texts):,} lines have no space"
+def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
+    common = len(source.alphabet & target.alphabet) / len(source.alphabet | target.alphabet)
+    shared = common > 0.5
+    vocabulary = min(8000, max(1000, 500 * round(number / 1800)))
+    large = number > 200_000
+    preset = TRANSFORMERS["small" if large else "tiny"]
+    model = replace(preset, tie="all" if shared else "output", dropout=0.1 if large else 0.3)
+    train = TrainSettings(batch_tokens=2048, learning_rate=3e-3, label_smoothing=0.1, ema=0.999)
+    epoch = number * target.words * 1.4 / train.batch_tokens
+    steps = _rounded(min(20_000, max(1000, 40 * epoch)))
+    settings = RunSettings(
+        data=DataSettings(source_unit="bpe", target_unit="bpe", shared=shared, vocabulary=vocabulary),
+        model=model,
+        train=replace(train, steps=steps, validate_every=_rounded(steps / 10)),
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": str(source),
+            "data.target_unit": str(target),
+            "data.shared": f"{common:.0%} of all characters occur on both sides",
+            "data.vocabulary": f"{number:,} pairs; few pairs cannot teach many subwords",
+            "model.kind": f"sentences; {number:,} pairs"
+            + (" are enough for the preset small" if large else ": the preset tiny"),
+            "model.dropout": f"{number:,} pairs" + ("" if large else ", which are few"),
+            "train.steps": f"{steps / epoch:.1f} times through {number:,} pairs; 40 are wanted, in 1,000 to 20,000 updates",
+        },
+    )
+
+
+def _rounded(number: float) -> int:
+    """To two digits, which are easier to read and to remember."""
+    size: int = 10 ** max(0, len(str(round(number))) - 2)
+    return max(1, round(number / size)) * size
+
+
+def expectation(number: int) -> str | None:
+    """What to expect of few pairs."""
+    if number >= 5000:
+        return None
+    return (
+        f"{number:,} pairs are few: expect a model that gets the frequent patterns right and guesses the others. More pairs "
+        "help most, then --encoder-from or --start-from with a model of a related task"
+    )
 
 
 # --- mistakes ----------------------------------------------------------------------------------------------------------------
