@@ -21,8 +21,11 @@ check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 
 bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
 	$(BIN)/python benchmarks/attention.py
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/recurrent.py
 	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/inspection.py
 
 mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
