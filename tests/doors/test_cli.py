@@ -336,6 +336,23 @@ def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_co
     assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
 
 
+def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) -> None:
+    (workplace / "others.tsv").write_text("".join(f"{word}\tK AE T\n" for word in ("cat", "kat", "catt", "qat!")))
+    how = ["--start-from", model, "--threads", "1", "--set", "train.steps=40", "--out", "learnt-on"]
+    done = regard_command("train", "others.tsv", *how, cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ symbols that the model it starts from never met: !", done.stdout)
+    before, after = regard.load(model), regard.load(workplace / "learnt-on")
+    assert after.target.to_json() == before.target.to_json()
+    (old,), (new,) = before.score(["catt"], ["K AE T"]), after.score(["catt"], ["K AE T"])
+    assert new.log_prob > old.log_prob
+
+    both = regard_command("train", "others.tsv", *how, "--encoder-from", model, cwd=workplace)
+    assert "say one of them" in both.stderr
+    other = regard_command("train", "others.tsv", *how[:-1], "other", "--set", "model.width=32", cwd=workplace)
+    assert "its model settings stay as they are" in other.stderr
+
+
 def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
     done = regard_command("doctor")
     assert done.returncode == 0

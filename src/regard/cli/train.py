@@ -1,5 +1,6 @@
 """regard train pairs.tsv --out model"""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,14 @@ from regard.cli.options import Device, Score, Set, Threads, make_console, own_sc
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from regard.checkpoint.folder import Saved
+    from regard.layers.scores import ScoreMaker
+    from regard.training.material import Survey
+    from regard.training.run import Trained
     from regard.training.settings import RunSettings
+    from regard.training.transfer import Transfer
 
 READING = ("data.files", "data.held_out_files", "data.source_columns", "data.target_column", "data.max_length")
 """What must be known before the data is read."""
@@ -66,11 +74,10 @@ def train(
 
     from regard.checkpoint import folder
     from regard.training.config import read_config, save_config
-    from regard.training.material import Given, from_files, survey
+    from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import RunSettings, describe, expectation, override, suggest
-    from regard.training.transfer import Transfer
+    from regard.training.settings import describe, expectation
 
     console, chosen = make_console(), prepare(device, threads)
     place = RunFolder.beside(out)
@@ -78,13 +85,7 @@ def train(
     if not begun:
         folder.check_place(out, replace=overwrite)
     scores = own_score(score)
-    transfer = Transfer(folder.load(encoder_from, scores), freeze) if encoder_from else None
-    if freeze and not transfer:
-        raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
-    parent = folder.load(start_from, scores) if start_from else None
-    if parent and transfer:
-        raise UserError("--start-from takes a whole model and --encoder-from only an encoder; say one of them")
-
+    transfer, parent = origins(encoder_from, freeze, start_from, scores)
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
@@ -92,29 +93,14 @@ def train(
         "target_column": to,
     }
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-
-    def with_options(settings: "RunSettings") -> "RunSettings":
-        return replace(settings, data=replace(settings.data, **{name: value for name, value in options.items() if value}))
-
-    if given:
-        settings, reasons = override(with_options(read_config(given, scores)), changes, scores), {}
-        if not settings.data.files:
-            raise UserError(f"{given}: data.files: got none, expected what to learn from, such as files: [pairs.tsv]")
-        found = survey(settings.data)
-    else:
-        early = [change for change in changes if change.partition("=")[0].strip() in READING]
-        data = override(with_options(RunSettings()), early).data
-        found = survey(data)
-        suggestion = suggest(found.sample, found.counts.pairs)
-        start, reasons = with_options(suggestion.settings), dict(suggestion.reasons)
-        origin = transfer.saved if transfer else parent
-        settings = override(replace(start, model=origin.settings) if origin else start, changes, scores)
-    reasons |= {change.partition("=")[0].strip(): "given with --set" for change in changes}
+    settings, reasons, found = settle(
+        given, options, changes, scores, transfer.saved if transfer else parent, whole=parent is not None
+    )
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start_from}: its model settings stay as they are; leave out what changes them")
-
     if begun:
         check_same(settings, read_config(place.config, scores), out)
+
     console.print(found.counts.say(), highlight=False)
     if advice := expectation(found.counts.pairs):
         console.print(advice, highlight=False)
@@ -128,17 +114,71 @@ def train(
             save_config(place.config, settings, reasons)
     trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
     folder.save(trained.saved, out, replace=True)
+    tell(trained, out, console)
 
+
+def origins(
+    encoder_from: Path | None, freeze: bool, start_from: Path | None, scores: "Mapping[str, ScoreMaker]"
+) -> "tuple[Transfer | None, Saved | None]":
+    """(a model whose encoder is taken over, a model that learns on)."""
+    from regard.checkpoint import folder
+    from regard.training.transfer import Transfer
+
+    if freeze and not encoder_from:
+        raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
+    if encoder_from and start_from:
+        raise UserError("--start-from takes a whole model and --encoder-from only an encoder; say one of them")
+    transfer = Transfer(folder.load(encoder_from, scores), freeze) if encoder_from else None
+    return transfer, folder.load(start_from, scores) if start_from else None
+
+
+def settle(
+    given: Path | None,
+    options: Mapping[str, Any],
+    changes: list[str],
+    scores: "Mapping[str, ScoreMaker]",
+    origin: "Saved | None",
+    *,
+    whole: bool,
+) -> "tuple[RunSettings, dict[str, str], Survey]":
+    """All settings of the run, the reasons for them, and what was found in the data, which had to be read for that.
+
+    origin: a model that this one starts from, whole or with its encoder only.
+    """
+    from regard.training.config import read_config
+    from regard.training.material import survey
+    from regard.training.settings import RunSettings, override, suggest
+
+    def with_options(settings: RunSettings) -> RunSettings:
+        return replace(settings, data=replace(settings.data, **{name: value for name, value in options.items() if value}))
+
+    told = {change.partition("=")[0].strip(): "given with --set" for change in changes}
+    if given:
+        settings = override(with_options(read_config(given, scores)), changes, scores)
+        if not settings.data.files:
+            raise UserError(f"{given}: data.files: got none, expected what to learn from, such as files: [pairs.tsv]")
+        return settings, told, survey(settings.data)
+    early = [change for change in changes if change.partition("=")[0].strip() in READING]
+    found = survey(override(with_options(RunSettings()), early).data)
+    suggestion = suggest(found.sample, found.counts.pairs)
+    start = with_options(suggestion.settings)
+    if origin:  # its model, and tokens as it knows them
+        before = origin.training.get("settings", {}).get("data", {})
+        same = ("source_unit", "target_unit", "shared", "vocabulary") if whole else ("source_unit",)
+        tokens = {name: before[name] for name in same if name in before}
+        start = replace(start, model=origin.settings, data=replace(start.data, **tokens))
+    return override(start, changes, scores), {**suggestion.reasons, **told}, found
+
+
+def tell(trained: "Trained", out: Path, console: "Console") -> None:
+    """How good it is, where it is wrong, and what to type next."""
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}", highlight=False)
     worst = sorted((one for one in trained.answers if not one.right), key=lambda one: one.result.log_prob)
-    for title, some in (
-        ("some of them:", trained.answers),
-        ("of those that are wrong, what the model was least sure of:", worst),
-    ):
+    for title, some in (("some of them", trained.answers), ("wrong, and what the model was least sure of", worst)):
         if some:
-            console.print(f"\n{title}")
-            for answered in some[:5]:
-                console.print(f"  {answered}", highlight=False, markup=False)
+            console.print(f"\n{title}:")
+        for answered in some[:5]:
+            console.print(f"  {answered}", highlight=False, markup=False)
     console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt", highlight=False)
 
 
