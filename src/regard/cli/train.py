@@ -105,7 +105,8 @@ def train(
     if advice := expectation(found.counts.pairs):
         console.print(advice, highlight=False)
     told = f"from {given}" if given else "chosen from the data"
-    console.print(f"settings, {told}; change any with --set:\n{describe(settings)}", highlight=False)
+    console.print(f"settings {told}; all of them: {place.config}; change any with --set", highlight=False)
+    console.print(describe(settings, reasons), highlight=False, markup=False)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
     material = from_files(settings.data, found, place.path, console.print, known, begun=begun)
     if not begun:

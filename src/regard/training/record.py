@@ -52,7 +52,8 @@ def progress(console: Console, steps: int, done: int = 0) -> Iterator[Record]:
         def line(update: Update) -> None:
             text, left = pace.add(update)
             if (update.number + 1) % math.ceil(steps / LINES) == 0 or update.number + 1 == steps:
-                console.print(f"update {update.number + 1}/{steps}  {text}  {left:.0f} s left", highlight=False)
+                when = "" if math.isnan(left) else f"  {left:.0f} s left"
+                console.print(f"update {update.number + 1}/{steps}  {text}{when}", highlight=False)
 
         yield line
         return

@@ -365,13 +365,15 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
     return changed
 
 
-def describe(settings: RunSettings) -> str:
-    """All settings, in the form that --set takes, a line for each group."""
-    groups: dict[str, list[str]] = {}
-    for key, value in leaves(asdict(settings)):
-        text = ",".join(value) if isinstance(value, tuple) else value
-        groups.setdefault(key.partition(".")[0], []).append(f"{key}={text}")
-    return "\n".join("  " + " ".join(group) for group in groups.values())
+def describe(settings: RunSettings, reasons: Mapping[str, str]) -> str:
+    """What was chosen and why, in the form that --set takes, a line for each."""
+    chosen = {
+        key: f"{key}={','.join(value) if isinstance(value, tuple) else value}"
+        for key, value in leaves(asdict(settings))
+        if key in reasons
+    }
+    width = max(map(len, chosen.values()), default=0)
+    return "\n".join(f"  {text:<{width}}  {reasons[key]}" for key, text in chosen.items())
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
