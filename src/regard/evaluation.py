@@ -131,6 +131,13 @@ def can_use_sacrebleu() -> bool:
 NEEDS_SACREBLEU = 'BLEU and chrF need sacrebleu; type: pip install "regard[metrics]"'
 
 
+def bleu(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """sacrebleu's, from 0 to 100."""
+    if not can_use_sacrebleu():
+        raise UserError(NEEDS_SACREBLEU)
+    return _with_sacrebleu(outputs, references, None, intervals=False)[0].value
+
+
 def measures(
     outputs: Sequence[str],
     references: Sequence[Sequence[str]],

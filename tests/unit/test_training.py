@@ -1,4 +1,7 @@
+import io
 import math
+import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +25,10 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training.learner import Learner
 from regard.training.loop import Update, learning_rate, train
+from regard.training.material import in_memory
 from regard.training.record import progress
-from regard.training.settings import RunSettings, TrainSettings, expectation, override, suggest
+from regard.training.run import Trained, run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings, expectation, override, suggest
 
 
 def test_loss_by_hand_ignores_padding() -> None:
@@ -405,3 +410,42 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, t
     one, other = second.checkpoint(), whole.checkpoint()
     assert one.training.keys() == other.training.keys()
     assert all(torch.equal(one.training[key], other.training[key]) for key in one.training)
+
+
+# --- a whole run, in memory ------------------------------------------------------------------------------------------------
+
+
+def small_run(**train: Any) -> tuple[str, Trained]:
+    """(what the console says, what came of it)."""
+    chance = random.Random(1)
+    words = dict.fromkeys("".join(chance.choices("abcd", k=chance.randint(2, 5))) for _ in range(200))
+    pairs = [Pair(word, " ".join(word.upper())) for word in words]
+    settings = RunSettings(
+        data=DataSettings(target_unit="symbols"),
+        model=RnnSettings(width=16, embedding=8, score_width=8, dropout=0.0),
+        train=TrainSettings(batch_tokens=256, **{"learning_rate": 2e-2, **train}),
+    )
+    console = Console(file=io.StringIO(), width=200)
+    trained = run(in_memory("words", pairs[20:], pairs[:20], settings.data), settings, console, torch.device("cpu"))
+    return console.file.getvalue(), trained  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("metric", ["loss", "symbol_error_rate", "word_error_rate", "bleu"])
+def test_the_best_validation_is_what_is_kept(metric: Any) -> None:
+    said, trained = small_run(steps=60, validate_every=20, metric=metric)
+    found = [float(value) for value in re.findall(rf"held out, after update \d+: .*?{metric} ([\d.]+)", said)]
+    assert len(found) == 3
+    assert said.count(" -> ") == 15, "five examples each time"
+    best = max(found) if metric == "bleu" else min(found)
+    again = {"symbol_error_rate": trained.rates.symbol, "word_error_rate": trained.rates.word}
+    if metric in again:
+        assert again[metric] == pytest.approx(best, abs=1e-4)
+    assert trained.rates.symbol < 0.7
+
+
+def test_weights_of_an_earlier_validation_come_back() -> None:
+    """A learning rate that ruins the model at the end."""
+    said, trained = small_run(steps=80, validate_every=20, metric="symbol_error_rate", warmup=1.0, learning_rate=1.0, clip=1e9)
+    found = [float(value) for value in re.findall(r"after update \d+: .*?symbol_error_rate ([\d.]+)", said)]
+    assert found[-1] > min(found)
+    assert trained.rates.symbol == pytest.approx(min(found), abs=1e-4)

@@ -23,7 +23,7 @@ from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
-from regard.evaluation import ErrorRates, error_rates, signature
+from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
 from regard.pipeline import Translator
@@ -84,6 +84,8 @@ def run(
     scores: score functions of the user's own. transfer: a model whose encoder starts this one. start_from: one that is this one
     before it learns on.
     """
+    if settings.train.metric == "bleu" and not can_use_sacrebleu():
+        raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
     source, target = material.codecs.source, material.codecs.target
     torch.manual_seed(settings.seed)
     model = build(settings.model, len(source), len(target), scores).to(device)
@@ -159,6 +161,8 @@ class Watch:
         facts = {"loss": loss}
         if train.metric != "loss":
             facts |= {"symbol_error_rate": rates.symbol, "word_error_rate": rates.word}
+        if train.metric == "bleu":
+            facts["bleu"] = bleu([one.result.text for one in answers], [one.references for one in answers])
         self.console.print(
             f"held out, {which or f'after update {update}'}: "
             + ", ".join(f"{name} {value:.4f}" for name, value in facts.items()),
@@ -168,7 +172,7 @@ class Watch:
             self.console.print(f"  {answered}", highlight=False, markup=False)
         if self.place:
             self.place.log({"update": update, "weights": which or "current", "validation": facts})
-        return facts[train.metric]
+        return -facts["bleu"] if train.metric == "bleu" else facts[train.metric]
 
     def keep(self) -> None:
         if self.place:
