@@ -79,7 +79,7 @@ JOBS: dict[str, Job] = {
     "recall, hard attention": Job(
         "recall",
         replace(LUONG, width=64, score="cosine", bridge="none", choice="one"),
-        TrainSettings(steps=1000, batch_tokens=2048, learning_rate=1e-2, entropy_bonus=0.02),
+        TrainSettings(steps=3000, batch_tokens=2048, learning_rate=1e-2, entropy_bonus=0.02),
         lengths=(1, 16),
     ),
 }
