@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,11 +38,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> Callable[[str], Path]:
+    """Kind of model -> the folder that a run leaves behind that nobody disturbed."""
+
+    @cache
+    def train(name: str) -> Path:
+        finish(begin(arguments(name, f"{name}-unbroken"), place))
+        return place / f"{name}-unbroken"
+
+    return train
+
+
 @pytest.fixture(scope="module", params=list(MODELS))
-def unbroken(request: pytest.FixtureRequest, place: Path) -> tuple[str, Path]:
-    """(kind of model, the folder that a run leaves behind that nobody disturbed)."""
-    finish(begin(arguments(request.param, f"{request.param}-unbroken"), place))
-    return request.param, place / f"{request.param}-unbroken"
+def unbroken(request: pytest.FixtureRequest, undisturbed: Callable[[str], Path]) -> tuple[str, Path]:
+    return request.param, undisturbed(request.param)
 
 
 def test_a_run_that_is_killed_ends_with_the_same_weights(unbroken: tuple[str, Path], place: Path) -> None:
@@ -85,12 +97,9 @@ def test_an_interrupted_run_is_saved_and_goes_on(unbroken: tuple[str, Path], pla
 
 
 def test_what_can_go_wrong_with_a_run_is_said_and_loses_nothing(
-    unbroken: tuple[str, Path], place: Path, regard_command: Run
+    undisturbed: Callable[[str], Path], place: Path, regard_command: Run
 ) -> None:
-    name, expected = unbroken
-    if name != "rnn":
-        pytest.skip("once is enough: it is the same for every model")
-    command = arguments(name, "troubled")
+    expected, command = undisturbed("rnn"), arguments("rnn", "troubled")
     checkpoints = place / "troubled.run" / "checkpoints"
     interrupted(command, place, place / "troubled.run" / "log.jsonl").communicate()
     kept = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
