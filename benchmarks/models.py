@@ -65,8 +65,7 @@ def ours() -> tuple[Model, Loss]:
 
     def loss(batch: Batch) -> Tensor:
         decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-        parts = decoded.states_BTD, decoded.weight_VD, decoded.bias_V
-        return projected_loss(*parts, batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
+        return projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
 
     return model, loss
 

@@ -316,7 +316,12 @@ class Decoded:
 
     @cached_property
     def logits_BTV(self) -> Tensor:
-        return F.linear(self.states_BTD, self.weight_VD, self.bias_V)
+        return F.linear(*self.projection)
+
+    @property
+    def projection(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(states, weight, bias), as F.linear and core.losses.projected_loss take them."""
+        return self.states_BTD, self.weight_VD, self.bias_V
 
 
 class Seq2Seq(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -54,6 +54,11 @@ def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple
     return min((Levenshtein.distance(output, reference), len(reference)) for reference in references)
 
 
+def fingerprint(lines: Iterable[str]) -> str:
+    """Six letters that change when the data does, for a signature."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
+
+
 def signature(facts: Mapping[str, object]) -> str:
     """One line that says what reproduces a number: `data:… | search:greedy | seed:7 | regard:0.1.0 | torch:…`."""
     versions = {"regard": version("regard"), "torch": version("torch"), "python": platform.python_version()}
@@ -76,8 +81,7 @@ class TestSet:
 
     @property
     def fingerprint(self) -> str:
-        lines = ("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
+        return fingerprint("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
 
 
 def read_test_set(path: Path) -> TestSet:

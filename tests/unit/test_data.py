@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batch import Batches, Example, Order, collate, derived_seed, encode_pairs, lengths, source_batch
-from regard.data.corpus import Columns, Counts, Pair, hold_out, is_held_out, join_columns, place_of, read_pairs
+from regard.data.corpus import Columns, Counts, Pair, is_held_out, join_columns, place_of, read_pairs
 from regard.data.dictionary import pronunciations, split_of
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
@@ -309,6 +309,18 @@ def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[s
 
 
 # --- what is held out --------------------------------------------------------------------------------------------------------
+
+
+def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
+    """(training, held out), as a run tells them on a stream that it reads twice."""
+    counts = Counts()
+    for pair in pairs:
+        counts.add(pair)
+    border = counts.border(share)
+    sides: tuple[list[Pair], list[Pair]] = ([], [])
+    for pair in pairs:
+        sides[is_held_out(pair.source, border)].append(pair)
+    return sides
 
 
 def test_the_split_is_a_share_of_the_sources() -> None:

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Score, Threads, own_score, prepare
+from regard.cli.options import Device, Model, Score, Threads, open_model
 from regard.errors import UserError
 
 
 def align(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Model,
     pairs: Annotated[Path, typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz.")],
     gold: Annotated[
         Path | None, typer.Option(help="Alignments by people, a line for each pair, such as 0-0 1p2.", show_default=False)
@@ -28,7 +28,6 @@ def align(
     """
     import sys
 
-    import regard
     from regard.data.corpus import read_pairs
     from regard.inspection import align
 
@@ -36,8 +35,7 @@ def align(
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     corpus = read_pairs(pairs)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
-    prepare(device, threads)
-    translator = regard.load(model, device=device, scores=own_score(score))
+    translator = open_model(model, score, device, threads)
     seen = align.look_at_pairs(translator, texts)
     place = align.kept_place(model)
     if gold:
@@ -48,7 +46,7 @@ def align(
         place, error = align.best_place(seen, [sure for sure, _ in people], [possible for _, possible in people])
         align.keep_place(model, place, error_rate=error, by="gold")
     elif backward:
-        other = regard.load(backward, device=device, scores=own_score(score))
+        other = open_model(backward, score, device, threads)
         turned = align.look_at_pairs(other, [(target, source) for source, target in texts])
         place, there, error = align.best_agreement(seen, turned)
         align.keep_place(model, place, error_rate=error, by="agreement")

@@ -1,11 +1,10 @@
 """regard explain model "a text" --token 2"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Score, Threads, make_console, own_score, prepare
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
 
 if TYPE_CHECKING:
     from regard.inspection.explain import Explanation, Line
@@ -15,7 +14,7 @@ SHOWN = 6
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Model,
     text: Annotated[str, typer.Argument(help="What to translate.")],
     token: Annotated[int, typer.Option(help="Which token of the output, from 0; -1 is the last, <eos>.")] = 0,
     layer: Annotated[int, typer.Option(help="Transformers: which layer; -1 is the last.")] = -1,
@@ -28,11 +27,9 @@ def explain(
     """Show how one output token came about, number by number: query, keys, scores, mask, softmax, context, logits, word."""
     import json
 
-    import regard
     from regard.inspection.explain import explain as explained
 
-    prepare(device, threads)
-    found = explained(regard.load(model, device=device, scores=own_score(score)), text, token, layer=layer, head=head)
+    found = explained(open_model(model, score, device, threads), text, token, layer=layer, head=head)
     if as_json:
         print(json.dumps(found.as_dict(), ensure_ascii=False))
         return

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Score, Threads, make_console, own_score, prepare
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
 
 PAGE, ARRAYS = ".html", ".npz"
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Model,
     text: Annotated[str, typer.Argument(help="What to translate.")],
     out: Annotated[
         Path | None,
@@ -40,8 +40,7 @@ def inspect(
         if out.suffix not in ENDINGS:
             raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
         check_drawing(out)
-    prepare(device, threads)
-    translator = regard.load(model, device=device, scores=own_score(score))
+    translator = open_model(model, score, device, threads)
     result = translator(text)
     console = make_console()
     console.print(f"{text} -> {result.text}\n")

@@ -101,12 +101,12 @@ def train(
     if begun:
         check_same(settings, read_config(place.config, scores), out)
 
-    console.print(found.counts.say(), highlight=False)
+    console.print(found.counts.say())
     if advice := expectation(found.counts.pairs):
-        console.print(advice, highlight=False)
+        console.print(advice)
     told = f"from {given}" if given else "chosen from the data"
-    console.print(f"settings {told}; all of them: {place.config}; change any with --set", highlight=False)
-    console.print(describe(settings, reasons), highlight=False, markup=False)
+    console.print(f"settings {told}; all of them: {place.config}; change any with --set")
+    console.print(describe(settings, reasons))
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
     material = from_files(settings.data, found, place.path, console.print, known, begun=begun)
     if not begun:
@@ -173,14 +173,14 @@ def settle(
 
 def tell(trained: "Trained", out: Path, console: "Console") -> None:
     """How good it is, where it is wrong, and what to type next."""
-    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}", highlight=False)
+    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
     worst = sorted((one for one in trained.answers if not one.right), key=lambda one: one.result.log_prob)
     for title, some in (("some of them", trained.answers), ("wrong, and what the model was least sure of", worst)):
         if some:
             console.print(f"\n{title}:")
         for answered in some[:5]:
-            console.print(f"  {answered}", highlight=False, markup=False)
-    console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt", highlight=False)
+            console.print(f"  {answered}")
+    console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt")
 
 
 def check_same(settings: "RunSettings", before: "RunSettings", out: Path) -> None:

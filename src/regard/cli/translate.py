@@ -94,6 +94,7 @@ def moses(number: int, result: "Result") -> str:
 
 
 def pharaoh(result: "Result") -> str:
+    """In the order of the target, which is that of the output."""
     return " ".join(f"{source}-{target}" for source, target in result.alignment())
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "Counts",
     "Pair",
     "decode_lines",
-    "hold_out",
     "is_held_out",
     "join_columns",
     "place_of",
@@ -110,7 +109,9 @@ class Counts:
 
         For at most n pairs, ask for the share min(share, n / counts.pairs).
         """
-        return _border(share, self.lowest, self.highest)
+        if self.lowest >= self.highest:
+            raise UserError("found fewer than 2 distinct sources, expected at least 2: one to learn from and one to hold out")
+        return min(max(share, math.nextafter(self.lowest, 1)), self.highest)
 
     def say(self) -> str:
         """For the console, in plain sentences; what did not happen is not mentioned."""
@@ -243,22 +244,3 @@ def is_held_out(source: str, border: float) -> bool:
     """Depends on this source alone: it can be told on a stream, and stays when pairs are added. Get `border` from
     `Counts.border`: it is the share that is wanted, unless there are so few sources that a side would be empty."""
     return place_of(source) < border
-
-
-def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
-    """(training, held out). All pairs of one source stay on one side; there is at least one source on each.
-
-    About `share` of the sources, not exactly: each is judged alone, by `is_held_out`.
-    """
-    places = array("d", (place_of(pair.source) for pair in pairs))
-    border = _border(share, min(places, default=1.0), max(places, default=0.0))
-    sides: tuple[list[Pair], list[Pair]] = ([], [])
-    for pair, place in zip(pairs, places, strict=True):
-        sides[place < border].append(pair)
-    return sides
-
-
-def _border(share: float, lowest: float, highest: float) -> float:
-    if lowest >= highest:
-        raise UserError("found fewer than 2 distinct sources, expected at least 2: one to learn from and one to hold out")
-    return min(max(share, math.nextafter(lowest, 1)), highest)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.checkpoint.files import replace_file
 from regard.errors import UserError
 from regard.inspection.seeing import LONGEST, Inspection, see
 from regard.pipeline import Translator
@@ -144,12 +143,7 @@ def keep_place(folder: Path, place: Place, **facts: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_bytes())
     config["alignment"] = {**asdict(place), **facts}
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        fresh.write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    replace_file(path, json.dumps(config, indent=2, ensure_ascii=False).encode())
 
 
 def kept_place(folder: Path) -> Place:

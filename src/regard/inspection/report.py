@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.checkpoint.files import replace_file
 from regard.core.summary import block_size
 from regard.inspection.seeing import Gates, Inspection, Layer
 
@@ -30,7 +31,7 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "") -> Path:
     """A single .html file: no network, no build step. `model` is a line that says what was looked at."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(seen, model=model), encoding="utf-8")
+    replace_file(path, page(seen, model=model).encode())
     return path
 
 
@@ -159,9 +160,11 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, numbers in arrays.items():
             archive.writestr(f"{name}.npy", npy(numbers))
+    replace_file(path, content.getvalue())
     return path
 
 

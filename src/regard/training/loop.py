@@ -116,14 +116,8 @@ def judged(counts: Counts, badness: float) -> Counts:
 def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
     """Summed over the target tokens, with what hard attention learns from; and the baseline for the next batch."""
     decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-    total = projected_loss(
-        decoded.states_BTD,
-        decoded.weight_VD,
-        decoded.bias_V,
-        batch.target_out_BT,
-        pad=PAD,
-        smoothing=settings.label_smoothing,
-    )
+    smoothing = settings.label_smoothing
+    total = projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD, smoothing=smoothing)
     if decoded.choice_log_prob_BT is None:
         return total, baseline
     choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)

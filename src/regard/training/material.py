@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections import Counter
@@ -17,9 +16,11 @@ from torch import Tensor
 from regard.checkpoint.files import replace_file
 from regard.data.batch import Batches, Example, Order, encode_pairs, lengths
 from regard.data.corpus import Columns, Counts, Pair, is_held_out, read_pairs, stream_pairs
-from regard.data.store import Store, fingerprint, write_store
+from regard.data.store import Store, write_store
+from regard.data.store import fingerprint as fingerprint_files
 from regard.data.tokenizers.codec import Codec, learn_shared
 from regard.errors import UserError
+from regard.evaluation import fingerprint
 from regard.training.settings import DataSettings, TrainSettings
 
 SAMPLE = 20_000
@@ -80,7 +81,8 @@ def in_memory(
     codecs = learn_codecs(lambda: iter(learning), data, given)
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(learning), codecs, given, unknown))
-    return Material(name, digest(learning), examples, lengths(examples), held_out, codecs, unknown)
+    letters = fingerprint("\t".join(pair) for pair in learning)
+    return Material(name, letters, examples, lengths(examples), held_out, codecs, unknown)
 
 
 def learn_codecs(pairs: Callable[[], Iterator[Pair]], data: DataSettings, given: Given) -> Codecs:
@@ -152,7 +154,7 @@ def from_files(
 
     how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0)))  # another place is not other data
     codecs = [codec.to_json() for codec in given if codec]
-    known = fingerprint(*_paths(data.files), *_paths(data.held_out_files), how, *codecs)
+    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs)
     before = _material_in(folder / STORE)
     if begun and before not in (None, known):
         raise UserError(
@@ -197,8 +199,3 @@ def _paths(files: Iterable[str]) -> list[Path]:
 
 def _columns(data: DataSettings, files: Sequence[str]) -> Columns:
     return Columns() if len(files) > 1 else Columns(data.source_columns, data.target_column)
-
-
-def digest(pairs: Iterable[Pair]) -> str:
-    """Six letters that change when the pairs do."""
-    return hashlib.sha256("\n".join("\t".join(pair) for pair in pairs).encode()).hexdigest()[:6]

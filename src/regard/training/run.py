@@ -23,13 +23,13 @@ from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
-from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, signature
+from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
 from regard.pipeline import Translator
 from regard.training.learner import Learner
 from regard.training.loop import Update, judged, train
-from regard.training.material import Material, digest
+from regard.training.material import Material
 from regard.training.place import RunFolder
 from regard.training.record import Record, progress
 from regard.training.settings import RunSettings
@@ -165,21 +165,19 @@ class Watch:
             facts["bleu"] = bleu([one.result.text for one in answers], [one.references for one in answers])
         self.console.print(
             f"held out, {which or f'after update {update}'}: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in facts.items()),
-            highlight=False,
+            + ", ".join(f"{name} {value:.4f}" for name, value in facts.items())
         )
         for answered in answers[:NUM_SHOWN]:
-            self.console.print(f"  {answered}", highlight=False, markup=False)
+            self.console.print(f"  {answered}")
         if self.place:
             self.place.log({"update": update, "weights": which or "current", "validation": facts})
         return -facts["bleu"] if train.metric == "bleu" else facts[train.metric]
 
     def keep(self) -> None:
-        if self.place:
-            with self.learner.at_its_best() as model:
+        with self.learner.at_its_best() as model:
+            if self.place:
                 self.best.write(Checkpoint(self.learner.counts.update, {}, model.state_dict(), {}))
-        else:
-            with self.learner.at_its_best() as model:
+            else:
                 self.best_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     def checkpoint(self) -> None:
@@ -282,8 +280,7 @@ def held_out_loss(model: Model, material: Material, settings: RunSettings, devic
         for part in order.update(number):
             batch = collate([examples[index] for index in part]).to(device)
             decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-            parts = decoded.states_BTD, decoded.weight_VD, decoded.bias_V
-            total += projected_loss(*parts, batch.target_out_BT, pad=PAD).item()
+            total += projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD).item()
             num_targets += batch.num_targets
     return total / num_targets
 
@@ -302,8 +299,9 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
             f"symbols of held-out sources that do not occur in those that were learnt from: {' '.join(sorted(unknown))}"
         )
     rates = rates_of(answers)
+    held_out = fingerprint("\t".join(pair) for pair in material.held_out)
     facts = {
-        "data": f"{material.name}:{digest(material.held_out)}",
+        "data": f"{material.name}:{held_out}",
         "learnt-from": material.digest,
         "search": f"greedy,max_length={watch.max_length}",
         "steps": settings.train.steps,
