@@ -24,6 +24,7 @@ from regard.contracts import (
     Tap,
 )
 from regard.data.batch import source_batch
+from regard.data.corpus import join_columns
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
@@ -152,7 +153,7 @@ class Translator:
         """How probable the model finds each given output. Symbols that have no token count as <unk>, and are reported."""
         if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
             raise ValueError("score takes two lists of texts of the same length, sources and outputs")
-        read = [[] if self.continues else self.source.encode(text) for text in sources]
+        read = [[] if self.continues else self.source.encode(self._joined_columns(text)) for text in sources]
         outputs = [self.target.encode(text) for text in targets]
         room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
         for number, (ids, output) in enumerate(zip(read, outputs, strict=True), start=1):
@@ -179,6 +180,7 @@ class Translator:
 
     def _plan(self, text: str, number: int) -> list[Unit] | Refused:
         """What to translate in which pieces; nothing for an empty text."""
+        text = self._joined_columns(text)
         codec = self.target if self.continues else self.source
         room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
         ids = codec.encode(text)
@@ -199,6 +201,10 @@ class Translator:
             if ids:
                 units.append(Unit(number + (part << 40), sentence, ids))
         return units
+
+    def _joined_columns(self, text: str) -> str:
+        """A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST"."""
+        return join_columns(text.split("\t")) if self.source.has_features and "\t" in text else text
 
     def _options(self, options: dict[str, Any]) -> SearchOptions:
         known = list(SearchOptions.__dataclass_fields__)

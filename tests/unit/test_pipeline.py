@@ -15,15 +15,16 @@ import regard
 from regard import evaluation, pipeline
 from regard.contracts import AttentionMap, SearchOptions
 from regard.data.batch import source_batch
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
 from regard.inspection import render
-from regard.models.build import ModelSettings
+from regard.models.build import ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.pipeline import Refused, Unit, known_places, sentences
+from regard.pipeline import Refused, Translator, Unit, known_places, sentences
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 
@@ -324,3 +325,19 @@ def test_drawing_without_matplotlib_says_what_to_type(monkeypatch: pytest.Monkey
     monkeypatch.setattr(render, "can_draw", lambda: False)
     with pytest.raises(UserError, match=r'pip install "regard\[plot\]"'):
         render.draw(make_map(), tmp_path / "map.png")
+
+
+def test_columns_are_given_as_they_stand_in_the_table() -> None:
+    """A model that learnt from "walk<TAB>V;PST" takes just that; another one leaves tabs alone."""
+    learnt = ["walk\tV\tPST", "go\tV\tFUT"]
+    for texts, tokens in (
+        (learnt, ("g", "o", "\tV", "\tPST")),
+        (["go V;PST"], ("g", "o", "\t", "V", ";", "P", "S", "T")),
+    ):
+        source = Codec.learn(texts, "characters")
+        target = Codec.learn(["ab"], "characters")
+        small = RnnSettings(width=8, embedding=4, score_width=4)
+        translator = Translator(build(small, len(source), len(target)).eval(), source, target, torch.device("cpu"))
+        assert translator("go\tV;PST", max_length=3).source_tokens == tokens
+        joined, plain = translator.score(["go\tV;PST", "go\tV\tPST"], ["ab", "ab"])
+        assert (joined == plain) == (texts is learnt)

@@ -415,13 +415,13 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, t
 # --- a whole run, in memory ------------------------------------------------------------------------------------------------
 
 
-def small_run(**train: Any) -> tuple[str, Trained]:
+def small_run(unit: Any = "characters", **train: Any) -> tuple[str, Trained]:
     """(what the console says, what came of it)."""
     chance = random.Random(1)
     words = dict.fromkeys("".join(chance.choices("abcd", k=chance.randint(2, 5))) for _ in range(200))
     pairs = [Pair(word, " ".join(word.upper())) for word in words]
     settings = RunSettings(
-        data=DataSettings(target_unit="symbols"),
+        data=DataSettings(source_unit=unit, target_unit="symbols", vocabulary=300),
         model=RnnSettings(width=16, embedding=8, score_width=8, dropout=0.0),
         train=TrainSettings(batch_tokens=256, **{"learning_rate": 2e-2, **train}),
     )
@@ -449,3 +449,8 @@ def test_weights_of_an_earlier_validation_come_back() -> None:
     found = [float(value) for value in re.findall(r"after update \d+: .*?symbol_error_rate ([\d.]+)", said)]
     assert found[-1] > min(found)
     assert trained.rates.symbol == pytest.approx(min(found), abs=1e-4)
+
+
+def test_what_cannot_be_repeated_is_said() -> None:
+    assert "not reproducible" in small_run("unigram", steps=1)[0]
+    assert "not reproducible" not in small_run(steps=1)[0]

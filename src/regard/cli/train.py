@@ -37,7 +37,9 @@ def run_file(files: list[Path]) -> Path | None:
 def train(
     files: Annotated[
         list[Path],
-        typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz. Or a run file, .yaml, alone."),
+        typer.Argument(
+            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz. Or a run file, .yaml."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
     from_: Annotated[
@@ -64,8 +66,9 @@ def train(
 ) -> None:
     """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed.
 
-    They are also written to OUT.run/run.yaml, with the reasons; `regard train` with that file repeats the run. A run that was
-    interrupted or killed goes on when the same command is typed again.
+    They are also written to OUT.run/run.yaml, with the reasons; `regard train` with that file repeats the run.
+
+    A run that was interrupted or killed goes on when the same command is typed again.
     """
     for file in [*files, *(held_out or ())]:
         if not file.exists():

@@ -21,7 +21,7 @@ from regard.contracts import Result
 from regard.core.losses import projected_loss
 from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
-from regard.data.tokenizers.codec import PAD
+from regard.data.tokenizers.codec import PAD, REMARKS
 from regard.errors import UserError
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
@@ -86,6 +86,8 @@ def run(
     """
     if settings.train.metric == "bleu" and not can_use_sacrebleu():
         raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
+    for unit in sorted({settings.data.source_unit, settings.data.target_unit} & REMARKS.keys()):
+        console.print(REMARKS[unit])
     source, target = material.codecs.source, material.codecs.target
     torch.manual_seed(settings.seed)
     model = build(settings.model, len(source), len(target), scores).to(device)

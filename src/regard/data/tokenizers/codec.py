@@ -131,7 +131,7 @@ class Codec:
         """
         if not self._is_bytes:
             return tuple(piece for piece, number in zip(self.pieces(text), self.encode(text), strict=True) if number == UNK)
-        rest, *features = text.split("\t") if self._has_features else [text]
+        rest, *features = text.split("\t") if self.has_features else [text]
         missing = [f"\t{one}" for one in features if self.tokenizer.token_to_id(spell(f"\t{one}")) is None]
         return (*(char for char in rest if char not in self._known), *missing)
 
@@ -153,14 +153,15 @@ class Codec:
     def _merges(self) -> Merges:
         if not self.has_merges:
             raise UserError("subword dropout needs merges, which only the unit bpe has; take bpe, or leave it at 0")
-        return Merges(self.tokenizer, len(SPECIALS), self._has_features)
+        return Merges(self.tokenizer, len(SPECIALS), self.has_features)
 
     @cached_property
     def _known(self) -> frozenset[str]:
         return frozenset(self.alphabet)
 
     @cached_property
-    def _has_features(self) -> bool:
+    def has_features(self) -> bool:
+        """Whether a TAB starts a feature."""
         return len(self.tokenizer.pre_tokenizer.pre_tokenize_str("\ta.")) == 1
 
     def decode(self, ids: Sequence[int]) -> str:
