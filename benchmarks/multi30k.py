@@ -39,7 +39,7 @@ MARKS = 10, 20, 30, 40, 45, 80
 SETTINGS = RunSettings(
     data=DataSettings(source_unit="bpe", target_unit="bpe", shared=True, vocabulary=8000),
     model=replace(PRESETS["tiny"], tie="all", dropout=0.3),
-    train=TrainSettings(batch_tokens=2048, learning_rate=3e-3, warmup=0.05, label_smoothing=0.1, ema=0.999),
+    train=TrainSettings(batch_tokens=1024, learning_rate=3e-3, warmup=0.0125, label_smoothing=0.1, ema=0.999),
 )
 STOPPED = 5.0
 """Seconds; an update takes about half of one."""

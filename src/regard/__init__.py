@@ -96,11 +96,14 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     """
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
+    from regard.inspection.align import kept_place
     from regard.pipeline import Translator, known_places
 
     saved, chosen = load_folder(Path(path), scores), choose_device(device)
     places = known_places(saved.settings)
-    return Translator(saved.model.to(chosen), saved.source, saved.target, chosen, max_places=places)
+    return Translator(
+        saved.model.to(chosen), saved.source, saved.target, chosen, max_places=places, place=kept_place(Path(path))
+    )
 
 
 def __getattr__(name: str) -> Any:

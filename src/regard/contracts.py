@@ -521,6 +521,28 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where an alignment is read: one head, or the mean of those of a layer (head None), or of all layers (layer None too).
+
+    shifted: a token is aligned by the step that has read it, not by the one that writes it. Deep inside a Transformer a state
+    already thinks of the next token, near its input still of the last one (Chen et al. 2020).
+    """
+
+    layer: int | None = -1
+    head: int | None = None
+    shifted: bool = False
+
+    def weights_TS(self, layers_HTS: Sequence[Tensor], num_targets: int, num_sources: int) -> Tensor:
+        """One row per target token and one column per source token, without <eos>. Given are the weights of all layers, or of
+        the one that is wanted; their last row belongs to the step that has read all tokens."""
+        chosen = layers_HTS if self.layer is None or len(layers_HTS) == 1 else [layers_HTS[self.layer]]
+        heads_NTS = torch.cat(list(chosen))
+        weights_TS = heads_NTS.mean(0) if self.head is None else heads_NTS[self.head]
+        first = 1 if self.shifted else 0
+        return weights_TS[first : first + num_targets, :num_sources]
+
+
+@dataclass(frozen=True)
 class Result:
     """One translated text.
 
@@ -538,6 +560,7 @@ class Result:
     n_best: tuple[Alternative, ...]
     unknown: tuple[str, ...]
     map_attention: Callable[[Kind, int], AttentionMap] = field(repr=False, compare=False)
+    align: Callable[[], tuple[int, ...]] = field(repr=False, compare=False)
     parts: tuple[Result, ...] = ()
     ids: tuple[int, ...] = field(default=(), repr=False)
 
@@ -546,14 +569,12 @@ class Result:
         return self.map_attention(kind, layer)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:
-        """(i, j): target token j looked most at source token i (mean over the heads of the last layer); from 0, no <eos>.
+        """(i, j): target token j looked most at source token i; from 0, no <eos>.
 
-        Of a text that was split, the tokens are counted through all its parts."""
+        It is read where `regard align` found that this model aligns best, else from the mean of the last layer. Of a text that
+        was split, the tokens are counted through all its parts."""
         if not self.parts:
-            if not self.tokens:
-                return ()
-            weights_TS = self.attention().mean_TS[: len(self.tokens), : len(self.source_tokens)]
-            return tuple((i, j) for j, i in enumerate(weights_TS.argmax(-1).tolist()))
+            return tuple((i, j) for j, i in enumerate(self.align())) if self.tokens else ()
         links: list[tuple[int, int]] = []
         sources = targets = 0
         for part in self.parts:

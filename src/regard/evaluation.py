@@ -15,7 +15,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import read_lines, shorten
+from regard.data.corpus import Columns, read_lines, read_pairs, shorten
 from regard.errors import UserError
 
 Tokens = tuple[str, ...]
@@ -84,8 +84,30 @@ class TestSet:
         return fingerprint("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
 
 
-def read_test_set(path: Path) -> TestSet:
-    """`source<TAB>reference` lines; more references stand in more columns, or in more lines with the same source."""
+def read_test_set(files: Sequence[Path], source: Sequence[str] = (), targets: Sequence[str] = ()) -> TestSet:
+    """From all that can be trained on. More references stand in more lines with the same source, or in more columns.
+
+    targets: the columns of the references. A table of source<TAB>reference needs no choice: all columns but the first are.
+    """
+    if len(files) == 1 and not source and not targets and ".tsv" in files[0].suffixes:
+        return _read_table(files[0])
+    known: dict[str, list[str]] = {}
+    num_empty = 0
+    for target in targets or ("",):
+        corpus = read_pairs(files, Columns(tuple(source), target))
+        num_empty += corpus.num_empty
+        for pair in corpus.pairs:
+            known.setdefault(pair.source, []).append(pair.target)
+    return _test_set(corpus.name, known, num_empty)
+
+
+def _test_set(name: str, known: Mapping[str, Sequence[str]], num_empty: int) -> TestSet:
+    if not known:
+        raise UserError(f"{name}: expected sources with references, found none in {num_empty} lines")
+    return TestSet(name, tuple(known), tuple(tuple(dict.fromkeys(one)) for one in known.values()), num_empty)
+
+
+def _read_table(path: Path) -> TestSet:
     known: dict[str, list[str]] = {}
     num_empty = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -100,9 +122,7 @@ def read_test_set(path: Path) -> TestSet:
             known.setdefault(source, []).extend(references)
         else:
             num_empty += 1
-    if not known:
-        raise UserError(f"{path}: expected lines of source<TAB>reference, found none in {num_empty} lines")
-    return TestSet(path.name, tuple(known), tuple(tuple(dict.fromkeys(one)) for one in known.values()), num_empty)
+    return _test_set(path.name, known, num_empty)
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from regard.contracts import (
     Hypothesis,
     Kind,
     Look,
+    Place,
     Result,
     SearchOptions,
     Seq2Seq,
@@ -84,7 +85,7 @@ class Translator:
     """Call it with a text, or `batch` with many; keywords are those of SearchOptions.
 
     A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
-    max_places: what the model can count, with <eos>.
+    max_places: what the model can count, with <eos>. place: where alignments are read.
     """
 
     model: Seq2Seq
@@ -93,6 +94,7 @@ class Translator:
     device: torch.device
     max_source: int = MAX_SOURCE
     max_places: int | None = None
+    place: Place = Place()
 
     def __call__(self, text: str, **options: Any) -> Result:
         return self.batch([text], **options)[0]
@@ -309,6 +311,7 @@ class Translator:
             n_best=n_best,
             unknown=codec.unknown(unit.text),
             map_attention=partial(self._attention, unit, hypotheses[0]),
+            align=partial(self._alignment, unit, hypotheses[0]),
             ids=hypotheses[0].ids,
         )
 
@@ -334,6 +337,7 @@ class Translator:
             n_best=(whole,),
             unknown=tuple(symbol for part in parts for symbol in part.unknown),
             map_attention=partial(_no_attention, len(parts)),
+            align=tuple,
             parts=tuple(parts),
         )
 
@@ -346,14 +350,27 @@ class Translator:
         read = torch.tensor([[SOS, *written[:-1]]], device=self.device)
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
-            raise UserError(
-                f"this model has no {kind} attention; models that look at their source have kind cross, "
-                "Transformers encoder and decoder too"
-            )
+            raise UserError(_NO_SUCH_ATTENTION.format(kind=kind))
         source, target = (*self.source.pieces(unit.text), SPECIALS[EOS]), self.target.tokens(written)
         rows = source if kind == "encoder" else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
         return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer)
+
+    def _alignment(self, unit: Unit, output: Hypothesis) -> tuple[int, ...]:
+        """For each token of an output the source token that it looks at most."""
+        look = Look(taps=(Tap("cross", self.place.layer),))
+        memory = self.model.encode(source_batch([[] if self.continues else unit.ids]).to(self.device), look)
+        seen = self.model.decode(torch.tensor([[SOS, *output.ids]], device=self.device), memory, look).seen
+        if not seen:
+            raise UserError(_NO_SUCH_ATTENTION.format(kind="cross"))
+        layers_HTS = [one.weights_BHTS[0] for one in seen]
+        best: list[int] = self.place.weights_TS(layers_HTS, len(output.ids), len(unit.ids)).argmax(-1).tolist()
+        return tuple(best)
+
+
+_NO_SUCH_ATTENTION = (
+    "this model has no {kind} attention; models that look at their source have kind cross, Transformers encoder and decoder too"
+)
 
 
 def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:

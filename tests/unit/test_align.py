@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,20 +9,22 @@ from test_inspection import make_translator
 
 import regard
 from regard.checkpoint import folder
+from regard.contracts import Place
 from regard.errors import UserError
 from regard.inspection import seeing
 from regard.inspection.align import (
-    Place,
     alignment_error_rate,
     best_agreement,
     best_place,
     keep_place,
     kept_place,
+    links,
     look_at_pairs,
     parse_pharaoh,
     pharaoh,
     places,
     turned,
+    weights_TS,
 )
 from regard.models.transformer import TransformerSettings
 
@@ -53,26 +56,26 @@ def test_every_place_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPat
     cross = [one.numbers["weights"] for one in seen.layers if one.kind == "cross"]  # 2 layers, 2 heads, 4 steps, 6 places
     assert cross[0].shape == (2, 4, 6)
     assert len(places(seen)) == len(set(places(seen))) == 2 * (1 + 2 * 3)
-    torch.testing.assert_close(Place(1, 0, shifted=False).weights_TS(seen), cross[1][0, :3, :5])
-    torch.testing.assert_close(Place(1, 0, shifted=True).weights_TS(seen), cross[1][0, 1:, :5])
-    torch.testing.assert_close(Place(0).weights_TS(seen), cross[0].mean(0)[:3, :5])
-    torch.testing.assert_close(Place(None).weights_TS(seen), torch.cat(cross).mean(0)[:3, :5])
+    torch.testing.assert_close(weights_TS(Place(1, 0, shifted=False), seen), cross[1][0, :3, :5])
+    torch.testing.assert_close(weights_TS(Place(1, 0, shifted=True), seen), cross[1][0, 1:, :5])
+    torch.testing.assert_close(weights_TS(Place(0), seen), cross[0].mean(0)[:3, :5])
+    torch.testing.assert_close(weights_TS(Place(None), seen), torch.cat(cross).mean(0)[:3, :5])
     best = cross[1][1, 1:, :5].argmax(-1).tolist()
-    assert Place(-1, 1, shifted=True).links(seen) == {(best[target], target) for target in range(3)}
+    assert links(Place(-1, 1, shifted=True), seen) == {(best[target], target) for target in range(3)}
     monkeypatch.setattr(seeing, "LONGEST", 4)
     with pytest.raises(UserError, match="texts of more than 1024 tokens are only summarised, so they cannot be aligned; split"):
-        Place().links(look_at_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
+        links(Place(), look_at_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
     with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
-        Place().links(look_at_pairs(make_translator("decoder only"), PAIRS[:1])[0])
+        links(Place(), look_at_pairs(make_translator("decoder only"), PAIRS[:1])[0])
 
 
 def test_the_place_that_people_agree_with_is_found() -> None:
     seen = look_at_pairs(make_translator("transformer rotary, general"), PAIRS)
     for place in (Place(0, 3, shifted=True), Place(1, 1, shifted=False)):
-        gold = [place.links(one) for one in seen]
+        gold = [links(place, one) for one in seen]
         found, error = best_place(seen, gold)
         assert error == 0.0
-        assert [found.links(one) for one in seen] == gold
+        assert [links(found, one) for one in seen] == gold
 
 
 def test_the_places_that_agree_are_found() -> None:
@@ -87,8 +90,8 @@ def test_the_places_that_agree_are_found() -> None:
     def disagreement(a: Place, b: Place) -> float:
         same = total = 0
         for ahead, back in zip(forward, backward, strict=True):
-            mine = a.links(ahead)
-            theirs = {(source, target) for target, source in b.links(back)}
+            mine = links(a, ahead)
+            theirs = {(source, target) for target, source in links(b, back)}
             same, total = same + 2 * len(mine & theirs), total + len(mine) + len(theirs)
         return 1 - same / total
 
@@ -105,7 +108,12 @@ def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
     assert kept_place(tmp_path / "model") == Place(0, 1, shifted=True)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["alignment"]["error_rate"] == 0.25
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(folder.FILES)
-    assert regard.load(tmp_path / "model")("ab", max_length=3).tokens is not None  # still a model
+    translator = regard.load(tmp_path / "model")  # still a model
+    result = translator("abba", max_length=5)
+    seen = seeing.see(translator, "abba", output=list(result.ids))
+    assert set(result.alignment()) == links(Place(0, 1, shifted=True), seen)
+    by_default = replace(translator, place=Place())("abba", max_length=5)
+    assert set(by_default.alignment()) == links(Place(), seen) != set(result.alignment())
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
     with pytest.raises(UserError, match=r"config.json: alignment cannot be read: KeyError\('head'\); expected layer, head and"):

@@ -93,6 +93,6 @@ def test_a_pipe_gives_what_has_come() -> None:
 
 def test_one_line_stays_one_line() -> None:
     best = Alternative("a\nb\r", ("a",), -1.5, -1.25, True, (-1.5,))
-    result = Result("a\nb", ("a",), (), -1.5, -1.25, True, (best,), (), map_attention=lambda kind, layer: None)  # type: ignore[arg-type, return-value]
+    result = Result("a\nb", ("a",), (), -1.5, -1.25, True, (best,), (), map_attention=lambda kind, layer: None, align=tuple)  # type: ignore[arg-type, return-value]
     assert moses(7, result) == "7 ||| a b  ||| log_prob= -1.500000 ||| -1.250000"
     assert one_line("x\u2028y") == "x\u2028y"

@@ -219,11 +219,30 @@ def test_batches_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_test_sets_hold_several_references(tmp_path: Path) -> None:
     path = tmp_path / "test.tsv"
     path.write_text("a\tX\tY\n\nb\tZ\t\na\tX\tW\n\tV\n")
-    data = read_test_set(path)
+    data = read_test_set([path])
     assert (data.sources, data.references, data.num_empty) == (("a", "b"), (("X", "Y", "W"), ("Z",)), 2)
     path.write_text("a\tb\nno tab\n")
     with pytest.raises(UserError, match=r"test.tsv:2: expected source<TAB>reference, found no tab in 'no tab'"):
-        read_test_set(path)
+        read_test_set([path])
+    path.write_text("\n\n")
+    with pytest.raises(UserError, match=r"test.tsv: expected sources with references, found none in 2 lines"):
+        read_test_set([path])
+
+
+def test_test_sets_come_in_all_the_forms_that_can_be_trained_on(tmp_path: Path) -> None:
+    rows = [("a b", "X", "Y"), ("c", "Z", "Z")]
+    table = tmp_path / "test.csv"
+    table.write_text("id,lemma,one,two\n" + "".join(f"{number},{','.join(row)}\n" for number, row in enumerate(rows)))
+    lines = tmp_path / "test.jsonl"
+    lines.write_text("".join(f'{{"source": "{row[0]}", "target": "{row[1]}"}}\n' for row in rows))
+    parallel = [tmp_path / "test.en", tmp_path / "test.de"]
+    for side, path in enumerate(parallel):
+        path.write_text("".join(f"{row[side]}\n" for row in rows))
+    one_reference = (("a b", "c"), (("X",), ("Z",)))
+    for data in (read_test_set([lines]), read_test_set(parallel), read_test_set([table], ["lemma"], ["3"])):
+        assert (data.sources, data.references) == one_reference
+    both = read_test_set([table], ["lemma"], ["one", "two"])
+    assert (both.sources, both.references) == (("a b", "c"), (("X", "Y"), ("Z",)))
 
 
 def test_measures_by_hand() -> None:

@@ -23,10 +23,11 @@ from regard.layers.dropout import Dropout
 from regard.models.build import Model, build, num_parameters
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
+from regard.training import record
 from regard.training.learner import Learner
 from regard.training.loop import Update, learning_rate, train
 from regard.training.material import in_memory
-from regard.training.record import progress
+from regard.training.record import counted, progress
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, expectation, override, suggest
 
@@ -260,6 +261,16 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert "10/10" in out
     assert "loss 2.000" in out
     assert "━" in out
+
+
+def test_reading_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(counted(range(7), 7, "tokenising", Console(force_terminal=True, width=100))) == list(range(7))
+    assert "7/7" in capsys.readouterr().out
+    assert list(counted(range(7), 7, "tokenising", Console(force_terminal=False))) == list(range(7))
+    assert capsys.readouterr().out == ""  # quicker than anybody can read
+    monkeypatch.setattr(record, "PATIENCE", 0.0)
+    assert list(counted(range(2), 7, "tokenising", Console(force_terminal=False))) == [0, 1]
+    assert capsys.readouterr().out.splitlines() == ["tokenising: 1 of 7", "tokenising: 2 of 7"]
 
 
 # --- the loss without all logits at once -----------------------------------------------------------------------------------

@@ -54,4 +54,4 @@ def align(
     if gold or backward:
         print(f"regard: aligned by {place}, alignment error rate {error:.3f}; kept in {model}", file=sys.stderr)
     for one in seen:
-        print(align.pharaoh(place.links(one)))
+        print(align.pharaoh(align.links(place, one)))

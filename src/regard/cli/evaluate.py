@@ -8,13 +8,16 @@ import typer
 from regard.cli.options import (
     Beam,
     Device,
+    From,
     LengthPenalty,
     MaxLength,
     MaxSource,
     Model,
+    Pairs,
     Score,
     Threads,
     check_search,
+    columns_of,
     make_console,
     open_model,
 )
@@ -22,7 +25,12 @@ from regard.cli.options import (
 
 def evaluate(
     model: Model,
-    test: Annotated[Path, typer.Argument(help="Lines of source<TAB>reference, with any number of references; may be .gz.")],
+    test: Pairs,
+    from_: From = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="COL[,COL]", help="Columns of references; in a .tsv all but the first.", show_default=False),
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(help="Another model folder: is this one better? A paired test.", show_default=False)
     ] = None,
@@ -38,7 +46,7 @@ def evaluate(
     """Measure a model on a test set: BLEU, chrF, error rates, exact matches, with intervals and what reproduces them."""
     from regard.evaluation import NEEDS_SACREBLEU, can_use_sacrebleu, measures, read_test_set, signature
 
-    data = read_test_set(test)
+    data = read_test_set(test, columns_of(from_), columns_of(to))
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
 
     import torch

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from regard.pipeline import Translator
 
 Model = Annotated[Path, typer.Argument(help="A model folder.")]
+Pairs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz.", metavar="FILE..."
+    ),
+]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="COL[,COL]", help="Source columns, by name or number.", show_default=False)
+]
+To = Annotated[str | None, typer.Option(metavar="COL", help="Target column.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.", show_default=False)]
 Score = Annotated[
@@ -82,6 +92,11 @@ def own_score(place: str | None) -> "dict[str, ScoreMaker]":
             f'--score {place}: {name} needs a name, such as name = "{name.lower()}", which model folders call it by'
         )
     return {maker.name: maker}
+
+
+def columns_of(text: str | None) -> tuple[str, ...]:
+    """ "lemma,features" as it was typed."""
+    return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def make_console() -> "Console":

@@ -1,17 +1,18 @@
 """regard score model pairs.tsv"""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Threads, open_model
+from regard.cli.options import Device, From, Model, Pairs, Threads, To, columns_of, open_model
 from regard.cli.options import Score as OwnScore
 
 
 def score(
     model: Model,
-    pairs: Annotated[Path, typer.Argument(help="Lines of source<TAB>output; may be .gz.")],
+    pairs: Pairs,
+    from_: From = None,
+    to: To = None,
     json: Annotated[bool, typer.Option("--json", help="A JSON object per line, with every token.")] = False,
     own: OwnScore = None,
     device: Device = "auto",
@@ -22,9 +23,9 @@ def score(
     import math
     import sys
 
-    from regard.data.corpus import read_pairs
+    from regard.data.corpus import Columns, read_pairs
 
-    corpus = read_pairs(pairs)
+    corpus = read_pairs(pairs, Columns(columns_of(from_), to or ""))
     translator = open_model(model, own, device, threads)
     scored = translator.score([pair.source for pair in corpus.pairs], [pair.target for pair in corpus.pairs])
     for pair, one in zip(corpus.pairs, scored, strict=True):

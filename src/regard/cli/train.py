@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import Device, Score, Set, Threads, make_console, own_score, prepare
+from regard.cli.options import Device, From, Score, Set, Threads, To, columns_of, make_console, own_score, prepare
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ def train(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="COL[,COL]", help="Source columns, by name or number.", show_default=False)
-    ] = None,
-    to: Annotated[str | None, typer.Option(metavar="COL", help="Target column.", show_default=False)] = None,
+    from_: From = None,
+    to: To = None,
     held_out: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Pairs to measure with; twice for parallel files.")
     ] = None,
@@ -58,6 +56,9 @@ def train(
     start_from: Annotated[
         Path | None, typer.Option(help="A model folder that learns on, with its settings and vocabulary.", show_default=False)
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write the log for TensorBoard too, into OUT.run/tensorboard.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew, and replace the model folder if it exists.")
     ] = False,
@@ -76,6 +77,7 @@ def train(
     given = run_file(files)
 
     from regard.checkpoint import folder
+    from regard.training.board import check_tensorboard
     from regard.training.config import read_config, save_config
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
@@ -83,7 +85,9 @@ def train(
     from regard.training.settings import describe, expectation
 
     console, chosen = make_console(), prepare(device, threads)
-    place = RunFolder.beside(out)
+    if tensorboard:
+        check_tensorboard()
+    place = RunFolder.beside(out, tensorboard=tensorboard)
     begun = place.begun and not overwrite
     if not begun:
         folder.check_place(out, replace=overwrite)
@@ -92,7 +96,7 @@ def train(
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
-        "source_columns": tuple(name.strip() for name in from_.split(",")) if from_ else (),
+        "source_columns": columns_of(from_),
         "target_column": to,
     }
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
@@ -111,7 +115,7 @@ def train(
     console.print(f"settings {told}; all of them: {place.config}; change any with --set")
     console.print(describe(settings, reasons))
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
-    material = from_files(settings.data, found, place.path, console.print, known, begun=begun)
+    material = from_files(settings.data, found, place.path, console, known, begun=begun)
     if not begun:
         place.clear()
         if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores)):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regard.checkpoint.files import replace_file
+from regard.contracts import Place
 from regard.errors import UserError
 from regard.inspection.seeing import LONGEST, Inspection, see
 from regard.pipeline import Translator
@@ -22,36 +22,20 @@ Links = frozenset[tuple[int, int]]
 """(source place, target place), from 0; <eos> is never among them."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an alignment is read: one head, or the mean of those of a layer (head None), or of all layers (layer None too).
+def weights_TS(place: Place, seen: Inspection) -> Tensor:
+    """One row per target token and one column per source token, without <eos>."""
+    layers = [one for one in seen.layers if one.kind == "cross"]
+    if not layers:
+        raise UserError("this model does not look at its source, so there is nothing to align")
+    if layers[0].summary is not None:
+        raise UserError(f"texts of more than {LONGEST} tokens are only summarised, so they cannot be aligned; split them")
+    return place.weights_TS([one.numbers["weights"] for one in layers], len(seen.target) - 1, len(seen.source) - 1)
 
-    shifted: a token is aligned by the step that has read it, not by the one that writes it. Deep inside a Transformer a state
-    already thinks of the next token, near its input still of the last one (Chen et al. 2020).
-    """
 
-    layer: int | None = -1
-    head: int | None = None
-    shifted: bool = False
-
-    def weights_TS(self, seen: Inspection) -> Tensor:
-        """One row per target token and one column per source token, without <eos>."""
-        layers = [one for one in seen.layers if one.kind == "cross"]
-        if not layers:
-            raise UserError("this model does not look at its source, so there is nothing to align")
-        if layers[0].summary is not None:
-            raise UserError(f"texts of more than {LONGEST} tokens are only summarised, so they cannot be aligned; split them")
-        chosen = layers if self.layer is None else [seen.layer("cross", self.layer)]
-        heads = torch.cat([one.numbers["weights"] for one in chosen])
-        weights_TS = heads.mean(0) if self.head is None else heads[self.head]
-        num_targets = len(seen.target) - 1
-        first = 1 if self.shifted else 0
-        return weights_TS[first : first + num_targets, : len(seen.source) - 1]
-
-    def links(self, seen: Inspection) -> Links:
-        """Each target token with the source token that it looks at most."""
-        best = self.weights_TS(seen).argmax(-1).tolist()
-        return frozenset((source, target) for target, source in enumerate(best))
+def links(place: Place, seen: Inspection) -> Links:
+    """Each target token with the source token that it looks at most."""
+    best = weights_TS(place, seen).argmax(-1).tolist()
+    return frozenset((source, target) for target, source in enumerate(best))
 
 
 def places(seen: Inspection) -> list[Place]:
@@ -118,7 +102,7 @@ def best_place(
     seen: Sequence[Inspection], sure: Sequence[Links], possible: Sequence[Links] | None = None
 ) -> tuple[Place, float]:
     """The place whose links come nearest to those of people, and its alignment error rate."""
-    rated = [(alignment_error_rate([place.links(one) for one in seen], sure, possible), place) for place in places(seen[0])]
+    rated = [(alignment_error_rate([links(place, one) for one in seen], sure, possible), place) for place in places(seen[0])]
     error, place = min(rated, key=lambda one: one[0])
     return place, error
 
@@ -128,8 +112,8 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
 
     Gives the error rate of the one measured by the other. `backward` holds the same pairs with the sides exchanged.
     """
-    ahead = {place: [place.links(one) for one in forward] for place in places(forward[0])}
-    back = {place: [turned(place.links(one)) for one in backward] for place in places(backward[0])}
+    ahead = {place: [links(place, one) for one in forward] for place in places(forward[0])}
+    back = {place: [turned(links(place, one)) for one in backward] for place in places(backward[0])}
     rated = [(alignment_error_rate(a, b), one, other) for one, a in ahead.items() for other, b in back.items()]
     error, one, other = min(rated, key=lambda found: found[0])
     return one, other, error

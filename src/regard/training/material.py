@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.console import Console
 from torch import Tensor
 
 from regard.checkpoint.files import replace_file
@@ -21,6 +22,7 @@ from regard.data.store import fingerprint as fingerprint_files
 from regard.data.tokenizers.codec import Codec, learn_shared
 from regard.errors import UserError
 from regard.evaluation import fingerprint
+from regard.training.record import counted
 from regard.training.settings import DataSettings, TrainSettings
 
 SAMPLE = 20_000
@@ -78,16 +80,17 @@ def in_memory(
 ) -> Material:
     """For pairs that are there already."""
     given = given or Given()
-    codecs = learn_codecs(lambda: iter(learning), data, given)
+    codecs = learn_codecs(lambda what: iter(learning), data, given)
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(learning), codecs, given, unknown))
     letters = fingerprint("\t".join(pair) for pair in learning)
     return Material(name, letters, examples, lengths(examples), held_out, codecs, unknown)
 
 
-def learn_codecs(pairs: Callable[[], Iterator[Pair]], data: DataSettings, given: Given) -> Codecs:
-    """`pairs` starts reading from the first one whenever it is called."""
-    sources, targets = (pair.source for pair in pairs()), (pair.target for pair in pairs())
+def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given) -> Codecs:
+    """`pairs` starts reading from the first one whenever it is called; it is told what for."""
+    sources = (pair.source for pair in pairs("learning source tokens"))
+    targets = (pair.target for pair in pairs("learning target tokens"))
     if data.shared and not given:
         both = learn_shared(sources, targets, data.source_unit, data.vocabulary)
         return Codecs(both, both)
@@ -132,7 +135,7 @@ def from_files(
     data: DataSettings,
     found: Survey,
     folder: Path,
-    tell: Callable[[str], None],
+    console: Console,
     given: Given | None = None,
     *,
     begun: bool = False,
@@ -142,15 +145,16 @@ def from_files(
     if data.held_out_files:
         measuring = read_pairs(_paths(data.held_out_files), _columns(data, data.held_out_files), data.max_length)
         held_out = list(measuring.pairs)
-        tell(measuring.counts.say())
+        console.print(measuring.counts.say())
         if shared := counts.say_shared(measuring.counts):
-            tell(shared)
+            console.print(shared)
     else:
         border = counts.border(min(data.held_out, MOST_HELD_OUT / counts.pairs))
         held_out = [pair for pair in _stream(data) if is_held_out(pair.source, border)]
 
-    def learning() -> Iterator[Pair]:
-        return (pair for pair in _stream(data) if not (border and is_held_out(pair.source, border)))
+    def learning(what: str) -> Iterator[Pair]:
+        pairs = counted(_stream(data), counts.pairs, what, console)
+        return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
     how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0)))  # another place is not other data
     codecs = [codec.to_json() for codec in given if codec]
@@ -162,7 +166,6 @@ def from_files(
             "bring the old data back to go on, or begin anew with another --out, or with --overwrite"
         )
     if before != known:
-        tell("tokenising …")
         _tokenise(learning, data, given, folder, known)
     source, target = (Codec.from_json((folder / name).read_text("utf-8")) for name in (SOURCE, TARGET))
     store = Store.open(folder / STORE)
@@ -170,13 +173,14 @@ def from_files(
     return Material(counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
 
 
-def _tokenise(learning: Callable[[], Iterator[Pair]], data: DataSettings, given: Given, folder: Path, known: str) -> None:
+def _tokenise(learning: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, folder: Path, known: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     codecs = learn_codecs(learning, data, given)
     replace_file(folder / SOURCE, codecs.source.to_json().encode())
     replace_file(folder / TARGET, codecs.target.to_json().encode())
     unknown: Counter[str] = Counter()
-    examples = list(_encoded(learning(), codecs, given, unknown)) if given else _encoded(learning(), codecs, given, unknown)
+    encoded = _encoded(learning("tokenising"), codecs, given, unknown)
+    examples = list(encoded) if given else encoded
     metadata = {"material": known, "unknown": json.dumps(unknown)}
     write_store(folder / STORE, examples, len(codecs.source), len(codecs.target), metadata)
 

@@ -5,6 +5,7 @@ log.jsonl                         a line for every update and every validation
 tokens.safetensors, *.tokenizer.json    the data, tokenised
 checkpoints/                      the last few
 best/                             the weights of the best validation so far, and nothing else
+tensorboard/                      the log for TensorBoard, where it was asked for
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from typing import IO, Any
 
 from regard.checkpoint.files import replace_file
 from regard.checkpoint.runs import Checkpoints
+from regard.training.board import Board
 
 
 class RunFolder:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, tensorboard: bool = False) -> None:
+        self.path, self.tensorboard = path, tensorboard
         self.config, self.log_file = path / "run.yaml", path / "log.jsonl"
         self._log: IO[str] | None = None
+        self._board: Board | None = None
 
     @classmethod
-    def beside(cls, out: Path) -> RunFolder:
+    def beside(cls, out: Path, *, tensorboard: bool = False) -> RunFolder:
         out = out.resolve()
-        return cls(out.with_name(f"{out.name}.run"))
+        return cls(out.with_name(f"{out.name}.run"), tensorboard=tensorboard)
 
     def checkpoints(self, keep: int) -> Checkpoints:
         return Checkpoints(self.path / "checkpoints", keep=keep)
@@ -43,12 +46,14 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forgets an earlier run, but neither its settings nor what it has tokenised."""
-        for folder in ("checkpoints", "best"):
+        for folder in ("checkpoints", "best", "tensorboard"):
             shutil.rmtree(self.path / folder, ignore_errors=True)
         self.log_file.unlink(missing_ok=True)
 
-    def cut_log(self, update: int) -> None:
+    def open_log(self, update: int) -> None:
         """Forgets what was logged after this update, because it is going to happen again."""
+        if self.tensorboard:
+            self._board = Board(self.path / "tensorboard", update)
         if self.log_file.exists():
             lines = self.log_file.read_text("utf-8").splitlines(keepends=True)
             replace_file(self.log_file, "".join(line for line in lines if _update_of(line) <= update).encode())
@@ -58,12 +63,22 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._log = open(self.log_file, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 open for the whole run
         self._log.write(json.dumps(facts) + "\n")
+        if self._board:
+            self._board.add(facts)
 
     def sync(self) -> None:
         """The log is on the disk."""
         if self._log is not None:
             self._log.flush()
             os.fsync(self._log.fileno())
+        if self._board:
+            self._board.sync()
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+        if self._board:
+            self._board.close()
 
 
 def _update_of(line: str) -> float:

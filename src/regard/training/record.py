@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.training.loop import Update
 
+T = TypeVar("T")
 LINES = 20
 """How many lines a whole run writes into a log."""
+PATIENCE = 10.0
+"""After how many seconds of reading a log gets a line."""
 
 
 class Record(Protocol):
@@ -68,3 +71,18 @@ def progress(console: Console, steps: int, done: int = 0) -> Iterator[Record]:
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("training", total=steps, completed=done, text="")
         yield lambda update: bar.update(task, advance=1, text=pace.add(update)[0])
+
+
+def counted(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
+    """The same items, while it is shown how many of them have gone by."""
+    if console.is_terminal:
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            yield from bar.track(items, total=total)
+        return
+    last = time.monotonic()
+    for number, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() - last >= PATIENCE:
+            last = time.monotonic()
+            console.print(f"{what}: {number:,} of {total:,}", highlight=False)

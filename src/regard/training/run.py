@@ -116,6 +116,8 @@ def run(
     with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
         train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
     watch.choose_weights()
+    if place:
+        place.close()
     return measured(model, material, settings, console, watch)
 
 
@@ -197,7 +199,7 @@ class Watch:
         if found:
             self.learner.restore(found)
             self.console.print(f"going on after update {update} of {self.settings.train.steps}")
-        self.place.cut_log(update)
+        self.place.open_log(update)
         self.best.forget_after(update)
 
     def choose_weights(self) -> None:

@@ -1,0 +1,95 @@
+"""Letters to phonemes with nothing configured: SIGMORPHON 2021, American English and six languages of the medium set.
+
+    python benchmarks/g2p.py DATA [languages ...]      DATA: the folder with high/eng_us_train.tsv, medium/dut_train.tsv, …
+
+Every language is learnt by `regard train X_train.tsv --held-out X_dev.tsv`, two at a time with one thread each, and the test
+set is read once, with beam 5, the default of `regard evaluate`. The baselines to compare with are published beside the data: an
+ensemble of ten neural transducers (Makarov & Clematide 2018; Ashby et al. 2021). The result is written beside this script,
+with its date, if all languages were asked for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+import regard
+from regard.data.corpus import Pair, read_pairs
+
+BASELINES = {"eng_us": 41.94, "dut": 14.7, "fre": 8.5, "hun": 1.8, "hbs_latn": 32.1, "bul": 18.3, "geo": 0.0}
+"""Word error rates on the test sets."""
+MEDIUM = [language for language in BASELINES if language != "eng_us"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    dev: float
+    test: float
+    minutes: float
+    signature: str
+
+
+def file_of(data: Path, language: str, part: str) -> Path:
+    (found,) = data.glob(f"*/{language}_{part}.tsv")
+    return found
+
+
+def word_error_rate(model: Path, pairs: Iterable[Pair]) -> float:
+    """In per cent. Every word of these sets has one pronunciation."""
+    pairs = list(pairs)
+    results = regard.load(model).batch([pair.source for pair in pairs], beam=5)
+    return 100 * statistics.mean(result.text != pair.target for result, pair in zip(results, pairs, strict=True))
+
+
+def learn(data: Path, language: str, folder: Path) -> Outcome:
+    model, began = folder / language, time.perf_counter()
+    command = [sys.executable, "-m", "regard", "train", file_of(data, language, "train"), "--out", model]
+    command += ["--held-out", file_of(data, language, "dev"), "--threads", "1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{language}: {done.stdout}{done.stderr}")
+    minutes = (time.perf_counter() - began) / 60
+    dev, test = (word_error_rate(model, read_pairs([file_of(data, language, part)]).pairs) for part in ("dev", "test"))
+    signature = next(line.strip() for line in done.stdout.splitlines() if line.strip().startswith("data:"))
+    print(f"{language}: dev {dev:.1f}, test {test:.1f}, {minutes:.1f} min", flush=True)
+    return Outcome(dev, test, minutes, signature)
+
+
+def table(outcomes: dict[str, Outcome]) -> str:
+    lines = ["| language | WER dev | WER test | baseline (ensemble of 10), test | minutes, 1 thread |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {language} | {one.dev:.1f} | {one.test:.1f} | {BASELINES[language]} | {one.minutes:.1f} |"
+        for language, one in outcomes.items()
+    ]
+    if outcomes.keys() >= set(MEDIUM):
+        dev, test = (statistics.mean(getattr(outcomes[name], part) for name in MEDIUM) for part in ("dev", "test"))
+        baseline = statistics.mean(BASELINES[name] for name in MEDIUM)
+        lines.append(f"| the six medium ones, mean | {dev:.2f} | {test:.2f} | {baseline:.2f} | |")
+    return "\n".join([*lines, "", *(f"{language}: {one.signature}" for language, one in outcomes.items())])
+
+
+def main(data: Path, *languages: str) -> None:
+    torch.set_num_threads(1)
+    wanted = languages or tuple(BASELINES)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        outcomes = dict(zip(wanted, pool.map(lambda language: learn(data, language, Path(folder)), wanted), strict=True))
+    text = f"{date.today()}, torch {torch.__version__}, two runs at a time, one thread each\n\n{table(outcomes)}\n"
+    print(text)
+    if set(wanted) == set(BASELINES):
+        result = Path(__file__).with_suffix(f".{date.today()}.txt")
+        result.write_text(text)
+        print(f"written to {result.name}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,61 @@
+"""The log for TensorBoard holds the numbers of log.jsonl, also after a run was taken up again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.errors import UserError
+from regard.training.board import check_tensorboard
+from regard.training.place import RunFolder
+
+
+def update(number: int, loss: float) -> dict[str, float]:
+    return {"update": number, "loss": loss, "time": 1000.0 + number}
+
+
+def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    first = RunFolder(tmp_path / "out.run", tensorboard=True)
+    first.open_log(0)
+    for number in range(1, 6):
+        first.log(update(number, 10 - number))
+    first.log({"update": 5, "weights": "current", "validation": {"loss": 6.5}})
+    first.sync()
+    first.close()
+    again = RunFolder(tmp_path / "out.run", tensorboard=True)
+    again.open_log(3)  # updates 4 and 5 were lost with the machine
+    for number in range(4, 7):
+        again.log(update(number, 20 - number))
+    again.log({"update": 6, "weights": "current", "validation": {"loss": 4.25}})
+    again.sync()
+    again.close()
+
+    shown = EventAccumulator(str(tmp_path / "out.run" / "tensorboard"))
+    shown.Reload()
+    assert [(one.step, one.value) for one in shown.Scalars("training/loss")] == [
+        (1, 9),
+        (2, 8),
+        (3, 7),
+        (4, 16),
+        (5, 15),
+        (6, 14),
+    ]
+    assert [(one.step, one.value) for one in shown.Scalars("held out/loss")] == [(6, 4.25)]
+    logged = [json.loads(line) for line in (tmp_path / "out.run" / "log.jsonl").read_text().splitlines()]
+    assert [(one["update"], one["loss"]) for one in logged if "loss" in one] == [
+        (one.step, one.value) for one in shown.Scalars("training/loss")
+    ]
+    assert {one.wall_time for one in shown.Scalars("training/loss")} == {1000.0 + number for number in range(1, 7)}
+
+
+def test_without_tensorboard_the_line_to_type_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_tensorboard()
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError) as error:
+        check_tensorboard()
+    assert 'pip install "regard[tensorboard]"' in str(error.value)
