@@ -6,7 +6,8 @@ Minutes (default 80) are those of training alone: at 10, 20, 30, 40, 45 and 80 m
 translated. The clock also stands still while a signal stops the process (SIGSTOP: something else needs the machine). How many
 updates fit into the time is measured before the first one, and the learning rate falls to 0 over them; so an earlier mark is a
 run that is not finished. key=value changes settings as --set does. The result is written beside this script, with its date,
-unless settings are changed or the time is another.
+unless settings are changed or the time is another. A run that was killed goes on when the same command is typed again: its
+checkpoints and its clock are in the folder for temporary files.
 
 The plain loop to compare with (same size, 8k vocabulary, greedy, cased, one seed, linear decay to 45 minutes): 26.6 BLEU after
 10 minutes, 32.0 after 20, 34.9 after 30, 36.6 after 40, 37.0 after 45. Published for this size, lower-cased, tokenised, beam 5,
@@ -16,16 +17,20 @@ average of ten checkpoints, up to 65 million target tokens on 2 GPUs: 41.02.
 from __future__ import annotations
 
 import gzip
+import json
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
 import sacrebleu
 import torch
 
+from regard.checkpoint.files import replace_file, sha256
+from regard.checkpoint.runs import Checkpoint, Checkpoints
 from regard.data.corpus import Pair
 from regard.models.build import build, num_parameters
 from regard.models.transformer import PRESETS
@@ -52,31 +57,51 @@ def read(folder: Path, name: str) -> list[Pair]:
     return [Pair(" ".join(source.split()), " ".join(target.split())) for source, target in lines]
 
 
-class Stopwatch:
-    """A supervisor that counts the seconds of updates, and nothing else; `reached` is called when a mark is passed."""
+@dataclass
+class Clock:
+    """Seconds of updates and of nothing else, and what has been said so far; kept beside every checkpoint."""
 
-    def __init__(self, marks: Sequence[float], reached: Callable[[float, int, int], None]) -> None:
-        self.waiting, self.reached = list(marks), reached
-        self.last, self.seconds, self.num_targets, self.num_stops = time.perf_counter(), 0.0, 0, 0
+    steps: int
+    waiting: list[float]
+    """Marks, in minutes, that are still to come."""
+    seconds: float = 0.0
+    num_targets: int = 0
+    num_stops: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        print(line, flush=True)
+
+
+class Stopwatch:
+    """A supervisor that counts; `reached` is called when a mark is passed, `save` when a checkpoint is due."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        reached: Callable[[float, int], None] = lambda mark, update: None,
+        save: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.clock, self.reached, self.checkpoint = clock, reached, save
+        self.last = time.perf_counter()
 
     def record(self, update: Update) -> None:
-        took = time.perf_counter() - self.last
+        clock, took = self.clock, time.perf_counter() - self.last
         if took < STOPPED:
-            self.seconds += took
-        else:  # by a signal, in the middle of an update
-            self.seconds += self.seconds / max(1, update.number)
-            self.num_stops += 1
-        self.num_targets += update.num_targets
-        while self.waiting and self.seconds >= 60 * self.waiting[0]:
-            self.reached(self.waiting.pop(0), update.number + 1, self.num_targets)
+            clock.seconds += took
+        else:  # by a signal in the middle of an update, or by a checkpoint
+            clock.seconds += clock.seconds / max(1, update.number)
+            clock.num_stops += 1
+        clock.num_targets += update.num_targets
+        while clock.waiting and clock.seconds >= 60 * clock.waiting[0]:
+            self.reached(clock.waiting.pop(0), update.number + 1)
         self.last = time.perf_counter()
 
     def validate(self) -> float:
         return 0.0
 
     def keep(self) -> None: ...
-
-    def checkpoint(self) -> None: ...
 
 
 def begin(material: Material, settings: RunSettings) -> Learner:
@@ -90,11 +115,15 @@ def learn(learner: Learner, material: Material, settings: RunSettings, watch: St
     train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
 
 
-def measured_pace(material: Material, settings: RunSettings) -> Stopwatch:
-    watch = Stopwatch([], lambda *_: None)
+def first_clock(material: Material, settings: RunSettings, minutes: float) -> Clock:
+    """How many updates fit into the time."""
+    watch = Stopwatch(Clock(60, []))
     short = replace(settings, train=replace(settings.train, steps=60))
     learn(begin(material, short), material, short, watch)
-    return watch
+    steps = round(60 * minutes / (watch.clock.seconds / 60))
+    clock = Clock(steps, [mark for mark in MARKS if mark < minutes])
+    clock.say(f"{watch.clock.num_targets / watch.clock.seconds:,.0f} target tokens/s at first; {steps} updates; {settings}")
+    return clock
 
 
 def bleu(translator: Translator, pairs: list[Pair], beam: int) -> str:
@@ -105,49 +134,57 @@ def bleu(translator: Translator, pairs: list[Pair], beam: int) -> str:
     return ", ".join(f"{score:.2f} {metric.get_signature()}" for score, metric in zip(scores, metrics, strict=True))
 
 
-class Report:
-    """Lines that are printed as they come, and written at the end."""
+class Place:
+    """Where the run can be taken up again, with its clock."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.checkpoints = folder, Checkpoints(folder, keep=2)
 
-    def add(self, line: str) -> None:
-        self.lines.append(line)
-        print(line, flush=True)
+    def save(self, learner: Learner, clock: Clock) -> None:
+        self.folder.mkdir(exist_ok=True)
+        replace_file(self._clock(learner.counts.update), json.dumps(asdict(clock)).encode())
+        self.checkpoints.write(learner.checkpoint())
+
+    def clock(self) -> tuple[Clock, Checkpoint] | None:
+        found = self.checkpoints.newest(print)
+        return (Clock(**json.loads(self._clock(found.update).read_text())), found) if found else None
+
+    def _clock(self, update: int) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.{update}.json")
 
 
 def main(folder: Path, minutes: float = 80, *changes: str) -> None:
     torch.set_num_threads(2)
-    report, settings = Report(), override(SETTINGS, changes)
-    began = time.perf_counter()
+    settings = override(SETTINGS, changes)
     material = in_memory("multi30k", read(folder, "train"), [], settings.data)
-    report.add(f"tokenised in {time.perf_counter() - began:.0f} s; {settings}")
-    pace = measured_pace(material, settings)
-    steps = round(60 * minutes / (pace.seconds / 60))
-    settings = replace(settings, train=replace(settings.train, steps=steps))
-    order = material.batches(settings.train, 0.0, settings.seed).order
+    place = Place(Path(tempfile.gettempdir()) / f"multi30k-{sha256(repr((settings, minutes)).encode())[:8]}")
+    before = place.clock()
+    clock = before[0] if before else first_clock(material, settings, minutes)
+    settings = replace(settings, train=replace(settings.train, steps=clock.steps))
     learner = begin(material, settings)
-    report.add(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {num_parameters(learner.model):,} parameters; "
-        f"{pace.num_targets / pace.seconds:,.0f} target tokens/s at first; {steps} updates, "
-        f"{steps / order.epoch_length:.1f} epochs; {order.padding():.1%} padding"
-    )
-    sets = ("val", read(folder, "val"), 1), ("test2016", read(folder, "test_2016_flickr"), 1)
+    if before:
+        learner.restore(before[1])
+        print(*clock.lines, f"going on after update {learner.counts.update}", sep="\n", flush=True)
+    sets = {name: read(folder, name) for name in ("val", "test_2016_flickr")}
 
-    def reached(mark: float, update: int, num_targets: int) -> None:
-        report.add(f"{mark:5.1f} min, update {update}, {num_targets / 1e6:.1f} M target tokens")
+    def reached(mark: float, update: int) -> None:
+        clock.say(f"{mark:5.1f} min, update {update}, {clock.num_targets / 1e6:.1f} M target tokens")
         with learner.at_its_best() as model:
             translator = Translator(model, *material.codecs, CPU)
-            for name, pairs, beam in (*sets, ("test2016", sets[1][1], 5)):
-                report.add(f"  {name}, beam {beam}: {bleu(translator, pairs, beam)}")
+            for name, beam in (("val", 1), ("test_2016_flickr", 1), ("test_2016_flickr", 5)):
+                clock.say(f"  {name}, beam {beam}: {bleu(translator, sets[name], beam)}")
 
-    watch = Stopwatch([mark for mark in MARKS if mark < minutes], reached)
-    learn(learner, material, settings, watch)
-    reached(watch.seconds / 60, steps, watch.num_targets)
-    report.add(f"{watch.num_targets / watch.seconds:,.0f} target tokens/s; stopped by a signal {watch.num_stops} times")
+    learn(learner, material, settings, Stopwatch(clock, reached, lambda: place.save(learner, clock)))
+    reached(clock.seconds / 60, clock.steps)
+    order = material.batches(settings.train, 0.0, settings.seed).order
+    clock.say(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {num_parameters(learner.model):,} parameters; "
+        f"{clock.num_targets / clock.seconds:,.0f} target tokens/s; {clock.steps / order.epoch_length:.1f} epochs; "
+        f"{order.padding():.1%} padding; stopped {clock.num_stops} times"
+    )
     if not changes and minutes == 80:
         result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join([*report.lines, str(asdict(settings))]) + "\n")
+        result.write_text("\n".join(clock.lines) + "\n")
         print(f"written to {result.name}")
 
 

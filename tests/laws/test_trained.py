@@ -1,0 +1,95 @@
+"""Laws 3 and 4 on models that have learnt something, through the same door as users: whatever stands beside a word, and however
+many, its output stays the same."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from table import MODELS, reads_source
+
+from regard import pipeline
+from regard.contracts import Result
+from regard.data.corpus import Pair
+from regard.data.dictionary import pronunciations
+from regard.models.build import build
+from regard.pipeline import Translator
+from regard.training.learner import Learner
+from regard.training.loop import Update, train
+from regard.training.material import in_memory
+from regard.training.settings import DataSettings, TrainSettings
+
+SIZES = 1, 2, 7, 64
+NEAR = 1e-4
+"""Candidates that are as near as this may change places in float32."""
+
+
+class Losses:
+    """A supervisor that only looks at the loss."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def record(self, update: Update) -> None:
+        self.found.append(update.loss)
+
+    def validate(self) -> float:
+        return 0.0
+
+    def keep(self) -> None: ...
+
+    def checkpoint(self) -> None: ...
+
+
+@cache
+def words() -> list[Pair]:
+    """Short ones: a location score of the table has eleven places."""
+    every = pronunciations("dev")
+    return [pair for pair in every if len(pair.source) <= 9 and len(pair.target.split()) <= 9][:664]
+
+
+@cache
+def learnt(name: str) -> Translator:
+    material = in_memory("words", words()[:600], [], DataSettings(target_unit="symbols"))
+    settings = TrainSettings(steps=80, batch_tokens=512, learning_rate=1e-2)
+    torch.manual_seed(1)
+    model = build(MODELS[name], *map(len, material.codecs))
+    losses = Losses()
+    train(Learner(model, settings), material.batches(settings, 0.0, 1), settings, seed=1, supervisor=losses)
+    assert sum(losses.found[-5:]) < 0.9 * sum(losses.found[:5])  # it did learn
+    return Translator(model.eval(), *material.codecs, torch.device("cpu"))
+
+
+def in_batches(translator: Translator, beam: int, size: int, monkeypatch: pytest.MonkeyPatch) -> list[Result]:
+    monkeypatch.setattr(pipeline, "BATCH_HYPOTHESES", size * beam)
+    some = words()[600:] if size > 2 else words()[600:612]  # one by one takes long
+    return translator.batch([pair.source for pair in some], beam=beam, max_length=10)
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("name", [name for name in MODELS if reads_source(name)])
+def test_laws_3_and_4_hold_for_what_was_learnt(name: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A7.5
+    translator = learnt(name)
+    translator.model.double()
+    exact = {size: in_batches(translator, beam, size, monkeypatch) for size in SIZES}
+    for size in SIZES:
+        for one, other in zip(exact[size], exact[64], strict=False):
+            assert one.tokens == other.tokens
+            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
+    assert len({result.text for result in exact[64]}) > 2  # not the same for all
+
+    sources, texts = [pair.source for pair in words()[600:]], [result.text for result in exact[64]]
+    for scored, result in zip(translator.score(sources, texts), exact[64], strict=True):
+        if result.finished and result.tokens:
+            assert scored.log_prob == pytest.approx(result.log_prob, abs=1e-9)
+
+    translator.model.float()
+    rough = {size: in_batches(translator, beam, size, monkeypatch) for size in SIZES}
+    num_different = 0
+    for size in SIZES:
+        for one, other in zip(rough[size], rough[64], strict=False):
+            num_different += one.tokens != other.tokens
+            assert one.log_prob == pytest.approx(other.log_prob, abs=NEAR)
+            assert one.rank_score == pytest.approx(other.rank_score, abs=NEAR)
+    print(f"{name}, beam {beam}: {num_different} outputs differ in float32, all between candidates within {NEAR}")
