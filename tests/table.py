@@ -106,6 +106,30 @@ MODELS: dict[str, ModelSettings] = {
     ),
 }
 
+FRONTS: dict[str, ModelSettings] = {  # models whose source is no text; tests/laws/test_fronts.py
+    "picture, luong": RnnSettings(width=20, embedding=7, score_width=13, front="picture", channels=12, dropout=0.3),
+    "picture, bahdanau lstm": RnnSettings(
+        width=22,
+        encoder_width=24,
+        embedding=7,
+        cell="lstm",
+        decoder="bahdanau",
+        score="general",
+        front="picture",
+        channels=8,
+        dropout=0.3,
+    ),
+    "picture, hard": RnnSettings(width=20, embedding=7, score_width=13, choice="one", front="picture", channels=8, dropout=0.3),
+    "picture, seen once": RnnSettings(width=20, embedding=7, decoder="fixed", front="picture", channels=8, dropout=0.3),
+    "picture, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="picture", channels=8, dropout=0.3),
+    "patches, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="patches", dropout=0.3),
+    "grid, luong": RnnSettings(width=20, embedding=7, score="scaled_dot", front="grid", dropout=0.3),
+    "grid, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="grid", dropout=0.3),
+    "frames, luong": RnnSettings(width=22, embedding=7, score_width=13, front="frames", dropout=0.3),
+    "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="frames", dropout=0.3),
+}
+CHANNELS = 3
+
 
 def reads_source(name: str) -> bool:
     return not isinstance(MODELS[name], RnnLmSettings | DecoderOnlySettings)
@@ -131,6 +155,24 @@ def make_source(*lengths: int, room: int | None = None) -> Source:
         rows.append(torch.cat((row, torch.full((room - length,), PAD))))
     ids = torch.stack(rows)
     return Source(ids, masks.not_padding(ids, PAD))
+
+
+def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
+    torch.manual_seed(5)
+    return build(FRONTS[name], CHANNELS, TARGET_VOCAB).to(dtype).eval()
+
+
+def make_rows(name: str, number: int = 4) -> list[torch.Tensor]:
+    """Random pictures, grids or frames of different sizes; sides that are multiples of the cell, and others."""
+    generator, rows = torch.Generator().manual_seed(2), []
+    for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
+        if name.startswith("frames"):
+            rows.append(torch.randn(width // 2, CHANNELS, generator=generator))
+        elif name.startswith("grid"):
+            rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator))
+        else:
+            rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8))
+    return rows
 
 
 def make_targets(batch: int, length: int) -> torch.Tensor:

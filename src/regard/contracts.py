@@ -546,13 +546,14 @@ class Result:
         return self.map_attention(kind, layer)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:
-        """(i, j): target token j looked most at source token i (mean over the heads of the last layer); from 0, no <eos>.
+        """(i, j): target token j looked most at source token i (mean over the heads of the last layer); from 0, no <eos>. Where
+        the source has no tokens, i is a place: of a picture the cell, row by row.
 
         Of a text that was split, the tokens are counted through all its parts."""
         if not self.parts:
             if not self.tokens:
                 return ()
-            weights_TS = self.attention().mean_TS[: len(self.tokens), : len(self.source_tokens)]
+            weights_TS = self.attention().mean_TS[: len(self.tokens), : len(self.source_tokens) or None]
             return tuple((i, j) for j, i in enumerate(weights_TS.argmax(-1).tolist()))
         links: list[tuple[int, int]] = []
         sources = targets = 0

@@ -15,7 +15,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import read_lines, shorten
+from regard.data.corpus import read_lines, read_pairs, shorten
 from regard.errors import UserError
 
 Tokens = tuple[str, ...]
@@ -85,9 +85,16 @@ class TestSet:
 
 
 def read_test_set(path: Path) -> TestSet:
-    """`source<TAB>reference` lines; more references stand in more columns, or in more lines with the same source."""
+    """`source<TAB>reference` lines; more references stand in more columns, or in more lines with the same source.
+
+    JSON lines are read as in training: {"source": …, "target": …}, {"image": …, "text": …}."""
     known: dict[str, list[str]] = {}
     num_empty = 0
+    if {".json", ".jsonl", ".ndjson"} & set(path.suffixes):
+        corpus = read_pairs(path)
+        for pair in corpus.pairs:
+            known.setdefault(pair.source, []).append(pair.target)
+        return TestSet(path.name, tuple(known), tuple(tuple(dict.fromkeys(one)) for one in known.values()), corpus.num_empty)
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             num_empty += 1

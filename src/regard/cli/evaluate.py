@@ -22,7 +22,9 @@ from regard.cli.options import (
 
 def evaluate(
     model: Model,
-    test: Annotated[Path, typer.Argument(help="Lines of source<TAB>reference, with any number of references; may be .gz.")],
+    test: Annotated[
+        Path, typer.Argument(help="Lines of source<TAB>reference, with any number of references, or .jsonl; may be .gz.")
+    ],
     against: Annotated[
         Path | None, typer.Option(help="Another model folder: is this one better? A paired test.", show_default=False)
     ] = None,
@@ -47,12 +49,12 @@ def evaluate(
     from regard.evaluation import by_length
 
     console = make_console()
-    translator = open_model(model, score, device, threads, max_source)
+    translator = open_model(model, score, device, threads, max_source, names_in=test)
     results = translator.batch(data.sources, **search)
     texts = [result.text for result in results]
     rival, others = None, None
     if against is not None:
-        rival = open_model(against, score, device, threads, max_source)
+        rival = open_model(against, score, device, threads, max_source, names_in=test)
         others = [result.text for result in rival.batch(data.sources, **search)]
 
     def symbols(text: str) -> tuple[str, ...]:
@@ -74,8 +76,9 @@ def evaluate(
     if not can_use_sacrebleu():
         console.print(NEEDS_SACREBLEU)
 
-    console.print("\nby source length (tokens):")
-    for lengths, inside in by_length([len(result.source_tokens) for result in results]):
+    sizes = [len(result.source_tokens) for result in results]
+    console.print("\nby source length (tokens):" if any(sizes) else "\nby length of the reference (tokens):")
+    for lengths, inside in by_length(sizes if any(sizes) else [len(symbols(known[0])) for known in data.references]):
         group = measures([texts[i] for i in inside], [data.references[i] for i in inside], symbols, intervals=False)
         figures = ", ".join(f"{one.name} {one.value * (100 if one.percent else 1):.2f}{'%' * one.percent}" for one in group)
         console.print(f"  {lengths:>9}: {len(inside):,} sources: {figures}")

@@ -25,7 +25,7 @@ def score(
     from regard.data.corpus import read_pairs
 
     corpus = read_pairs(pairs)
-    translator = open_model(model, own, device, threads)
+    translator = open_model(model, own, device, threads, names_in=pairs)
     scored = translator.score([pair.source for pair in corpus.pairs], [pair.target for pair in corpus.pairs])
     for pair, one in zip(corpus.pairs, scored, strict=True):
         if json:

@@ -53,6 +53,11 @@ def among(places: Tensor, allow: Tensor, num_places: int) -> Tensor:
     return marks.scatter_(-1, listed, True)[..., :num_places]
 
 
+def every(allow_BHW: Tensor, step: int) -> Tensor:
+    """Of squares of `step` by `step` pixels: True where any of the pixels is real, the padding being at the right and below."""
+    return allow_BHW[..., ::step, ::step]
+
+
 def both(one: Tensor, other: Tensor) -> Tensor:
     """Allowed by both masks."""
     return one & other

@@ -42,8 +42,8 @@ class Columns:
 TWO_COLUMNS = Columns()
 
 
-_SOURCES = set("source src input".split())
-_TARGETS = set("target tgt trg output".split())
+_SOURCES = set("source src input image picture img photo audio sound wav".split())
+_TARGETS = set("target tgt trg output caption transcript".split())
 _NUMBERS = set("id idx index no. nr number".split())
 """Columns that are neither, unless asked for."""
 _LANGUAGES = set(

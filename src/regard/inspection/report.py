@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import html
 import io
 import json
@@ -17,14 +16,13 @@ from torch import Tensor
 
 from regard.checkpoint.files import replace_file
 from regard.core.summary import block_size
+from regard.data.arrays import WRITTEN, npy, raw
 from regard.inspection.seeing import Gates, Inspection, Layer
 
 EXACT, HALF = 1 << 20, 12 << 20
 """Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
 
 WORDS_SHOWN = 5
-
-TYPES = {torch.float32: "<f4", torch.float64: "<f8", torch.int64: "<i8", torch.uint8: "|u1", torch.uint16: "<u2"}
 
 
 def write_page(seen: Inspection, path: str | Path, *, model: str = "") -> Path:
@@ -121,13 +119,7 @@ def packed(numbers: Tensor, num_numbers: int = 0) -> dict[str, Any]:
 
 
 def _coded(numbers: Tensor) -> dict[str, Any]:
-    return {"type": TYPES[numbers.dtype], "data": base64.b64encode(raw(numbers)).decode()}
-
-
-def raw(numbers: Tensor) -> bytes:
-    """The numbers one after another, without numpy."""
-    held = numbers.detach().cpu().contiguous()
-    return ctypes.string_at(held.data_ptr(), held.nbytes) if held.numel() else b""
+    return {"type": WRITTEN[numbers.dtype], "data": base64.b64encode(raw(numbers)).decode()}
 
 
 def _gates(gates: Gates) -> dict[str, Any]:
@@ -166,15 +158,3 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
             archive.writestr(f"{name}.npy", npy(numbers))
     replace_file(path, content.getvalue())
     return path
-
-
-def npy(numbers: Tensor) -> bytes:
-    """NumPy's own format (version 1.0), by hand: numpy is only an extra."""
-    numbers = numbers if numbers.dtype in TYPES else numbers.float()
-    header = {"descr": TYPES[numbers.dtype], "fortran_order": False, "shape": tuple(numbers.shape)}
-    text = repr(header)
-    text += " " * (63 - (10 + len(text)) % 64) + "\n"
-    out = io.BytesIO()
-    out.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin-1"))
-    out.write(raw(numbers))
-    return out.getvalue()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.batch import source_batch
+from regard.data.sources import Row, num_places
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError
 from regard.layers.recurrent import gates_over_time
@@ -124,14 +125,14 @@ def see(
 
     finished: whether <eos> follows that output. options: those of the search.
     """
-    if not (ids := translator.source.encode(text)):
+    ids: Row = translator.source.encode(text)
+    if not num_places(ids):
         raise UserError("there is nothing to look at: the text is empty")
     if output is None:
         result = translator(text, **options)
         output, finished = result.ids, result.finished
     written = (*output, EOS) if finished else tuple(output)
-    source = (*translator.source.pieces(text), SPECIALS[EOS])
-    long = max(len(source), len(written)) > LONGEST
+    long = max(num_places(ids) + 1, len(written)) > LONGEST
     wanted: tuple[What, ...] = ("summary",) if long else tuple(what)
     look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
     model, device = translator.model, translator.device
@@ -143,7 +144,7 @@ def see(
         text=text,
         output=translator.target.decode(output),
         finished=finished,
-        source=source,
+        source=translator.source.labels(text, memory.axes),
         target=translator.target.tokens(written),
         target_ids=written,
         vocabulary=translator.target.tokens(range(len(translator.target))),
