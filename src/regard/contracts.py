@@ -476,18 +476,29 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source."""
+    """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source.
+
+    axes: (rows, columns) where the source is a picture or a grid, whose cells are the columns here, row by row.
+    """
 
     weights_HTS: Tensor
     source: tuple[str, ...]
     target: tuple[str, ...]
     kind: Kind
     layer: int
+    axes: tuple[int, ...] = ()
 
     @property
     def mean_TS(self) -> Tensor:
         """The average over the heads."""
         return self.weights_HTS.mean(0)
+
+    @property
+    def maps_TRC(self) -> Tensor:
+        """The same over a picture: a map of rows and columns for every word."""
+        if len(self.axes) != 2:
+            raise UserError(f"{self.kind} attention of this model has no maps: its source is no picture or grid")
+        return self.mean_TS.unflatten(-1, self.axes)
 
     def _repr_html_(self) -> str:
         """For notebooks: the average as a table, at most 64 x 64 of it. Colours are see-through, for light and dark pages."""

@@ -365,7 +365,8 @@ class Translator:
         source, target = self.source.labels(unit.text, memory.axes), self.target.tokens(written)
         rows = source if kind == "encoder" else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
-        return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer)
+        axes = memory.axes if len(memory.axes) == 2 and kind != "decoder" else ()
+        return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer, axes)
 
 
 def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:

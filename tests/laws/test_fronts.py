@@ -41,7 +41,7 @@ def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A
 
 @every_front
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1
+def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1 A8.2
     """Whatever stands in the padding: not even there does anything come in from it."""
     model, rows, targets = make_front_model(name, dtype), make_rows(name), make_targets(4, 6)
     together = source_batch(rows)
@@ -163,20 +163,28 @@ def test_the_network_is_its_formula() -> None:  # SPEC A8.1
     network = Network(3, 20, 12).double()
     pixels = torch.randn(2, 3, 17, 26, dtype=torch.float64)
 
-    def norm(layer: torch.nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
-        mean, spread = x.mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False)
-        x = (x - mean) / (spread + layer.eps).sqrt()
-        return x * layer.weight[:, None, None] + layer.bias[:, None, None]
+    for block in network.blocks:
+        for one in block.norms:
+            torch.nn.init.normal_(one.weight)
+            torch.nn.init.normal_(one.bias)
 
-    x = pixels
+    def standard(x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for picture in x:
+            centred = torch.stack([channel - channel.mean() for channel in picture])
+            rows.append(centred / (centred.square().mean() + 1e-5).sqrt())
+        return torch.stack(rows)
+
+    x = torch.cat((standard(pixels), pixels), dim=1)
     for halve, block in zip(network.halve, network.blocks, strict=True):
         x = F.conv2d(x, halve.weight, halve.bias, stride=2, padding=1)
         y = x
         for own, convolution in zip(block.norms, block.convolutions, strict=True):
-            y = F.conv2d(norm(own, y).clamp(min=0), convolution.weight, convolution.bias, padding=1)
+            y = torch.stack([standard(y)[:, c] * own.weight[c] + own.bias[c] for c in range(y.shape[1])], dim=1)
+            y = F.conv2d(y.clamp(min=0), convolution.weight, convolution.bias, padding=1)
         x = x + y
-    x = norm(network.placed.norm, x)
-    assert x.shape == (2, 12, 3, 4)
+    x = torch.cat((standard(x), x), dim=1)
+    assert x.shape == (2, 24, 3, 4)
     expected = []
     for row in range(3):
         for column in range(4):
@@ -185,8 +193,9 @@ def test_the_network_is_its_formula() -> None:  # SPEC A8.1
                 for k in range(5):
                     angle = number * 10000 ** (-2 * k / 10)
                     place += [math.sin(angle), math.cos(angle)]
-            hidden = network.placed.project(x[:, :, row, column]) + torch.tensor(place, dtype=torch.float64)
-            expected.append(network.placed.output(hidden.clamp(min=0)))
+            cell = x[:, :, row, column]
+            hidden = network.placed.project(cell) + torch.tensor(place, dtype=torch.float64)
+            expected.append(cell @ network.placed.direct.weight.T + network.placed.output(hidden.clamp(min=0)))
     placed = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
     assert placed.axes == (3, 4)
     torch.testing.assert_close(placed.x_BSD, torch.stack(expected, dim=1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import io
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+PREVIEW = 640
 SAMPLE = 100
 """How many pictures are looked at to see whether they have colours."""
 GREY = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
@@ -63,6 +66,14 @@ class Pictures(FileCodec):
             picture = picture.resize((width, height))
         pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
         return pixels.view(height, width, self.channels).permute(2, 0, 1).contiguous()
+
+    def preview(self, name: str) -> str:
+        """As it stands in the file, at most 640 pixels wide or high: the cells of a map divide it evenly."""
+        picture = open_picture(self.root / name)
+        picture.thumbnail((PREVIEW, PREVIEW))
+        content = io.BytesIO()
+        picture.save(content, "PNG")
+        return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
     def __len__(self) -> int:
         return self.channels

@@ -121,6 +121,10 @@ class FileCodec(ABC):
             return tuple(map(str, range(axes[0])))
         return tuple(f"{row},{column}" for row in range(axes[0]) for column in range(axes[1]))
 
+    def preview(self, name: str) -> str:
+        """What a page shows under the maps: a picture as a data URI, or nothing."""
+        return ""
+
     def at(self, folder: Path) -> Self:
         """The same for names that are seen from another folder."""
         return replace(self, root=folder)

@@ -57,6 +57,8 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "steps": _steps(seen),
         "layers": [_layer(seen, one, num_numbers) for one in seen.layers],
         "gates": [_gates(one) for one in seen.gates],
+        "axes": seen.axes,
+        "picture": seen.picture,
     }
 
 

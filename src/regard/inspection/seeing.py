@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.batch import source_batch
-from regard.data.sources import Row, num_places
+from regard.data.sources import FileCodec, Row, num_places
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError
 from regard.layers.recurrent import gates_over_time
@@ -79,6 +79,7 @@ class Inspection:
     """source, target: the tokens of both sides, with <eos>. read: what the decoder had read at each step, <sos> first.
 
     log_probs_TV: of every word at every step, as the model gave them.
+    axes: (rows, columns) where the source is a picture or a grid. picture: it, as a data URI.
     """
 
     text: str
@@ -91,6 +92,8 @@ class Inspection:
     log_probs_TV: Tensor
     layers: tuple[Layer, ...]
     gates: tuple[Gates, ...]
+    axes: tuple[int, ...] = ()
+    picture: str = ""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -151,6 +154,8 @@ def see(
         log_probs_TV=decoded.logits_BTV[0].float().log_softmax(-1).cpu(),
         layers=tuple(_layers(memory.seen + decoded.seen)),
         gates=tuple(_gates(model, inputs, memory, read)),
+        axes=memory.axes if len(memory.axes) == 2 else (),
+        picture=translator.source.preview(text) if isinstance(translator.source, FileCodec) else "",
     )
 
 

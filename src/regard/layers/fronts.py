@@ -1,7 +1,7 @@
 """What stands before an encoder whose source is no text: pictures, grids and frames become vectors that know their place.
 
-Padding never leaks into what is real: it is zeroed before every convolution, as the world beyond the edges is zero, and every
-norm is of one place alone. Batch norm and group norm would mix in neighbours, or padding.
+Padding never leaks into what is real: it is zeroed before every convolution, as the world beyond the edges is zero, and norms
+count real pixels only, of one picture only (batch norm would mix in the neighbours).
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Frames(Front):
 
 
 class InGrid(nn.Module):
-    """W₂ relu(W₁ LN(x) + φ(row, column)) + b₂: what a cell shows is bound to where it stands, so that a mean over all cells,
+    """A x + W₂ relu(W₁ x + φ(row, column)) + b: what a cell shows is bound to where it stands, so that a mean over all cells,
     which is all that a decoder without attention gets, still tells what stood where."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(features)
+        self.direct = nn.Linear(features, width, bias=False)
         self.project = nn.Linear(features, width)
         self.output = nn.Linear(width, width)
 
     def forward(self, x_BHWF: Tensor, allow_BHW: Tensor) -> Placed:
-        x_BHWD = self.project(self.norm(x_BHWF))
-        x_BHWD = x_BHWD + grid_positions(x_BHWD)
-        x_BSD = self.output(x_BHWD.relu()).flatten(1, 2)
+        bound_BHWD = self.project(x_BHWF)
+        bound_BHWD = bound_BHWD + grid_positions(bound_BHWD)
+        x_BSD = (self.direct(x_BHWF) + self.output(bound_BHWD.relu())).flatten(1, 2)
         return Placed(x_BSD, allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
 
 
@@ -114,50 +114,74 @@ class Patches(Front):
         return Placed(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
 
 
-class Residual(nn.Module):
-    """x + conv(relu(LN(conv(relu(LN(x)))))) with kernels of 3 x 3 (He et al. 2016, 4), LN over the channels of each pixel."""
+class PictureNorm(nn.Module):
+    """γ (x − μ)/σ + β: μ of each channel, σ of all, over the real pixels of one picture. What all pixels have in common, such
+    as the ground of a drawing, would else outweigh what tells them apart (docs/LOG.md)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(2))
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
+        normal_BCHW = standardised(x_BCHW, allow_BHW)
+        return normal_BCHW * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+def standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
+    num_pixels = allow_BHW.sum((1, 2))[:, None, None, None]
+    mean = real_pixels(x_BCHW, allow_BHW).sum((2, 3), keepdim=True) / num_pixels
+    centred = real_pixels(x_BCHW - mean, allow_BHW)
+    variance = centred.square().sum((1, 2, 3), keepdim=True) / (num_pixels * x_BCHW.shape[1])
+    return centred * torch.rsqrt(variance + 1e-5)
+
+
+class Residual(nn.Module):
+    """x + conv(relu(norm(conv(relu(norm(x)))))) with kernels of 3 x 3 (He et al. 2016b, fig. 1b)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(PictureNorm(channels) for _ in range(2))
         self.convolutions = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
 
     def forward(self, x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
         y_BCHW = x_BCHW
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
-            y_BCHW = convolution(real_pixels(over_channels(norm, y_BCHW).relu(), allow_BHW))
+            y_BCHW = convolution(real_pixels(norm(y_BCHW, allow_BHW).relu(), allow_BHW))
         return x_BCHW + y_BCHW
 
 
 class Network(Front):
-    """Three stages, each of which halves both sides and, from a quarter of `channels` on, doubles the channels."""
+    """Three stages, each of which halves both sides and, from a quarter of `channels` on, doubles the channels.
+
+    Pixels go in, and features come out, both as they are and standardised: a picture of one colour is still of that colour.
+    """
 
     def __init__(self, channels_in: int, width: int, channels: int) -> None:
         super().__init__()
-        sizes = (channels_in, channels // 4, channels // 2, channels)
+        sizes = (2 * channels_in, channels // 4, channels // 2, channels)
         self.halve = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(sizes))
         self.blocks = nn.ModuleList(Residual(size) for size in sizes[1:])
-        self.placed = InGrid(channels, width)
+        self.placed = InGrid(2 * channels, width)
 
     def forward(self, source: Source) -> Placed:
         allow_BHW = source.allow
-        x_BCHW = source.values.to(self.placed.project.weight.dtype).contiguous(memory_format=torch.channels_last)
+        pixels = source.values.to(self.placed.project.weight.dtype)
+        x_BCHW = both_ways(pixels, allow_BHW).contiguous(memory_format=torch.channels_last)
         for halve, block in zip(self.halve, self.blocks, strict=True):
             x_BCHW = halve(real_pixels(x_BCHW, allow_BHW))
             allow_BHW = masks.every(allow_BHW, 2)
             x_BCHW = block(x_BCHW, allow_BHW)
-        placed: Placed = self.placed(x_BCHW.movedim(1, -1), allow_BHW)
+        placed: Placed = self.placed(both_ways(x_BCHW, allow_BHW).movedim(1, -1), allow_BHW)
         return placed
+
+
+def both_ways(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
+    return torch.cat((standardised(x_BCHW, allow_BHW), x_BCHW), dim=1)
 
 
 def real_pixels(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
     """x with zeros at its padding, whatever stood there."""
     return x_BCHW.masked_fill(~allow_BHW.unsqueeze(1), 0.0)
-
-
-def over_channels(norm: nn.Module, x_BCHW: Tensor) -> Tensor:
-    normal: Tensor = norm(x_BCHW.movedim(1, -1)).movedim(-1, 1)
-    return normal
 
 
 FRONTS: dict[FrontName, Callable[[int, int, int, bool], Front]] = {

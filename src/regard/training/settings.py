@@ -262,7 +262,13 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
             target_unit=unit,
             augment=0.05 if is_picture and few else 0.0,
         ),
-        model=RnnSettings(width=192, embedding=64, front=codec.unit, dropout=0.2 if few else 0.1),  # type: ignore[arg-type]
+        model=RnnSettings(
+            width=192,
+            embedding=64,
+            decoder="bahdanau",
+            front=codec.unit,  # type: ignore[arg-type]
+            dropout=0.2 if few else 0.1,
+        ),
         train=train,
     )
     few_said = f"{number:,} pairs" + (", which are few" if few else "")
@@ -271,6 +277,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         "data.target_unit": str(target),
         "model.front": f"a front for {codec.nouns}",
         "model.kind": "a recurrent decoder that looks at its source at every word is quickest to learn",
+        "model.decoder": "where it looked last tells it where to look next",
         "model.dropout": few_said,
         "train.steps": f"30 times through {number:,} pairs are wanted, in 1,000 to 20,000 updates",
     }
