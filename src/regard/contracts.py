@@ -498,7 +498,8 @@ class AttentionMap:
         """The same over a picture: a map of rows and columns for every word."""
         if len(self.axes) != 2:
             raise UserError(f"{self.kind} attention of this model has no maps: its source is no picture or grid")
-        return self.mean_TS.unflatten(-1, self.axes)
+        maps_TRC: Tensor = self.mean_TS.unflatten(-1, self.axes)
+        return maps_TRC
 
     def _repr_html_(self) -> str:
         """For notebooks: the average as a table, at most 64 x 64 of it. Colours are see-through, for light and dark pages."""
