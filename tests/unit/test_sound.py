@@ -180,7 +180,7 @@ def reference_log_mel(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     size = 2 ** int(np.ceil(np.log2(width)))
     frames = []
     start = 0
-    while start == 0 or start - hop + width < len(samples):
+    while start < len(samples):
         part = np.zeros(width)
         here = samples[start : start + width]
         part[: len(here)] = here
@@ -223,7 +223,7 @@ def test_normalised_frames() -> None:
 
 def test_silence_is_finite() -> None:
     silent = normalise(log_mel(torch.zeros(8000), 8000))
-    assert silent.shape == (99, 40)
+    assert silent.shape == (100, 40)
     assert silent.abs().max() < 1e-3
     half = torch.cat((torch.zeros(4000), torch.from_numpy(noise(4000)).float()))
     frames = log_mel(half, 8000)

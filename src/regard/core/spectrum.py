@@ -18,6 +18,12 @@ passes."""
 FINEST = 500
 """Sample rates are taken as a ratio of whole numbers up to about this; 160/441 and the like are exact."""
 
+HOP, WINDOW = 0.01, 0.025
+"""Seconds from one frame to the next, and of what one frame hears."""
+BANDS = 40
+STRIDE = 4
+"""How many frames become one place of the memory."""
+
 LOUDNESS = 8 * math.log(10)
 """What is 80 dB below the loudest place of a sound counts as silence."""
 SILENCE = 1e-10
@@ -57,24 +63,23 @@ def _filter(up: int, down: int) -> tuple[Tensor, int]:
     return cut * torch.sinc(cut * apart_WU) * window * (inside > 0), reach
 
 
-def log_mel(
-    samples_N: Tensor, rate: int, bands: int = 40, *, window: float = 0.025, hop: float = 0.01, lowest: float = 20.0
-) -> Tensor:
-    """(S, F): the logarithm of the power in mel bands, a frame every `hop` seconds, each of `window` seconds.
+def log_mel(samples_N: Tensor, rate: int, bands: int = BANDS, *, lowest: float = 20.0) -> Tensor:
+    """(S, F): the logarithm of the power in mel bands, a frame for every 10 ms that begin, each of the 25 ms from there on.
 
-    Frames stand at 0, hop, 2 hop, …: as many as it takes to see every sample once, the end filled up with zeros. A periodic
-    Hann window, an FFT of the next power of two, triangles of height 1 on HTK's mel scale from `lowest` to half the rate.
-    The logarithm has a floor: 80 dB below the loudest band of this sound, so that digital silence is as quiet as a quiet room.
+    What is missing at the end is zeros. A periodic Hann window, an FFT of the next power of two, triangles of height 1 on HTK's
+    mel scale from `lowest` to half the rate. The logarithm has a floor: 80 dB below the loudest band of this sound, so that
+    digital silence is as quiet as a quiet room.
     """
-    width, step = round(window * rate), round(hop * rate)
-    number = 1 + -(-max(0, len(samples_N) - width) // step)
+    width, step = round(WINDOW * rate), round(HOP * rate)
+    number = -(-len(samples_N) // step)
+    if not number:
+        return samples_N.new_zeros(0, bands)
     missing = (number - 1) * step + width - len(samples_N)
     frames_SN = F.pad(samples_N, (0, missing)).unfold(0, width, step)
     shape_N = torch.hann_window(width, dtype=samples_N.dtype, device=samples_N.device)
     size = 1 << (width - 1).bit_length()
     power = torch.fft.rfft(frames_SN * shape_N, size).abs().square()
-    filters = mel_filters(bands, size, rate, lowest).to(power)
-    logs_SF = (power @ filters).clamp(min=SILENCE).log()
+    logs_SF = (power @ mel_filters(bands, size, rate, lowest).to(power)).clamp(min=SILENCE).log()
     return torch.maximum(logs_SF, logs_SF.max() - LOUDNESS)
 
 

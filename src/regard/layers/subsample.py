@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# B sentences  S frames  s = ⌈S/4⌉ places  F features of a frame  C channels  D width
+from regard.core.spectrum import STRIDE
 
-STRIDE = 4
+# B sentences  S frames  s = ⌈S/4⌉ places  F features of a frame  C channels  D width
 
 
 class Subsampling(nn.Module):
@@ -26,7 +27,7 @@ class Subsampling(nn.Module):
 
     def forward(self, frames_BSF: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
         """(places (B, s, D), which of them are real)."""
-        x_BCSF = frames_BSF.unsqueeze(1)
+        x_BCSF = frames_BSF.unsqueeze(1).contiguous(memory_format=torch.channels_last)  # twice as fast on a CPU
         for convolution in (self.first, self.second):
             x_BCSF = F.relu(convolution(x_BCSF.masked_fill(~allow_BS[:, None, :, None], 0)))
             allow_BS = allow_BS[:, ::2]  # place j has frame 2j in its middle
