@@ -6,6 +6,7 @@ import torch
 
 from regard.contracts import Score, Source
 from regard.core import masks
+from regard.core.spectrum import BANDS
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
@@ -127,8 +128,14 @@ FRONTS: dict[str, ModelSettings] = {  # models whose source is no text; tests/la
     "grid, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="grid", dropout=0.3),
     "frames, luong": RnnSettings(width=22, embedding=7, score_width=13, front="frames", dropout=0.3),
     "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="frames", dropout=0.3),
+    "sound, luong": RnnSettings(width=22, embedding=7, score_width=13, front="sound", channels=3, dropout=0.3),
+    "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3),
 }
 CHANNELS = 3
+
+
+def num_channels(name: str) -> int:
+    return BANDS if name.startswith("sound") else CHANNELS
 
 
 def reads_source(name: str) -> bool:
@@ -159,15 +166,17 @@ def make_source(*lengths: int, room: int | None = None) -> Source:
 
 def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
     torch.manual_seed(5)
-    return build(FRONTS[name], CHANNELS, TARGET_VOCAB).to(dtype).eval()
+    return build(FRONTS[name], num_channels(name), TARGET_VOCAB).to(dtype).eval()
 
 
 def make_rows(name: str, number: int = 4) -> list[torch.Tensor]:
-    """Random pictures, grids or frames of different sizes; sides that are multiples of the cell, and others."""
+    """Random pictures, grids, frames or sounds of different sizes; sides that are multiples of the cell, and others."""
     generator, rows = torch.Generator().manual_seed(2), []
     for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
         if name.startswith("frames"):
             rows.append(torch.randn(width // 2, CHANNELS, generator=generator))
+        elif name.startswith("sound"):
+            rows.append(torch.randint(-9999, 9999, (width, 80), generator=generator, dtype=torch.int16))
         elif name.startswith("grid"):
             rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator))
         else:

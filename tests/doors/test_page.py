@@ -343,3 +343,74 @@ def test_maps_follow_the_head_and_other_pages_have_none(opened: Open, tmp_path: 
     page.click("#kind-encoder")
     assert told_cell(page)[3] == pytest.approx(seen.layer("cross", 1).numbers["weights"].mean(0)[0].max().item(), abs=6e-5)
     assert opened(transformer()).locator("#over").is_hidden()
+
+
+# --- sound -------------------------------------------------------------------------------------------------------------------
+
+
+def heard() -> Inspection:
+    """Two seconds: a tone, and a higher one, which is louder; 50 places, and attention that moves along them."""
+    times = torch.arange(8000) / 8000
+    tones = [torch.sin(2 * torch.pi * hertz * times) * loud for hertz, loud in ((500, 0.5), (2000, 1.0))]
+    samples = torch.cat(tones)
+    row = (samples * 32767).round().to(torch.int16).view(-1, 80)
+    places = torch.arange(50.0)
+    weights = torch.stack([(-((places - centre) ** 2) / 18).softmax(0) for centre in (8, 30, 48)])[None]
+    return Inspection(
+        text="a.wav",
+        output="low high",
+        finished=True,
+        source=tuple(f"{0.04 * place:.2f} s" for place in range(50)),
+        target=("low", "high", "<eos>"),
+        target_ids=(4, 5, 3),
+        vocabulary=("<pad>", "<unk>", "<sos>", "<eos>", "low", "high"),
+        log_probs_TV=torch.zeros(3, 6).log_softmax(-1),
+        layers=(Layer("cross", 0, {"weights": weights}),),
+        gates=(),
+        sound=row,
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int, scheme: str) -> None:  # SPEC A8.4
+    """Column for column: the waveform is louder in the second half, the spectrogram brighter where the tones are."""
+    seen = heard()
+    page = opened(seen, width, scheme)
+    sound, heat = (page.locator(where).bounding_box() for where in ("#above canvas", "#heat"))
+    assert sound is not None
+    assert heat is not None
+    assert (sound["x"], sound["width"]) == pytest.approx((heat["x"], heat["width"]), abs=1.5)
+    assert sound["y"] + sound["height"] < heat["y"]
+    assert page.locator("#above canvas").get_attribute("aria-label") == "The sound, 2.00 seconds: waveform and spectrogram"
+    assert page.locator("#above time").first.inner_text() == "0 s"
+    marks = [float(one.removesuffix(" s")) for one in page.locator("#above time").all_inner_texts()]
+    assert marks == sorted(marks)
+    assert marks[-1] <= 2
+    assert page.locator("#h-lines").is_hidden()
+    painted = page.evaluate(
+        """() => {
+          const canvas = document.querySelector("#above canvas"), wide = canvas.width, by = canvas.height / 132;
+          const all = canvas.getContext("2d").getImageData(0, 0, wide, canvas.height).data;
+          const count = (from, to) => {
+            let sum = 0;
+            for (let y = 0; y < 48 * by; y++)
+              for (let x = Math.floor(from * wide); x < to * wide; x++) sum += all[4 * (y * wide + x) + 3] > 99;
+            return sum;
+          };
+          const at = (share, band) => {
+            const place = 4 * (Math.floor((48 + 84 * (39.5 - band) / 40) * by) * wide + Math.floor(share * wide));
+            return [...all.slice(place, place + 3)];
+          };
+          return {waves: [count(0, .5), count(.5, 1)], low: [at(.25, 11), at(.75, 11)], high: [at(.25, 27), at(.75, 27)]};
+        }"""
+    )
+    assert painted["waves"][1] > 1.6 * painted["waves"][0]
+    assert painted["low"][0] != painted["low"][1]
+    assert painted["high"][0] != painted["high"][1]
+    weights = seen.layers[0].numbers["weights"]
+    assert float(hover(page, 1, 30, 3, 50)) == pytest.approx(weights[0, 1, 30].item(), abs=6e-5)
+    assert page.inner_text("#readout span") == "“high” (1) looks at “1.20 s” (30)"
+    stripe = page.locator("#stripe").bounding_box()
+    assert stripe is not None
+    assert stripe["x"] + stripe["width"] / 2 == pytest.approx(heat["x"] + 30.5 / 50 * heat["width"], abs=1.5)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.contracts import Look, SearchOptions, Source, Tap
 from regard.core import masks
+from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
 from regard.data.sources import num_places
 from regard.decoding.scoring import score
@@ -32,6 +33,8 @@ def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A
         memory = model.encode(source_batch([row]))
         if name.startswith("frames"):
             assert memory.axes == (len(row),)
+        elif name.startswith("sound"):  # SPEC A8.4
+            assert memory.axes == (math.ceil(len(row) / 4),)
         else:
             cell = 1 if name.startswith("grid") else 8
             assert memory.axes == tuple(math.ceil(side / cell) for side in row.shape[1:])
@@ -146,7 +149,9 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
                     module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
             if isinstance(module, torch.nn.RNNBase):
                 module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
-        shape = {"frames": (3, 7, CHANNELS), "grid": (3, CHANNELS, 3, 5)}.get(name.split(",")[0], (3, CHANNELS, 16, 24))
+        shape = {"frames": (3, 7, CHANNELS), "sound": (3, 7, BANDS), "grid": (3, CHANNELS, 3, 5)}.get(
+            name.split(",")[0], (3, CHANNELS, 16, 24)
+        )
         sizes = shape[1:2] if len(shape) == 3 else shape[2:]
         allow = masks.not_padding(torch.ones(3, *sizes, dtype=torch.long, device=device), PAD)
         memory = model.encode(Source(torch.ones(shape, device=device), allow), EVERYTHING)

@@ -95,9 +95,12 @@ def mel_filters(bands: int, size: int, rate: int, lowest: float = 20.0) -> Tenso
 
 
 def normalise(frames_SF: Tensor) -> Tensor:
-    """Every band with mean 0 and variance 1 over the time of this one sound: what microphone, room and loudness add is gone.
+    """Mean 0 and variance 1 over all times and bands of this one sound: how loud it is does not matter. Silence becomes 0.
 
-    A band that never changes, as in silence, becomes 0.
+    One mean and one variance for all bands: with one for each (cepstral mean and variance normalisation) a sound that is short,
+    or a single tone, looks the same in every band, and tones could not be told apart (docs/LOG.md).
     """
-    frames_SF = frames_SF - frames_SF.mean(0)
-    return frames_SF / (frames_SF.square().mean(0).sqrt() + 1e-2)
+    if not len(frames_SF):
+        return frames_SF
+    frames_SF = frames_SF - frames_SF.mean()
+    return frames_SF / (frames_SF.square().mean().sqrt() + 1e-2)

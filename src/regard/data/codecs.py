@@ -9,20 +9,26 @@ from typing import Literal
 
 from regard.data.features import Features, Frames, Grids, kind_of
 from regard.data.pictures import Pictures
+from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Unit
 from regard.errors import UserError
 
-SourceUnit = Literal[Unit, "picture", "grid", "frames"]
+SourceUnit = Literal[Unit, "picture", "sound", "grid", "frames"]
 """What a source is made of: tokens of a text, or the name of a file.
 
-picture: a picture, whose cells of 8 x 8 pixels are the places. grid, frames: features of your own, in .npy or .safetensors,
-(rows, columns, features) or (frames, features).
+picture: a picture, whose cells of 8 x 8 pixels are the places. sound: WAV or FLAC, with a place for every 40 ms.
+grid, frames: features of your own, in .npy or .safetensors, (rows, columns, features) or (frames, features).
 """
 
-FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Grids, Frames)}
+FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Sounds, Grids, Frames)}
 
-FITTING: dict[str, tuple[str, ...]] = {"picture": ("picture", "patches"), "grid": ("grid",), "frames": ("frames",)}
+FITTING: dict[str, tuple[str, ...]] = {
+    "picture": ("picture", "patches"),
+    "sound": ("sound",),
+    "grid": ("grid",),
+    "frames": ("frames",),
+}
 """unit -> what a model's setting `front` may be; that of every text is tokens."""
 
 

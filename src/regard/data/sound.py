@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.spectrum import resample
+from regard.core.spectrum import HOP, log_mel, normalise, resample
 from regard.errors import UserError
 
 # N samples  C channels  S frames  F bands
@@ -22,6 +23,7 @@ RATES = range(1_000, 768_001)
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 _NAMES = {2: "Microsoft ADPCM", 6: "A-law", 7: "µ-law", 0x11: "IMA ADPCM", 0x50: "MPEG", 0x55: "MP3"}
+LOUDEST = 32767
 _TO_THE_END = 0xFFFFFFFF
 """What programs that write into a pipe give as the size of a chunk."""
 _CONVERT = "convert it first, e.g. ffmpeg -i in.wav -c:a pcm_s16le out.wav"
@@ -139,6 +141,22 @@ def _flac(path: Path, content: bytes) -> tuple[Tensor, int]:
     if len(samples_NC) != promised:
         raise UserError(f"{path}: truncated: {promised:,} samples are promised, but only {len(samples_NC):,} follow")
     return samples_NC, rate
+
+
+# --- frames ------------------------------------------------------------------------------------------------------------------
+
+
+def to_row(sound: Sound, rate: int) -> Tensor:
+    """(S, samples in 10 ms), 16 bits each, the loudest as large as there is room for; the end is filled up with zeros."""
+    samples_N = sound.at(rate).samples_N
+    samples_N = samples_N / samples_N.abs().max().clamp(min=1e-6)
+    step = round(HOP * rate)
+    return (F.pad(samples_N, (0, -len(samples_N) % step)) * LOUDEST).round().to(torch.int16).view(-1, step)
+
+
+def to_frames(row: Tensor) -> Tensor:
+    """What `to_row` made, as log-mel frames (S, F), normalised."""
+    return normalise(log_mel(row.flatten() / LOUDEST, round(row.shape[1] / HOP)))
 
 
 # --- never heard alike twice -------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 A text becomes a list of ids; a file becomes a tensor, whose axes tell what it is:
 
     (channels, height, width)    a picture, in bytes; or a grid of features, in floating-point numbers, a channel for each
-    (frames, features)           a sequence of frames: sound, or features of any other origin
+    (frames, features)           a sequence of frames, in floating-point numbers: sound, or features of any other origin
+    (frames, samples)            a sound, in samples of 16 bits, 10 ms in a row; a batch holds its log-mel frames
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from torch import Tensor
 
 from regard.contracts import Source
 from regard.core import masks
+from regard.core.spectrum import STRIDE
+from regard.data.sound import to_frames
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 
@@ -33,20 +36,22 @@ CELL = 8
 
 
 def num_places(row: Row) -> int:
-    """How long a source is: its tokens, its frames, or the cells of its grid."""
+    """How long a source is: its tokens, its frames (of a sound: every fourth), or the cells of its grid."""
     return len(row) if isinstance(row, list) else int(num_places_of_shapes(torch.tensor([row.shape]), row.dtype))
 
 
 def num_places_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
     """The same for the shapes of many tensors."""
     if shapes_ND.shape[1] == 2:
-        return shapes_ND[:, 0]
+        return -(-shapes_ND[:, 0] // (STRIDE if dtype == torch.int16 else 1))
     cell = CELL if dtype == torch.uint8 else 1
     return (-(-shapes_ND[:, 1:] // cell)).prod(1)
 
 
 def tensor_batch(rows: Sequence[Tensor]) -> Source:
-    """Pictures padded at the right and at the bottom, frames at the end. Bytes become numbers from −1 to 1; padding is 0."""
+    """Pictures padded at the right and at the bottom, frames at the end. Bytes become numbers from −1 to 1, samples of a sound
+    log-mel frames; padding is 0."""
+    rows = [to_frames(row) if row.dtype == torch.int16 else row for row in rows]
     sizes_B2 = torch.tensor([row.shape[1:] if row.dim() == 3 else row.shape[:1] for row in rows])
     axes = sizes_B2.max(0).values.tolist()
     shape = (rows[0].shape[0], *axes) if rows[0].dim() == 3 else (*axes, rows[0].shape[1])

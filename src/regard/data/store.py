@@ -32,9 +32,9 @@ from regard.errors import UserError
 
 _SIDES = ("source", "target")
 _FORMAT = {"regard.store": "1"}
-_DTYPES = {"B": "U8", "H": "U16", "i": "I32", "q": "I64", "f": "F32"}
+_DTYPES = {"B": "U8", "H": "U16", "h": "I16", "i": "I32", "q": "I64", "f": "F32"}
 """Type codes of array and their names in safetensors, both little-endian."""
-_CODES = {torch.uint8: "B", torch.float32: "f"}
+_CODES = {torch.uint8: "B", torch.int16: "h", torch.float32: "f"}
 _BUFFER = 1 << 16
 _AGAIN = "delete it; it is made again from the text"
 

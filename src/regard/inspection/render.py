@@ -21,6 +21,8 @@ from regard.errors import UserError
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
+WIDEST = 80
+"""Cells of a terminal."""
 
 
 def can_draw() -> bool:
@@ -53,7 +55,8 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path) -> Path:
     for place, one in enumerate(maps):
         axes = figure.add_subplot(rows, columns, place + 1)
         axes.imshow(one.mean_TS.tolist(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal", interpolation="nearest")
-        axes.set_xticks(range(len(one.source)), one.source, **font)
+        long = max(map(len, one.source)) > 4  # more than a cell is wide
+        axes.set_xticks(range(len(one.source)), one.source, rotation=90 if long else 0, **font)
         axes.set_yticks(range(len(one.target)), one.target, **font)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
@@ -126,7 +129,13 @@ def in_words(one: AttentionMap) -> Text:
 
 
 def in_terminal(one: AttentionMap) -> Text:
-    """The same as shades of grey; as coloured cells where the terminal has colours."""
+    """The same as shades of grey; as coloured cells where the terminal has colours.
+
+    Where that would be too wide, as for the many places of a sound, each place gets one cell, the darkest being the largest
+    weight, and those are named for whose names there is room.
+    """
+    if sum(max(2, cell_len(token) + 1) for token in one.source) > WIDEST:
+        return _in_narrow_cells(one)
     cells = [max(2, cell_len(token) + 1) for token in one.source]
     margin = max(map(cell_len, one.target)) + 1
     text = Text(" " * margin + "".join(_pad(token, width) for token, width in zip(one.source, cells, strict=True)) + "\n")
@@ -136,6 +145,23 @@ def in_terminal(one: AttentionMap) -> Text:
             shade = SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
             text.append(shade * (width - 1), _style(weight))
             text.append(" ")
+        text.append("\n")
+    return text
+
+
+def _in_narrow_cells(one: AttentionMap) -> Text:
+    margin = max(map(cell_len, one.target)) + 1
+    header = ""
+    for place, token in enumerate(one.source):
+        if len(header) <= place and (not header or cell_len(token) < 12):
+            header += " " * (place - len(header)) + token + "  "
+    text = Text(" " * margin + header.rstrip() + "\n")
+    largest = max(one.mean_TS.max().item(), 1e-9)
+    for token, weights in zip(one.target, one.mean_TS.tolist(), strict=True):
+        text.append(_pad(token, margin))
+        for weight in weights:
+            share = weight / largest
+            text.append(SHADES[max(0, min(len(SHADES) - 1, int(share * len(SHADES))))], _style(share))
         text.append("\n")
     return text
 

@@ -80,6 +80,7 @@ class Inspection:
 
     log_probs_TV: of every word at every step, as the model gave them.
     axes: (rows, columns) where the source is a picture or a grid. picture: it, as a data URI.
+    sound: what was heard, as data.sound.to_row gives it.
     """
 
     text: str
@@ -94,6 +95,7 @@ class Inspection:
     gates: tuple[Gates, ...]
     axes: tuple[int, ...] = ()
     picture: str = ""
+    sound: Tensor | None = None
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -156,6 +158,7 @@ def see(
         gates=tuple(_gates(model, inputs, memory, read)),
         axes=memory.axes if len(memory.axes) == 2 else (),
         picture=translator.source.preview(text) if isinstance(translator.source, FileCodec) else "",
+        sound=ids if isinstance(ids, Tensor) and ids.dtype == torch.int16 else None,
     )
 
 

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from regard.contracts import Source
 from regard.core import masks
 from regard.core.positions import sinusoidal
+from regard.layers.subsample import Subsampling
 
 # B sources  S places  D width  C channels  H height  W width of a picture  F features
 
-FrontName = Literal["picture", "patches", "grid", "frames"]
+FrontName = Literal["picture", "patches", "grid", "frames", "sound"]
 """What a model reads instead of tokens.
 
 picture: a residual network makes a grid of features of a picture, a cell for 8 x 8 pixels. patches: the cells themselves are
 projected (Dosovitskiy et al. 2021). grid: features of your own that stand in a grid. frames: features in a sequence.
+sound: frames of sound, four of which become one place.
 """
 
 
@@ -55,10 +57,27 @@ class Frames(Front):
 
     def forward(self, source: Source) -> Placed:
         x_BSD = self.project(source.values.to(self.project.weight.dtype))
-        if self.positions:
-            places_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
-            x_BSD = x_BSD + sinusoidal(places_S, x_BSD.shape[2], dtype=x_BSD.dtype)
-        return Placed(x_BSD, source.allow, (x_BSD.shape[1],))
+        return in_order(x_BSD, source.allow, positions=self.positions)
+
+
+class Sound(Front):
+    """Convolutions over time and bands; positions as in `Frames`."""
+
+    def __init__(self, bands: int, width: int, channels: int, *, positions: bool) -> None:
+        super().__init__()
+        self.subsampling = Subsampling(bands, width, channels)
+        self.positions = positions
+
+    def forward(self, source: Source) -> Placed:
+        frames_BSF = source.values.to(self.subsampling.project.weight.dtype)
+        return in_order(*self.subsampling(frames_BSF, source.allow), positions=self.positions)
+
+
+def in_order(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> Placed:
+    if positions:
+        places_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
+        x_BSD = x_BSD + sinusoidal(places_S, x_BSD.shape[2], dtype=x_BSD.dtype)
+    return Placed(x_BSD, allow_BS, (x_BSD.shape[1],))
 
 
 class InGrid(nn.Module):
@@ -189,8 +208,9 @@ FRONTS: dict[FrontName, Callable[[int, int, int, bool], Front]] = {
     "patches": lambda size, width, channels, positions: Patches(size, width),
     "grid": lambda size, width, channels, positions: Grid(size, width),
     "frames": lambda size, width, channels, positions: Frames(size, width, positions=positions),
+    "sound": lambda size, width, channels, positions: Sound(size, width, channels, positions=positions),
 }
-"""name -> (numbers in a pixel, cell or frame; width; channels of the network; whether frames need positions) -> front."""
+"""name -> (numbers in a pixel, cell or frame; width; channels of convolutions; whether frames need positions) -> front."""
 
 GRIDS = ("picture", "patches", "grid")
 """Those whose places form a grid."""

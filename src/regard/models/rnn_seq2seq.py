@@ -73,9 +73,9 @@ class RnnSettings:
     score_width: int = 64
     """Of the hidden layer of the additive score."""
     front: Literal["tokens", FrontName] = "tokens"
-    """What is read: tokens, a picture through a residual network, a grid of features, or frames."""
+    """What is read: tokens, a picture through a residual network, a grid of features, frames, or a sound."""
     channels: int = 64
-    """Of that network, in its last stage."""
+    """Of that network, in its last stage; of the convolutions over a sound."""
     choice: Choice = "soft"
     """How scores become weights; hard attention (one, gates) is drawn in training and arg-max afterwards."""
     max_places: int = 256

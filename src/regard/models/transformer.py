@@ -25,9 +25,9 @@ class TransformerSettings(StackSettings):
     tie: Literal["none", "output", "all"] = "none"
     """output: the output matrix is the target embedding. all: the source embedding too; both sides share a vocabulary."""
     front: Literal["tokens", FrontName] = "tokens"
-    """What is read: tokens, a picture through a residual network or as patches, a grid of features, or frames."""
+    """What is read: tokens, a picture through a residual network or as patches, a grid of features, frames, or a sound."""
     channels: int = 64
-    """Of that network, in its last stage."""
+    """Of that network, in its last stage; of the convolutions over a sound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from regard.data.codecs import SourceUnit, check_fit, recognise
 from regard.data.corpus import Pair
+from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Unit
 from regard.errors import UserError, WrongNumbers, did_you_mean
@@ -38,8 +39,8 @@ class DataSettings:
     target_column: str = ""
     """Name or number (from 1) of the column that is written."""
     source_unit: SourceUnit = "characters"
-    """What a source token is; or picture, grid, frames: then the source is the name of a file, seen from the folder of the
-    data file."""
+    """What a source token is; or picture, sound, grid, frames: then the source is the name of a file, seen from the folder of
+    the data file."""
     target_unit: Unit = "characters"
     """What a target token is."""
     vocabulary: Annotated[int, Field(ge=300)] = 8000
@@ -55,7 +56,8 @@ class DataSettings:
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
     """Pictures: the longer side in pixels; larger pictures are made smaller."""
     augment: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """How much files vary in training: pictures are moved and scaled by up to this share of their size."""
+    """How much files vary in training: pictures are moved and scaled by up to this share of their size; sounds are played
+    faster or slower by it, and stretches of time and of bands are left out."""
     bad_files: Literal["skip", "stop"] = "skip"
     """What to do with a file that cannot be read: leave it out and say so, or stop."""
 
@@ -217,6 +219,8 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     number = num_pairs or len(pairs)
     source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
     if codec := recognise([pair.source for pair in pairs[:200]], root):
+        if codec is Sounds:
+            return _for_sounds(number, pairs, target)
         return _for_files(codec, number, pairs[0].source, target)
     return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
 
@@ -285,6 +289,38 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         reasons["data.augment"] = f"{few_said}: each is seen a little moved and scaled"
         reasons["data.picture_size"] = "the longer side in pixels; cells of 8 x 8 become one place"
     return Suggestion(settings, reasons)
+
+
+def _for_sounds(number: int, pairs: Sequence[Pair], target: Side) -> Suggestion:
+    words = {word for pair in pairs for word in pair.target.split()}
+    closed = len(words) <= min(200, len(pairs) / 4)
+    few = number < 20_000
+    steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
+    settings = RunSettings(
+        data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.1),
+        model=RnnSettings(front="sound", width=128, embedding=128, encoder_layers=2, channels=32, dropout=0.2 if few else 0.1),
+        train=TrainSettings(
+            learning_rate=3e-3,
+            batch_tokens=1024,
+            label_smoothing=0.1,
+            ema=0.995,
+            steps=steps,
+            validate_every=_rounded(steps / 8),
+            metric="symbol_error_rate",
+        ),
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": f"sources are names of sounds, such as {pairs[0].source}",
+            "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
+            "data.augment": "every sound is heard at three speeds, and without some stretches of time and of bands",
+            "model.front": "log-mel frames; convolutions make one place of four of them",
+            "model.kind": "a recurrent model with attention learns quickest from little speech",
+            "model.dropout": f"{number:,} sounds" + (", which are few" if few else ""),
+            "train.steps": f"20 times through {number:,} pairs are wanted, in 2,000 to 20,000 updates",
+        },
+    )
 
 
 def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:

@@ -1,0 +1,46 @@
+"""Tones become letters: sound learns, without any data from outside."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from tones import make_words, write_words
+
+from regard.data.corpus import Pair
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.training.material import in_memory
+from regard.training.run import Trained, run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+
+SEED = 3
+
+
+def learn(folder: Path, steps: int) -> Trained:
+    words = make_words(900, 3)
+    pairs = [Pair(*pair) for pair in write_words(folder, words)]
+    settings = RunSettings(
+        seed=SEED,
+        data=DataSettings(source_unit="sound", target_unit="symbols"),
+        model=RnnSettings(front="sound", width=64, embedding=64, channels=8, dropout=0.0),
+        train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=8e-3),
+    )
+    material = in_memory("tones", pairs[100:], pairs[:100], settings.data, root=folder)
+    return run(material, settings, Console(quiet=True), torch.device("cpu"))
+
+
+@pytest.mark.slow
+def test_tones_are_heard_one_after_the_other(tmp_path: Path) -> None:  # SPEC A8.4
+    """Nine of ten words come out right, and what is looked at moves on from letter to letter; untrained, nothing is right."""
+    before, after = learn(tmp_path, 1), learn(tmp_path, 250)
+    assert before.rates.word > 0.9
+    assert after.rates.num_sentences == 100
+    assert after.rates.word < 0.1
+    right = [one for one in after.answers if one.right and len(one.result.tokens) > 1]
+    forwards = 0
+    for one in right:
+        weights_TS = one.result.attention().mean_TS[: len(one.result.tokens)]
+        places_T = weights_TS @ torch.arange(weights_TS.shape[1], dtype=weights_TS.dtype)
+        forwards += bool((places_T.diff() > 0).all())
+    assert len(right) > 50
+    assert forwards / len(right) > 0.9
