@@ -7,6 +7,7 @@ import torch
 from regard.contracts import Score, Source
 from regard.core import masks
 from regard.core.spectrum import BANDS
+from regard.data.sources import Both, Row
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
@@ -130,6 +131,11 @@ FRONTS: dict[str, ModelSettings] = {  # models whose source is no text; tests/la
     "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="frames", dropout=0.3),
     "sound, luong": RnnSettings(width=22, embedding=7, score_width=13, front="sound", channels=3, dropout=0.3),
     "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3),
+    "sound with text, luong": RnnSettings(width=22, embedding=6, score_width=13, front="sound", channels=3, dropout=0.3),
+    "sound with text, transformer": TransformerSettings(
+        width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3
+    ),
+    "picture with text, luong": RnnSettings(width=20, embedding=7, score_width=13, front="picture", channels=8, dropout=0.3),
 }
 CHANNELS = 3
 
@@ -166,12 +172,15 @@ def make_source(*lengths: int, room: int | None = None) -> Source:
 
 def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
     torch.manual_seed(5)
-    return build(FRONTS[name], num_channels(name), TARGET_VOCAB).to(dtype).eval()
+    beside = SOURCE_VOCAB if "with text" in name else 0
+    return build(FRONTS[name], num_channels(name), TARGET_VOCAB, beside=beside).to(dtype).eval()
 
 
-def make_rows(name: str, number: int = 4) -> list[torch.Tensor]:
-    """Random pictures, grids, frames or sounds of different sizes; sides that are multiples of the cell, and others."""
-    generator, rows = torch.Generator().manual_seed(2), []
+def make_rows(name: str, number: int = 4) -> list[Row]:
+    """Random pictures, grids, frames or sounds of different sizes; sides that are multiples of the cell, and others. Beside a
+    text, the second file is missing; of the third there is no text."""
+    generator = torch.Generator().manual_seed(2)
+    rows: list[torch.Tensor] = []
     for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
         if name.startswith("frames"):
             rows.append(torch.randn(width // 2, CHANNELS, generator=generator))
@@ -181,7 +190,11 @@ def make_rows(name: str, number: int = 4) -> list[torch.Tensor]:
             rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator))
         else:
             rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8))
-    return rows
+    if "with text" not in name:
+        return list(rows)
+    texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
+    missing = rows[1].new_zeros(0, 80) if name.startswith("sound") else rows[1].new_zeros(CHANNELS, 0, 0)
+    return [Both(missing if at == 1 else row, text) for at, (row, text) in enumerate(zip(rows, texts, strict=False))]
 
 
 def make_targets(batch: int, length: int) -> torch.Tensor:

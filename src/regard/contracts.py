@@ -24,8 +24,9 @@ from torch import Tensor
 
 from regard.errors import UserError
 
-Kind = Literal["encoder", "decoder", "cross"]
-"""Where attention happens: encoder self-attention, decoder self-attention, or decoder to source."""
+Kind = Literal["encoder", "decoder", "cross", "fusion"]
+"""Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
+beside it."""
 
 What = Literal["weights", "scores", "norms", "summary"]
 """What can be seen there.
@@ -51,17 +52,20 @@ class Source:
 
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
     allow: True where a place is real, (B, S); for pictures (B, height, width). Padding stands at the end.
+    beside: token ids of a second source, a text that says more about the first; its length has nothing to do with the other.
     """
 
     values: Tensor
     allow: Tensor
+    beside: Source | None = None
 
     @property
     def num_sentences(self) -> int:
         return self.values.shape[0]
 
     def to(self, device: torch.device | str) -> Source:
-        return Source(self.values.to(device), self.allow.to(device))
+        beside = None if self.beside is None else self.beside.to(device)
+        return Source(self.values.to(device), self.allow.to(device), beside)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from regard.data.corpus import read_lines, read_pairs, shorten
+from regard.data.files import TWO_COLUMNS, Columns
 from regard.errors import UserError
 
 Tokens = tuple[str, ...]
@@ -84,14 +85,15 @@ class TestSet:
         return fingerprint("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
 
 
-def read_test_set(path: Path) -> TestSet:
+def read_test_set(path: Path, columns: Columns = TWO_COLUMNS) -> TestSet:
     """`source<TAB>reference` lines; more references stand in more columns, or in more lines with the same source.
 
-    JSON lines are read as in training: {"source": …, "target": …}, {"image": …, "text": …}."""
+    JSON lines, and tables of which columns are chosen, are read as in training: {"source": …, "target": …},
+    {"image": …, "text": …}."""
     known: dict[str, list[str]] = {}
     num_empty = 0
-    if {".json", ".jsonl", ".ndjson"} & set(path.suffixes):
-        corpus = read_pairs(path)
+    if columns != TWO_COLUMNS or {".json", ".jsonl", ".ndjson"} & set(path.suffixes):
+        corpus = read_pairs(path, columns)
         for pair in corpus.pairs:
             known.setdefault(pair.source, []).append(pair.target)
         return TestSet(path.name, tuple(known), tuple(tuple(dict.fromkeys(one)) for one in known.values()), corpus.num_empty)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from regard.contracts import (
     Alternative,
@@ -283,10 +282,10 @@ class Translator:
             memory = self.model.encode(source_batch([row]).to(self.device))
             return self.model.start(memory, torch.full((1, written), SOS, device=self.device)).nbytes
 
-        small: Row = longest if isinstance(longest, Tensor) else [UNK]
+        small: Row = [UNK] if longest is None or isinstance(longest, list) else longest
         one, further = nbytes(small, 2), nbytes(small, 3)
         token = further - one
-        place = one // (num_places(small) + 1) if isinstance(small, Tensor) else nbytes([UNK, UNK], 2) - one
+        place = nbytes([UNK, UNK], 2) - one if isinstance(small, list) else one // (num_places(small) + 1)
         fixed = max(0, one - (num_places(small) + 1) * place - 2 * token)
         logits = 4 * 4 * len(self.target)  # logits, log-probabilities and what sorting them takes
         return rows * (fixed + 2 * token * (max_length + 1) + logits), place
@@ -360,12 +359,14 @@ class Translator:
         if not seen:
             raise UserError(
                 f"this model has no {kind} attention; models that look at their source have kind cross, "
-                "Transformers encoder and decoder too"
+                "Transformers encoder and decoder too, and those that read a text beside a file fusion"
             )
         source, target = self.source.labels(unit.text, memory.axes), self.target.tokens(written)
-        rows = source if kind == "encoder" else target
+        rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
-        axes = memory.axes if len(memory.axes) == 2 and kind != "decoder" else ()
+        axes = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else ()
+        if kind == "fusion" and isinstance(self.source, FileCodec):
+            columns = self.source.words(unit.text)
         return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer, axes)
 
 

@@ -13,12 +13,12 @@ from regard.contracts import Look, SearchOptions, Source, Tap
 from regard.core import masks
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
-from regard.data.sources import num_places
+from regard.data.sources import Both, num_places
 from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
 from regard.layers.fronts import Grid, InGrid, Network, Patches
 
-EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
+EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
 every_front = pytest.mark.parametrize("name", FRONTS)
 
 
@@ -29,16 +29,17 @@ def has_cross(name: str) -> bool:
 @every_front
 def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A8.1
     model = make_front_model(name)
-    for row in make_rows(name):
-        memory = model.encode(source_batch([row]))
+    for given in make_rows(name):
+        memory = model.encode(source_batch([given]))
+        row = given.file if isinstance(given, Both) else given
         if name.startswith("frames"):
             assert memory.axes == (len(row),)
         elif name.startswith("sound"):  # SPEC A8.4
-            assert memory.axes == (math.ceil(len(row) / 4),)
+            assert memory.axes == (max(1, math.ceil(len(row) / 4)),)
         else:
             cell = 1 if name.startswith("grid") else 8
-            assert memory.axes == tuple(math.ceil(side / cell) for side in row.shape[1:])
-        assert memory.values_BSE.shape[1] == math.prod(memory.axes) == num_places(row)
+            assert memory.axes == tuple(max(1, math.ceil(side / cell)) for side in row.shape[1:])
+        assert memory.values_BSE.shape[1] == math.prod(memory.axes) == max(1, num_places(row))
         assert memory.allow_BS.all()
 
 
@@ -49,7 +50,7 @@ def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtyp
     model, rows, targets = make_front_model(name, dtype), make_rows(name), make_targets(4, 6)
     together = source_batch(rows)
     outside = ~(together.allow.unsqueeze(1) if together.values.dim() == 4 else together.allow.unsqueeze(-1))
-    dirty = Source(torch.where(outside, torch.full_like(together.values, 77.0), together.values), together.allow)
+    dirty = replace(together, values=torch.where(outside, torch.full_like(together.values, 77.0), together.values))
     for source in (together, dirty):
         memory = model.encode(source)
         logits = model.decode(targets, memory).logits_BTV
@@ -150,12 +151,13 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
             if isinstance(module, torch.nn.RNNBase):
                 module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
         shape = {"frames": (3, 7, CHANNELS), "sound": (3, 7, BANDS), "grid": (3, CHANNELS, 3, 5)}.get(
-            name.split(",")[0], (3, CHANNELS, 16, 24)
+            name.split(",")[0].removesuffix(" with text"), (3, CHANNELS, 16, 24)
         )
         sizes = shape[1:2] if len(shape) == 3 else shape[2:]
         allow = masks.not_padding(torch.ones(3, *sizes, dtype=torch.long, device=device), PAD)
-        memory = model.encode(Source(torch.ones(shape, device=device), allow), EVERYTHING)
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
+        beside = Source(targets, masks.not_padding(targets, PAD)) if "with text" in name else None
+        memory = model.encode(Source(torch.ones(shape, device=device), allow, beside), EVERYTHING)
         decoded = model.decode(targets, memory, EVERYTHING)
         decoded.logits_BTV.sum().backward()
         assert all(one.grad.device.type == device for one in model.parameters() if one.grad is not None)

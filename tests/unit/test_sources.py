@@ -143,7 +143,7 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
     good = json.loads(Pictures(3, 64).to_json())
     assert read_source(json.dumps(good)) == Pictures(3, 64)
     for change, text in {
-        '{"unit": "smell"}': "unknown unit 'smell'; expected one of picture, grid, frames",
+        '{"unit": "smell"}': "unknown unit 'smell'; expected one of picture, sound, grid, frames",
         "[]": "not a description of a source",
         json.dumps({**good, "extra": 1}): "missing or unknown: extra",
         json.dumps({"unit": "picture", "channels": 3}): "missing or unknown: longest",

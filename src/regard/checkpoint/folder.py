@@ -25,7 +25,7 @@ from torch import Tensor
 
 from regard.checkpoint.files import beside, sha256, tensor_bytes, write
 from regard.data.codecs import check_fit, read_source
-from regard.data.sources import SourceCodec
+from regard.data.sources import SourceCodec, beside_size
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.layers.scores import SCORES, ScoreMaker
@@ -125,7 +125,7 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
             f"{folder} needs the score {score!r}, which is not part of regard: load it with "
             f'regard.load(…, scores={{"{score}": …}}), or with --score file.py:Class'
         )
-    model = build(settings, len(source), len(target), scores)
+    model = build(settings, len(source), len(target), scores, beside=beside_size(source))
     try:
         model.load_state_dict(_finite(folder, load_tensors(content[WEIGHTS])), strict=True)
     except (SafetensorError, RuntimeError) as error:

@@ -28,6 +28,10 @@ def evaluate(
     against: Annotated[
         Path | None, typer.Option(help="Another model folder: is this one better? A paired test.", show_default=False)
     ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="COL[,COL]", help="Source columns, by name or number.", show_default=False)
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="COL", help="Column of the reference.", show_default=False)] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = "0.6",
     max_length: MaxLength = 256,
@@ -38,9 +42,10 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """Measure a model on a test set: BLEU, chrF, error rates, exact matches, with intervals and what reproduces them."""
+    from regard.data.files import Columns
     from regard.evaluation import NEEDS_SACREBLEU, can_use_sacrebleu, measures, read_test_set, signature
 
-    data = read_test_set(test)
+    data = read_test_set(test, Columns(tuple(name.strip() for name in from_.split(",")) if from_ else (), to or ""))
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
 
     import torch

@@ -20,7 +20,10 @@ def inspect(
             show_default=False,
         ),
     ] = None,
-    kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
+    beside: Annotated[
+        str | None, typer.Option(help="The text that stands beside a sound or picture.", show_default=False)
+    ] = None,
+    kind: Annotated[str, typer.Option(help="cross, encoder, decoder or fusion.")] = "cross",
     layer: Annotated[int, typer.Option(help="Which layer; -1 is the last.")] = -1,
     score: Score = None,
     device: Device = "auto",
@@ -42,6 +45,7 @@ def inspect(
             raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
         check_drawing(out)
     translator = open_model(model, score, device, threads)
+    text = text if beside is None else f"{text}\t{beside}"
     result = translator(text)
     console = make_console()
     console.print(f"{text} -> {result.text}\n")

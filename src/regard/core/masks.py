@@ -58,6 +58,13 @@ def every(allow_BHW: Tensor, step: int) -> Tensor:
     return allow_BHW[..., ::step, ::step]
 
 
+def at_least_first(allow_BS: Tensor) -> Tensor:
+    """The same, but rows in which nothing is allowed get their first place."""
+    return allow_BS | (
+        first(torch.ones_like(allow_BS[:, 0], dtype=torch.long), allow_BS.shape[1]) & ~allow_BS.any(1, keepdim=True)
+    )
+
+
 def both(one: Tensor, other: Tensor) -> Tensor:
     """Allowed by both masks."""
     return one & other

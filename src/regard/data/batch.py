@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.contracts import Source
 from regard.core import masks
 from regard.data.corpus import Pair
-from regard.data.sources import Row, SourceCodec, num_places, tensor_batch
+from regard.data.sources import Both, Row, SourceCodec, num_places, tensor_batch
 from regard.data.tokenizers.codec import EOS, PAD, SOS, Codec
 from regard.errors import UserError
 
@@ -61,6 +61,9 @@ def encode_pairs(
 
 def source_batch(rows: Sequence[Row]) -> Source:
     """Sources of any length, padded at the end; texts are closed by <eos>."""
+    if both := [row for row in rows if isinstance(row, Both)]:
+        files = tensor_batch([row.file for row in both])
+        return Source(files.values, files.allow, source_batch([row.text for row in both]))
     texts = [[*row, EOS] for row in rows if isinstance(row, list)]
     if not texts:
         return tensor_batch([row for row in rows if isinstance(row, Tensor)])

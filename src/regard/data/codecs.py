@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from regard.data.features import Features, Frames, Grids, kind_of
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
-from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import Unit
+from regard.data.sources import FileCodec, split_source
+from regard.data.tokenizers.codec import Codec, Unit
 from regard.errors import UserError
 
 SourceUnit = Literal[Unit, "picture", "sound", "grid", "frames"]
@@ -51,13 +52,21 @@ def read_source(text: str) -> FileCodec:
         raise UserError(f"not a description of a source: {error!r}") from None
     if unit not in FILE_CODECS:
         raise UserError(f"unknown unit {unit!r}; expected one of {', '.join(FILE_CODECS)}; is it of a newer version of regard?")
-    return FILE_CODECS[unit].from_dict(fields)
+    beside = fields.pop("beside", None)
+    codec = FILE_CODECS[unit].from_dict(fields)
+    if beside is None:
+        return codec
+    try:
+        return replace(codec, beside=Codec.from_json(json.dumps(beside)))
+    except Exception as error:  # the library raises nothing more precise
+        raise UserError(f"the tokenizer of the texts beside the files cannot be read: {error}") from None
 
 
 def recognise(names: Sequence[str], root: Path) -> type[FileCodec] | None:
-    """What kind of files nine of ten names are, by their endings; None if they are text."""
+    """What kind of files nine of ten names are, by their endings; None if they are text. A text may stand beside each."""
+    names = [name for name, _ in map(split_source, names) if name]
     for codec in FILE_CODECS.values():
-        fitting = [name for name in names if Path(name).suffix.lower() in codec.suffixes and "\t" not in name]
+        fitting = [name for name in names if Path(name).suffix.lower() in codec.suffixes]
         if 10 * len(fitting) < 9 * len(names) or not fitting:
             continue
         if not issubclass(codec, Features):

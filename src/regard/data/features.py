@@ -56,6 +56,9 @@ class Features(FileCodec):
         normal = (numbers - torch.tensor(self.mean)) / torch.tensor(self.deviation)
         return normal.movedim(-1, 0).contiguous() if self.num_axes == 3 else normal
 
+    def missing(self) -> Tensor:
+        return torch.zeros(len(self), 0, 0) if self.num_axes == 3 else torch.zeros(0, len(self))
+
     def __len__(self) -> int:
         return len(self.mean)
 

@@ -75,6 +75,9 @@ class Pictures(FileCodec):
         picture.save(content, "PNG")
         return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
+    def missing(self) -> Tensor:
+        return torch.zeros(self.channels, 0, 0, dtype=torch.uint8)
+
     def __len__(self) -> int:
         return self.channels
 

@@ -10,6 +10,7 @@ from random import Random
 from statistics import median
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
@@ -57,6 +58,9 @@ class Sounds(FileCodec):
         if sound.seconds > LONGEST:
             raise UserError(f"{path} lasts {sound.seconds:.0f} seconds, the most is {LONGEST}; cut it where somebody pauses")
         return to_row(sound, self.rate)
+
+    def missing(self) -> Tensor:
+        return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)
 
     def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
         """Slower or faster by this share, or neither (Ko et al. 2015), then without some stretches of time and of bands."""

@@ -4,6 +4,7 @@ source_ids, target_ids            all tokens of a side, one sentence after the o
 source_offsets, target_offsets    int64, one more than there are examples: example i is ids[offsets[i]:offsets[i + 1]]
 source_shapes                     int64, only where sources are pictures or frames: the axes of each, one after the other;
                                   their numbers stand in source_ids
+beside_ids, beside_offsets        only where texts stand beside the files: their tokens
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from torch import Tensor
 
 from regard.data.arrays import raw
 from regard.data.batch import Example
-from regard.data.sources import num_places_of_shapes
+from regard.data.sources import Both, num_places_of_shapes
 from regard.errors import UserError
 
 _SIDES = ("source", "target")
+_BESIDE = "beside"
 _FORMAT = {"regard.store": "1"}
 _DTYPES = {"B": "U8", "H": "U16", "h": "I16", "i": "I32", "q": "I64", "f": "F32"}
 """Type codes of array and their names in safetensors, both little-endian."""
@@ -45,8 +47,9 @@ class Store(Sequence[Example]):
     def __init__(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         self.path = path
         self.metadata = dict(metadata)
-        self._ids = [tensors[f"{side}_ids"] for side in _SIDES]
-        self._offsets = [tensors[f"{side}_offsets"] for side in _SIDES]
+        sides = (*_SIDES, *((_BESIDE,) if f"{_BESIDE}_ids" in tensors else ()))
+        self._ids = [tensors[f"{side}_ids"] for side in sides]
+        self._offsets = [tensors[f"{side}_offsets"] for side in sides]
         self._shapes_ND = tensors["source_shapes"].view(len(self), -1) if "source_shapes" in tensors and len(self) else None
 
     @classmethod
@@ -79,21 +82,22 @@ class Store(Sequence[Example]):
         if isinstance(where, range):
             return [self[one] for one in where]
         borders = (offsets[where : where + 2].tolist() for offsets in self._offsets)
-        source, target = (ids[start:end] for ids, (start, end) in zip(self._ids, borders, strict=True))
+        source, target, *beside = (ids[start:end] for ids, (start, end) in zip(self._ids, borders, strict=True))
         if self._shapes_ND is None:
             return Example(source.tolist(), target.tolist())
-        return Example(source.view(self._shapes_ND[where].tolist()), target.tolist())
+        file = source.view(self._shapes_ND[where].tolist())
+        return Example(Both(file, beside[0].tolist()) if beside else file, target.tolist())
 
     def sizes(self) -> tuple[Tensor, Tensor]:
         """How many places each source and each target has, int64."""
-        source, target = (offsets.diff() for offsets in self._offsets)
-        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target)) < 0:
+        source, target, *beside = (offsets.diff() for offsets in self._offsets)
+        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target, *beside)) < 0:
             raise UserError(f"{self.path} is damaged: its offsets do not rise; {_AGAIN}")
         if self._shapes_ND is not None:
             if not torch.equal(self._shapes_ND.prod(1), source):
                 raise UserError(f"{self.path} is damaged: its shapes do not fit its offsets; {_AGAIN}")
             source = num_places_of_shapes(self._shapes_ND, self._ids[0].dtype)
-        return source, target
+        return sum(beside, source), target
 
 
 def write_store(
@@ -107,7 +111,9 @@ def write_store(
     sizes = (source_size, target_size)
     examples = iter(examples)
     first = next(examples, None)
-    model = first.source if first is not None and isinstance(first.source, Tensor) else None
+    model = None if first is None else first.source
+    beside = isinstance(model, Both)
+    model = model.file if isinstance(model, Both) else model if isinstance(model, Tensor) else None
     examples = examples if first is None else chain((first,), examples)
     fresh = path.with_name(f".{path.name}-new-{secrets.token_hex(4)}")
     try:
@@ -119,8 +125,11 @@ def write_store(
             codes = [_code(source_size) if model is None else _CODES[model.dtype], _code(target_size)]
             ids = [part(f"{side}_ids", code) for side, code in zip(_SIDES, codes, strict=True)]
             offsets = [part(f"{side}_offsets", "q") for side in _SIDES]
+            if beside:
+                ids.append(part(f"{_BESIDE}_ids", "i"))
+                offsets.append(part(f"{_BESIDE}_offsets", "q"))
             shapes = None if model is None else part("source_shapes", "q")
-            count = _spill(examples, ids, offsets, sizes, shapes)
+            count = _spill(examples, ids, offsets, (*sizes, 1 << 31), shapes)
             with open(fresh, "xb") as file:
                 _assemble(file, [*ids, *offsets, *([shapes] if shapes else [])], {**(metadata or {}), **_FORMAT})
                 file.flush()
@@ -170,12 +179,12 @@ def _code(size: int) -> str:
 def _spill(
     examples: Iterable[Example], ids: Sequence[_Part], offsets: Sequence[_Part], sizes: Sequence[int], shapes: _Part | None
 ) -> int:
-    ends = [0, 0]
+    ends = [0] * len(ids)
     count = 0
     for part in offsets:
         part.write((0,))
     for count, example in enumerate(examples, start=1):
-        for at, tokens in enumerate(example):
+        for at, tokens in enumerate(_sides(example)):
             if isinstance(tokens, Tensor):
                 assert shapes is not None
                 shapes.write(tokens.shape)
@@ -192,6 +201,11 @@ def _spill(
             ids[at].write(tokens)
             offsets[at].write((ends[at],))
     return count
+
+
+def _sides(example: Example) -> tuple[list[int] | Tensor, ...]:
+    source, target = example
+    return (source.file, target, source.text) if isinstance(source, Both) else (source, target)
 
 
 def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, str]) -> None:
@@ -214,13 +228,14 @@ def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, st
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    wanted = {f"{side}_{what}" for side in _SIDES for what in ("ids", "offsets")}
+    sides = (*_SIDES, *((_BESIDE,) if f"{_BESIDE}_ids" in tensors else ()))
+    wanted = {f"{side}_{what}" for side in sides for what in ("ids", "offsets")}
     if wanted != tensors.keys() - {"source_shapes"}:
         raise UserError(
             f"{path} is damaged: expected {', '.join(sorted(wanted))}, found {', '.join(sorted(tensors))}; {_AGAIN}"
         )
     lengths = set()
-    for side in _SIDES:
+    for side in sides:
         ids, offsets = tensors[f"{side}_ids"], tensors[f"{side}_offsets"]
         lengths.add(len(offsets))
         if offsets.dtype != torch.int64 or not len(offsets) or [int(offsets[0]), int(offsets[-1])] != [0, len(ids)]:

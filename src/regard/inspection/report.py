@@ -58,6 +58,7 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "source": seen.source,
         "target": seen.target,
         "read": seen.read,
+        "beside": seen.beside,
         "steps": _steps(seen),
         "layers": [_layer(seen, one, num_numbers) for one in seen.layers],
         "gates": [_gates(one) for one in seen.gates],

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.batch import source_batch
-from regard.data.sources import FileCodec, Row, num_places
+from regard.data.sources import Both, FileCodec, Row, num_places, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError
 from regard.layers.recurrent import gates_over_time
@@ -21,7 +21,7 @@ from regard.pipeline import Translator
 
 # H heads  T rows  S columns  V vocabulary  W width of a recurrent cell
 
-KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+KINDS: tuple[Kind, ...] = ("cross", "fusion", "encoder", "decoder")
 LONGEST = 1024
 """Longer texts are seen through summaries: a matrix of 4,096 x 4,096 weights per head is nothing that anybody can look at."""
 
@@ -52,7 +52,7 @@ class Layer:
 
     def distance_H(self) -> Tensor | None:
         """Mean over the queries of Σ_j w_ij |i − j|: how far each head looks. None between two sequences."""
-        if self.kind == "cross":
+        if self.kind in ("cross", "fusion"):
             return None
         if self.summary is not None:
             return None if self.summary.distance is None else self.summary.distance.mean(-1)
@@ -80,7 +80,7 @@ class Inspection:
 
     log_probs_TV: of every word at every step, as the model gave them.
     axes: (rows, columns) where the source is a picture or a grid. picture: it, as a data URI.
-    sound: what was heard, as data.sound.to_row gives it.
+    sound: what was heard, as data.sound.to_row gives it. beside: the tokens of the text beside the source, with <eos>.
     """
 
     text: str
@@ -96,16 +96,17 @@ class Inspection:
     axes: tuple[int, ...] = ()
     picture: str = ""
     sound: Tensor | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def read(self) -> tuple[str, ...]:
         return (SPECIALS[SOS], *self.target[:-1])
 
     def rows(self, kind: Kind) -> tuple[str, ...]:
-        return self.source if kind == "encoder" else self.target
+        return self.source if kind in ("encoder", "fusion") else self.target
 
     def columns(self, kind: Kind) -> tuple[str, ...]:
-        return self.read if kind == "decoder" else self.source
+        return self.read if kind == "decoder" else self.beside if kind == "fusion" else self.source
 
     def layer(self, kind: Kind, number: int) -> Layer:
         found = {one.layer: one for one in self.layers if one.kind == kind}
@@ -131,6 +132,7 @@ def see(
     finished: whether <eos> follows that output. options: those of the search.
     """
     ids: Row = translator.source.encode(text)
+    codec, file, name = translator.source, ids.file if isinstance(ids, Both) else ids, split_source(text)[0]
     if not num_places(ids):
         raise UserError("there is nothing to look at: the text is empty")
     if output is None:
@@ -157,8 +159,9 @@ def see(
         layers=tuple(_layers(memory.seen + decoded.seen)),
         gates=tuple(_gates(model, inputs, memory, read)),
         axes=memory.axes if len(memory.axes) == 2 else (),
-        picture=translator.source.preview(text) if isinstance(translator.source, FileCodec) else "",
-        sound=ids if isinstance(ids, Tensor) and ids.dtype == torch.int16 else None,
+        picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
+        sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
+        beside=codec.words(text) if isinstance(codec, FileCodec) else (),
     )
 
 
@@ -206,6 +209,8 @@ def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator
     if isinstance(model, RnnSeq2Seq) and model.settings.waits:
         inputs = {**inputs, "decoder": (model.decoder, *_waiting_inputs(model, memory, read))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
+        if "embedding." in name:  # the text beside a source has no axis in the pictures
+            continue
         backwards = ".backwards." in name
         for number, opened in enumerate(gates_over_time(stack, x_1TI, state_LNX)):
             along: Kind = "encoder" if name.startswith("encoder") else "decoder"

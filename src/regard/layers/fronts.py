@@ -15,9 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Source
+from regard.contracts import Look, Seen, Source
 from regard.core import masks
 from regard.core.positions import sinusoidal
+from regard.layers.attention import MultiHeadAttention
+from regard.layers.recurrent import RecurrentEncoder
 from regard.layers.subsample import Subsampling
 
 # B sources  S places  D width  C channels  H height  W width of a picture  F features
@@ -33,18 +35,48 @@ sound: frames of sound, four of which become one place.
 
 @dataclass(frozen=True)
 class Placed:
-    """A vector for every place. allow_BS: which are real. axes: (S,) or (rows, columns)."""
+    """A vector for every place. allow_BS: which are real. axes: (S,) or (rows, columns). seen: what a look asked for."""
 
     x_BSD: Tensor
     allow_BS: Tensor
     axes: tuple[int, ...]
+    seen: tuple[Seen, ...] = ()
 
 
 class Front(nn.Module):
     """Source in, places out."""
 
-    def forward(self, source: Source) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
         raise NotImplementedError
+
+
+class Fused(Front):
+    """A source and a text beside it, of any two lengths: every place x looks at the words, x + Attention(LN(x), K, V), where
+    keys and values come from the text, read in both directions by a GRU.
+
+    A source that is missing is one place with a learned vector; of a text that is missing there is still its <eos>.
+    """
+
+    def __init__(self, front: Front, width: int, vocab: int) -> None:
+        super().__init__()
+        self.front = front
+        self.words = nn.Embedding(vocab, width)
+        self.reader = RecurrentEncoder("gru", width, width, bidirectional=width % 2 == 0)
+        self.norm = nn.LayerNorm(width)
+        self.attention = MultiHeadAttention(width, next(heads for heads in (4, 2, 1) if width % heads == 0))
+        self.nothing = nn.Parameter(torch.randn(width))
+
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
+        if source.beside is None:
+            raise ValueError("this model reads a text beside its source, but Source.beside is None")
+        placed = self.front(source)
+        allow_BS = masks.at_least_first(placed.allow_BS)
+        x_BSD = torch.where((allow_BS & ~placed.allow_BS).unsqueeze(-1), self.nothing, placed.x_BSD)
+        text_BUD, _ = self.reader(self.words(source.beside.values), source.beside.allow)
+        queries, (keys, values) = self.attention.queries(self.norm(x_BSD)), self.attention.keys_values(text_BUD)
+        here = look.at("fusion", 0, 1) if look else None
+        attended = self.attention.attend(queries, keys, values, source.beside.allow[:, None, None], here)
+        return Placed(x_BSD + attended.context, allow_BS, placed.axes, attended.seen)
 
 
 class Frames(Front):
@@ -55,7 +87,7 @@ class Frames(Front):
         self.project = nn.Linear(features, width)
         self.positions = positions
 
-    def forward(self, source: Source) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
         x_BSD = self.project(source.values.to(self.project.weight.dtype))
         return in_order(x_BSD, source.allow, positions=self.positions)
 
@@ -68,7 +100,7 @@ class Sound(Front):
         self.subsampling = Subsampling(bands, width, channels)
         self.positions = positions
 
-    def forward(self, source: Source) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
         frames_BSF = source.values.to(self.subsampling.project.weight.dtype)
         return in_order(*self.subsampling(frames_BSF, source.allow), positions=self.positions)
 
@@ -111,7 +143,7 @@ class Grid(Front):
         super().__init__()
         self.placed = InGrid(features, width)
 
-    def forward(self, source: Source) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
         placed: Placed = self.placed(source.values.movedim(1, -1).to(self.placed.project.weight.dtype), source.allow)
         return placed
 
@@ -124,7 +156,7 @@ class Patches(Front):
         self.cell = cell
         self.project = nn.Conv2d(channels, width, cell, stride=cell)
 
-    def forward(self, source: Source) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
         pixels = real_pixels(source.values.to(self.project.weight.dtype), source.allow)
         allow_BHW = masks.every(source.allow, self.cell)
         missing = (-pixels.shape[3] % self.cell, -pixels.shape[2] % self.cell)
@@ -147,7 +179,7 @@ class PictureNorm(nn.Module):
 
 
 def standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
-    num_pixels = allow_BHW.sum((1, 2))[:, None, None, None]
+    num_pixels = allow_BHW.sum((1, 2)).clamp(min=1)[:, None, None, None]
     mean = real_pixels(x_BCHW, allow_BHW).sum((2, 3), keepdim=True) / num_pixels
     centred = real_pixels(x_BCHW - mean, allow_BHW)
     variance = centred.square().sum((1, 2, 3), keepdim=True) / (num_pixels * x_BCHW.shape[1])
@@ -182,7 +214,7 @@ class Network(Front):
         self.blocks = nn.ModuleList(Residual(size) for size in sizes[1:])
         self.placed = InGrid(2 * channels, width)
 
-    def forward(self, source: Source) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> Placed:
         allow_BHW = source.allow
         pixels = source.values.to(self.placed.project.weight.dtype)
         x_BCHW = both_ways(pixels, allow_BHW).contiguous(memory_format=torch.channels_last)
@@ -211,6 +243,14 @@ FRONTS: dict[FrontName, Callable[[int, int, int, bool], Front]] = {
     "sound": lambda size, width, channels, positions: Sound(size, width, channels, positions=positions),
 }
 """name -> (numbers in a pixel, cell or frame; width; channels of convolutions; whether frames need positions) -> front."""
+
+
+def make_front(name: FrontName, size: int, width: int, channels: int, *, positions: bool, beside: int = 0) -> Front:
+    """size: numbers in a pixel, cell or frame. positions: whether frames need them. beside: how many tokens the texts have that
+    stand beside the sources; 0: there are none."""
+    front = FRONTS[name](size, width, channels, positions)
+    return Fused(front, width, beside) if beside else front
+
 
 GRIDS = ("picture", "patches", "grid")
 """Those whose places form a grid."""

@@ -31,14 +31,14 @@ class TransformerEncoder(nn.Module):
         self.by_place = any(layer.attention.score.by_place for layer in made)
 
     def encode(self, source: Source, look: Look | None = None, embedding: TokenEmbedding | None = None) -> Memory:
-        placed = self._placed(source, embedding or self.embedding)
+        placed = self._placed(source, embedding or self.embedding, look)
         x_BSD, allow_BS = self.dropout(placed.x_BSD), placed.allow_BS
         num_places = allow_BS.shape[1]
         places_BS = masks.places(allow_BS) if self.by_place else None  # None counts padding too, which stands at the end
         allow = allow_BS[:, None, None]
         if self.window is not None:
             allow = masks.both(allow, masks.window(num_places, width=self.window, device=allow.device))
-        seen: tuple[Seen, ...] = ()
+        seen: tuple[Seen, ...] = placed.seen
         for number, layer in enumerate(self.layers):
             here = look.at("encoder", number, len(self.layers)) if look else None
             x_BSD, found = layer(x_BSD, allow, places_BS, here)
@@ -46,10 +46,10 @@ class TransformerEncoder(nn.Module):
         x_BSD = self.norm(x_BSD)
         return Memory(x_BSD, allow_BS, mean_of_real(x_BSD, allow_BS), placed.axes, seen=seen)
 
-    def _placed(self, source: Source, embedding: TokenEmbedding | Front | None) -> Placed:
+    def _placed(self, source: Source, embedding: TokenEmbedding | Front | None, look: Look | None) -> Placed:
         assert embedding is not None
         if isinstance(embedding, Front):
-            placed: Placed = embedding(source)
+            placed: Placed = embedding(source, look)
             return placed
         places_S = torch.arange(source.values.shape[1], device=source.values.device)
         return Placed(embedding(source.values, places_S), source.allow, (len(places_S),))

@@ -30,7 +30,7 @@ from regard.core.rule import Rule
 from regard.core.weights import Choice
 from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
-from regard.layers.fronts import FRONTS, GRIDS, Front, FrontName, Placed, check_front
+from regard.layers.fronts import GRIDS, Front, FrontName, Placed, check_front, make_front
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepByStep, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
 from regard.models.encoder import mean_of_real
@@ -154,7 +154,12 @@ LookBack = Callable[[Tensor, int], Attended]
 
 class RnnSeq2Seq(nn.Module):
     def __init__(
-        self, settings: RnnSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
+        self,
+        settings: RnnSettings,
+        source_vocab: int,
+        target_vocab: int,
+        scores: Mapping[str, ScoreMaker] | None = None,
+        beside: int = 0,
     ) -> None:
         super().__init__()
         width, memory_width, dropout, cell = settings.width, settings.memory_width, settings.dropout, settings.cell
@@ -165,7 +170,9 @@ class RnnSeq2Seq(nn.Module):
             self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
         else:
             front_width = memory_width if grid else settings.embedding
-            self.source_embedding = FRONTS[settings.front](source_vocab, front_width, settings.channels, False)
+            self.source_embedding = make_front(
+                settings.front, source_vocab, front_width, settings.channels, positions=False, beside=beside
+            )
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         if not grid:
             self.encoder = RecurrentEncoder(
@@ -173,8 +180,8 @@ class RnnSeq2Seq(nn.Module):
             )
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
-        beside = width if settings.input_feeding else memory_width if settings.waits or settings.every_step else 0
-        self.decoder = make_stack(cell, beside + settings.embedding, width, settings.decoder_layers, dropout)
+        late = width if settings.input_feeding else memory_width if settings.waits or settings.every_step else 0
+        self.decoder = make_stack(cell, late + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = make_score(
                 settings.score,
@@ -193,14 +200,14 @@ class RnnSeq2Seq(nn.Module):
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         if isinstance(self.source_embedding, Front):
-            placed = self.source_embedding(source)
+            placed = self.source_embedding(source, look)
         else:
             placed = Placed(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
         if self.settings.front in GRIDS:  # a grid has no order in which to read it
             summary_BE = mean_of_real(placed.x_BSD, placed.allow_BS)
-            return Memory(self.dropout(placed.x_BSD), placed.allow_BS, summary_BE, placed.axes)
+            return Memory(self.dropout(placed.x_BSD), placed.allow_BS, summary_BE, placed.axes, placed.seen)
         values_BSE, summary_BE = self.encoder(self.dropout(placed.x_BSD), placed.allow_BS)
-        return Memory(self.dropout(values_BSE), placed.allow_BS, summary_BE, placed.axes)
+        return Memory(self.dropout(values_BSE), placed.allow_BS, summary_BE, placed.axes, placed.seen)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE

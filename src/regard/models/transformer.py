@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.errors import UserError
-from regard.layers.fronts import FRONTS, FrontName, check_front
+from regard.layers.fronts import FrontName, check_front, make_front
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings
@@ -50,7 +50,9 @@ PRESETS: dict[str, TransformerSettings] = {
 
 
 class Transformer(nn.Module):
-    def __init__(self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None) -> None:
+    def __init__(
+        self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None, beside: int = 0
+    ) -> None:
         super().__init__()
         self.shares = settings.tie == "all"
         if self.shares and source_vocab != target_vocab:
@@ -60,7 +62,7 @@ class Transformer(nn.Module):
             )
         front = None
         if settings.front != "tokens":
-            front = FRONTS[settings.front](source_vocab, settings.width, settings.channels, True)
+            front = make_front(settings.front, source_vocab, settings.width, settings.channels, positions=True, beside=beside)
         own = None if front or self.shares else source_vocab
         self.encoder = TransformerEncoder(settings, settings.encoder_layers, own, scores, front)
         self.decoder = TransformerDecoder(

@@ -19,7 +19,7 @@ from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_source_co
 from regard.data.batch import Batches, Example, Order, encode_pairs, lengths
 from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Columns, Counts, Pair, is_held_out, read_pairs, stream_pairs
-from regard.data.sources import FileCodec, SourceCodec
+from regard.data.sources import Both, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, write_store
 from regard.data.store import fingerprint as fingerprint_files
 from regard.data.tokenizers.codec import Codec, Unit, learn_shared
@@ -78,7 +78,9 @@ class Material:
         if isinstance(read, list):
             read = source.redrop(read, p, chance) if isinstance(source, Codec) and source.has_merges else list(read)
         elif augment and isinstance(source, FileCodec):
-            read = source.varied(read, augment, chance)
+            file, *text = read if isinstance(read, Both) else (read,)
+            file = source.varied(file, augment, chance) if len(file) else file
+            read = Both(file, *text) if text else file
         return Example(read, target.redrop(written, p, chance) if p and target.has_merges else list(written))
 
 
@@ -102,18 +104,22 @@ def in_memory(
 def learn_codecs(pairs: Callable[[], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
     """`pairs` starts reading from the first one whenever it is called. root: from where names of files are seen."""
     sources, targets = (pair.source for pair in pairs()), (pair.target for pair in pairs())
+    texts = (split_source(pair.source)[1] for pair in pairs())
     if data.shared and not given:
         both = learn_shared(sources, targets, data.target_unit, data.vocabulary)
         return Codecs(both, both)
     return Codecs(
-        given.source.at(root) if given.source else _learn_source(sources, data, root),
+        given.source.at(root) if given.source else _learn_source(sources, texts, data, root),
         given.target or Codec.learn(targets, data.target_unit, data.vocabulary),
     )
 
 
-def _learn_source(sources: Iterator[str], data: DataSettings, root: Path) -> SourceCodec:
+def _learn_source(sources: Iterator[str], texts: Iterator[str], data: DataSettings, root: Path) -> SourceCodec:
+    """texts: those beside the sources, of which the words are learnt where sources have more than one column."""
     if data.source_unit in FILE_CODECS:
-        return FILE_CODECS[data.source_unit].learn(sources, root, picture_size=data.picture_size)
+        names = filter(None, (split_source(source)[0] for source in sources))
+        codec = FILE_CODECS[data.source_unit].learn(names, root, picture_size=data.picture_size)
+        return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary)) if len(data.source_columns) > 1 else codec
     return Codec.learn(sources, cast(Unit, data.source_unit), data.vocabulary)
 
 
@@ -224,14 +230,19 @@ def _seen_from(root: Path, data: DataSettings, pairs: Iterable[Pair]) -> list[Pa
     here = folder_of(data.held_out_files)
     if data.source_unit not in FILE_CODECS or here == root:
         return list(pairs)
-    return [pair._replace(source=str((here / pair.source).resolve())) for pair in pairs]
+
+    def moved(source: str) -> str:
+        name, tab, text = source.partition("\t")
+        return (str((here / name).resolve()) if name else "") + tab + text
+
+    return [pair._replace(source=moved(pair.source)) for pair in pairs]
 
 
 def _file_sizes(data: DataSettings, root: Path) -> list[str]:
     """Changes when a file that a source names changes its size; reading them all to know more would take long."""
     if data.source_unit not in FILE_CODECS:
         return []
-    paths = ((root / pair.source) for pair in _stream(data))
+    paths = (root / split_source(pair.source)[0] for pair in _stream(data))
     return [fingerprint(str(path.stat().st_size if path.is_file() else None) for path in paths)]
 
 

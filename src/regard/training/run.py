@@ -21,6 +21,7 @@ from regard.contracts import Result
 from regard.core.losses import projected_loss
 from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
+from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
 from regard.errors import UserError
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
@@ -91,7 +92,7 @@ def run(
             console.print(remark)
     source, target = material.codecs.source, material.codecs.target
     torch.manual_seed(settings.seed)
-    model = build(settings.model, len(source), len(target), scores).to(device)
+    model = build(settings.model, len(source), len(target), scores, beside=beside_size(source)).to(device)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(material.examples):,} pairs to learn from, "
         f"{len(material.held_out):,} held out; "

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from regard.data.codecs import SourceUnit, check_fit, recognise
 from regard.data.corpus import Pair
 from regard.data.sounds import Sounds
-from regard.data.sources import FileCodec
+from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Unit
 from regard.errors import UserError, WrongNumbers, did_you_mean
 from regard.layers.scores import check_score_name
@@ -35,7 +35,8 @@ class DataSettings:
     held_out_files: tuple[str, ...] = ()
     """What to measure with; without any, a share of the pairs is held out."""
     source_columns: tuple[str, ...] = ()
-    """Names or numbers (from 1) of the columns that are read; those after the first join it as symbols."""
+    """Names or numbers (from 1) of the columns that are read; those after the first join it as symbols, or, where the first
+    names files, as a text beside the file."""
     target_column: str = ""
     """Name or number (from 1) of the column that is written."""
     source_unit: SourceUnit = "characters"
@@ -219,9 +220,10 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     number = num_pairs or len(pairs)
     source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
     if codec := recognise([pair.source for pair in pairs[:200]], root):
+        example = next(filter(None, (split_source(pair.source)[0] for pair in pairs)))
         if codec is Sounds:
-            return _for_sounds(number, pairs, target)
-        return _for_files(codec, number, pairs[0].source, target)
+            return _for_sounds(number, pairs, example)
+        return _for_files(codec, number, example, target)
     return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
 
 
@@ -291,7 +293,10 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     return Suggestion(settings, reasons)
 
 
-def _for_sounds(number: int, pairs: Sequence[Pair], target: Side) -> Suggestion:
+BESIDE = "a file and a text beside it, of which the words are learnt; the places of the one attend to the words of the other"
+
+
+def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     words = {word for pair in pairs for word in pair.target.split()}
     closed = len(words) <= min(200, len(pairs) / 4)
     few = number < 20_000
@@ -312,13 +317,14 @@ def _for_sounds(number: int, pairs: Sequence[Pair], target: Side) -> Suggestion:
     return Suggestion(
         settings,
         {
-            "data.source_unit": f"sources are names of sounds, such as {pairs[0].source}",
+            "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
             "data.augment": "every sound is heard at three speeds, and without some stretches of time and of bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.dropout": f"{number:,} sounds" + (", which are few" if few else ""),
             "train.steps": f"20 times through {number:,} pairs are wanted, in 2,000 to 20,000 updates",
+            **({"data.source_columns": BESIDE} if any("\t" in pair.source for pair in pairs) else {}),
         },
     )
 
