@@ -303,7 +303,9 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
     settings = RunSettings(
         data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.1),
-        model=RnnSettings(front="sound", width=128, embedding=128, encoder_layers=2, channels=32, dropout=0.2 if few else 0.1),
+        model=RnnSettings(
+            front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.2 if few else 0.1
+        ),
         train=TrainSettings(
             learning_rate=3e-3,
             batch_tokens=1024,
@@ -322,6 +324,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
             "data.augment": "every sound is heard at three speeds, and without some stretches of time and of bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
+            "model.decoder": "where it listened last tells it where to listen next",
             "model.dropout": f"{number:,} sounds" + (", which are few" if few else ""),
             "train.steps": f"20 times through {number:,} pairs are wanted, in 2,000 to 20,000 updates",
             **({"data.source_columns": BESIDE} if any("\t" in pair.source for pair in pairs) else {}),
