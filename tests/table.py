@@ -6,6 +6,8 @@ import torch
 
 from regard.contracts import Score, Source
 from regard.core import masks
+from regard.core.spectrum import BANDS
+from regard.data.sources import Both, Row
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
@@ -106,6 +108,41 @@ MODELS: dict[str, ModelSettings] = {
     ),
 }
 
+FRONTS: dict[str, ModelSettings] = {  # models whose source is no text; tests/laws/test_fronts.py
+    "picture, luong": RnnSettings(width=20, embedding=7, score_width=13, front="picture", channels=12, dropout=0.3),
+    "picture, bahdanau lstm": RnnSettings(
+        width=22,
+        encoder_width=24,
+        embedding=7,
+        cell="lstm",
+        decoder="bahdanau",
+        score="general",
+        front="picture",
+        channels=8,
+        dropout=0.3,
+    ),
+    "picture, hard": RnnSettings(width=20, embedding=7, score_width=13, choice="one", front="picture", channels=8, dropout=0.3),
+    "picture, seen once": RnnSettings(width=20, embedding=7, decoder="fixed", front="picture", channels=8, dropout=0.3),
+    "picture, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="picture", channels=8, dropout=0.3),
+    "patches, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="patches", dropout=0.3),
+    "grid, luong": RnnSettings(width=20, embedding=7, score="scaled_dot", front="grid", dropout=0.3),
+    "grid, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="grid", dropout=0.3),
+    "frames, luong": RnnSettings(width=22, embedding=7, score_width=13, front="frames", dropout=0.3),
+    "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="frames", dropout=0.3),
+    "sound, luong": RnnSettings(width=22, embedding=7, score_width=13, front="sound", channels=3, dropout=0.3),
+    "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3),
+    "sound with text, luong": RnnSettings(width=22, embedding=6, score_width=13, front="sound", channels=3, dropout=0.3),
+    "sound with text, transformer": TransformerSettings(
+        width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3
+    ),
+    "picture with text, luong": RnnSettings(width=20, embedding=7, score_width=13, front="picture", channels=8, dropout=0.3),
+}
+CHANNELS = 3
+
+
+def num_channels(name: str) -> int:
+    return BANDS if name.startswith("sound") else CHANNELS
+
 
 def reads_source(name: str) -> bool:
     return not isinstance(MODELS[name], RnnLmSettings | DecoderOnlySettings)
@@ -131,6 +168,33 @@ def make_source(*lengths: int, room: int | None = None) -> Source:
         rows.append(torch.cat((row, torch.full((room - length,), PAD))))
     ids = torch.stack(rows)
     return Source(ids, masks.not_padding(ids, PAD))
+
+
+def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
+    torch.manual_seed(5)
+    beside = SOURCE_VOCAB if "with text" in name else 0
+    return build(FRONTS[name], num_channels(name), TARGET_VOCAB, beside=beside).to(dtype).eval()
+
+
+def make_rows(name: str, number: int = 4) -> list[Row]:
+    """Random pictures, grids, frames or sounds of different sizes; sides that are multiples of the cell, and others. Beside a
+    text, the second file is missing; of the third there is no text."""
+    generator = torch.Generator().manual_seed(2)
+    rows: list[torch.Tensor] = []
+    for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
+        if name.startswith("frames"):
+            rows.append(torch.randn(width // 2, CHANNELS, generator=generator))
+        elif name.startswith("sound"):
+            rows.append(torch.randint(-9999, 9999, (width, 80), generator=generator, dtype=torch.int16))
+        elif name.startswith("grid"):
+            rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator))
+        else:
+            rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8))
+    if "with text" not in name:
+        return list(rows)
+    texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
+    missing = rows[1].new_zeros(0, 80) if name.startswith("sound") else rows[1].new_zeros(CHANNELS, 0, 0)
+    return [Both(missing if at == 1 else row, text) for at, (row, text) in enumerate(zip(rows, texts, strict=False))]
 
 
 def make_targets(batch: int, length: int) -> torch.Tensor:

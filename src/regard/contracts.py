@@ -24,8 +24,9 @@ from torch import Tensor
 
 from regard.errors import UserError
 
-Kind = Literal["encoder", "decoder", "cross"]
-"""Where attention happens: encoder self-attention, decoder self-attention, or decoder to source."""
+Kind = Literal["encoder", "decoder", "cross", "fusion"]
+"""Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
+beside it."""
 
 What = Literal["weights", "scores", "norms", "summary"]
 """What can be seen there.
@@ -51,17 +52,20 @@ class Source:
 
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
     allow: True where a place is real, (B, S); for pictures (B, height, width). Padding stands at the end.
+    beside: token ids of a second source, a text that says more about the first; its length has nothing to do with the other.
     """
 
     values: Tensor
     allow: Tensor
+    beside: Source | None = None
 
     @property
     def num_sentences(self) -> int:
         return self.values.shape[0]
 
     def to(self, device: torch.device | str) -> Source:
-        return Source(self.values.to(device), self.allow.to(device))
+        beside = None if self.beside is None else self.beside.to(device)
+        return Source(self.values.to(device), self.allow.to(device), beside)
 
 
 @dataclass(frozen=True)
@@ -476,18 +480,30 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source."""
+    """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source.
+
+    axes: (rows, columns) where the source is a picture or a grid, whose cells are the columns here, row by row.
+    """
 
     weights_HTS: Tensor
     source: tuple[str, ...]
     target: tuple[str, ...]
     kind: Kind
     layer: int
+    axes: tuple[int, ...] = ()
 
     @property
     def mean_TS(self) -> Tensor:
         """The average over the heads."""
         return self.weights_HTS.mean(0)
+
+    @property
+    def maps_TRC(self) -> Tensor:
+        """The same over a picture: a map of rows and columns for every word."""
+        if len(self.axes) != 2:
+            raise UserError(f"{self.kind} attention of this model has no maps: its source is no picture or grid")
+        maps_TRC: Tensor = self.mean_TS.unflatten(-1, self.axes)
+        return maps_TRC
 
     def _repr_html_(self) -> str:
         """For notebooks: the average as a table, at most 64 x 64 of it. Colours are see-through, for light and dark pages."""
@@ -569,7 +585,8 @@ class Result:
         return self.map_attention(kind, layer)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:
-        """(i, j): target token j looked most at source token i; from 0, no <eos>.
+        """(i, j): target token j looked most at source token i; from 0, no <eos>. Where the source has no tokens, i is a place:
+        of a picture the cell, row by row.
 
         It is read where `regard align` found that this model aligns best, else from the mean of the last layer. Of a text that
         was split, the tokens are counted through all its parts."""

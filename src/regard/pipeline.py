@@ -1,4 +1,4 @@
-"""Text in, text out: a model with its two vocabularies and an engine."""
+"""Text in, text out: a model with its two vocabularies and an engine. A text may also be the name of a picture or a sound."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from regard.contracts import (
 )
 from regard.data.batch import source_batch
 from regard.data.corpus import join_columns
+from regard.data.sources import FileCodec, Row, SourceCodec, num_places
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
@@ -77,19 +78,20 @@ class Unit:
 
     number: int
     text: str
-    ids: list[int]
+    ids: Row
 
 
 @dataclass(frozen=True)
 class Translator:
-    """Call it with a text, or `batch` with many; keywords are those of SearchOptions.
+    """Call it with a text, or `batch` with many; keywords are those of SearchOptions. For pictures and sounds the text is the
+    name of the file.
 
     A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
     max_places: what the model can count, with <eos>. place: where alignments are read.
     """
 
     model: Seq2Seq
-    source: Codec
+    source: SourceCodec
     target: Codec
     device: torch.device
     max_source: int = MAX_SOURCE
@@ -155,16 +157,17 @@ class Translator:
         """How probable the model finds each given output. Symbols that have no token count as <unk>, and are reported."""
         if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
             raise ValueError("score takes two lists of texts of the same length, sources and outputs")
-        read = [[] if self.continues else self.source.encode(self._joined_columns(text)) for text in sources]
+        read: list[Row] = [[] if self.continues else self.source.encode(self._joined_columns(text)) for text in sources]
         outputs = [self.target.encode(text) for text in targets]
         room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
         for number, (ids, output) in enumerate(zip(read, outputs, strict=True), start=1):
-            if max(len(ids), len(output)) > room:
-                raise UserError(f"pair {number} has {len(ids)} source and {len(output)} target tokens, the most is {room} each")
-        order = sorted(range(len(read)), key=lambda index: (len(outputs[index]), len(read[index])))
+            size = len(ids) if isinstance(ids, list) else 0
+            if max(size, len(output)) > room:
+                raise UserError(f"pair {number} has {size} source and {len(output)} target tokens, the most is {room} each")
+        order = sorted(range(len(read)), key=lambda index: (len(outputs[index]), num_places(read[index])))
         found: dict[int, Scored] = {}
         while order:
-            longest = max(len(ids) + 1 for ids in (outputs[order[0]], read[order[0]]))
+            longest = max(num_places(ids) + 1 for ids in (outputs[order[0]], read[order[0]]))
             chunk, order = order[: (size := max(1, 4096 // longest))], order[size:]
             batch = source_batch([read[index] for index in chunk]).to(self.device)
             rows = scoring.score(self.model, batch, [outputs[index] for index in chunk], sos=SOS, eos=EOS)
@@ -181,7 +184,12 @@ class Translator:
         return isinstance(self.model, DecoderOnly | RnnLm)
 
     def _plan(self, text: str, number: int) -> list[Unit] | Refused:
-        """What to translate in which pieces; nothing for an empty text."""
+        """What to translate in which pieces; nothing for an empty text. A file is never split."""
+        if isinstance(self.source, FileCodec):
+            try:
+                return [Unit(number, text, self.source.encode(text))] if text else []
+            except UserError as error:
+                return Refused(str(error))
         text = self._joined_columns(text)
         codec = self.target if self.continues else self.source
         room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
@@ -259,25 +267,28 @@ class Translator:
         rows = search.n_best if search.sample else search.beam
         most = max(1, BATCH_HYPOTHESES // rows)
         batches: list[list[Unit]] = []
-        size = self._sizes(rows, search.max_length) if len(units) > 1 else (0, 0)
-        for unit in sorted(units, key=lambda unit: len(unit.ids)):
-            needed = size[0] + size[1] * (len(unit.ids) + 1)  # the newest is the longest
+        order = sorted(units, key=lambda unit: num_places(unit.ids))
+        size = self._sizes(rows, search.max_length, order[-1].ids) if len(units) > 1 else (0, 0)
+        for unit in order:
+            needed = size[0] + size[1] * (num_places(unit.ids) + 1)  # the newest is the longest
             if not batches or len(batches[-1]) == most or (len(batches[-1]) + 1) * needed > BUDGET:
                 batches.append([])
             batches[-1].append(unit)
         return batches
 
     @torch.inference_mode()
-    def _sizes(self, rows: int, max_length: int) -> tuple[int, int]:
+    def _sizes(self, rows: int, max_length: int, longest: Row | None = None) -> tuple[int, int]:
         """Bytes of a sentence at its longest: (what its hypotheses take, what a source place takes); tried out small."""
 
-        def nbytes(places: int, written: int) -> int:
-            memory = self.model.encode(source_batch([[UNK] * (places - 1)]).to(self.device))
+        def nbytes(row: Row, written: int) -> int:
+            memory = self.model.encode(source_batch([row]).to(self.device))
             return self.model.start(memory, torch.full((1, written), SOS, device=self.device)).nbytes
 
-        one, longer, further = nbytes(2, 2), nbytes(3, 2), nbytes(2, 3)
-        place, token = longer - one, further - one
-        fixed = max(0, one - 2 * place - 2 * token)
+        small: Row = [UNK] if longest is None or isinstance(longest, list) else longest
+        one, further = nbytes(small, 2), nbytes(small, 3)
+        token = further - one
+        place = nbytes([UNK, UNK], 2) - one if isinstance(small, list) else one // (num_places(small) + 1)
+        fixed = max(0, one - (num_places(small) + 1) * place - 2 * token)
         logits = 4 * 4 * len(self.target)  # logits, log-probabilities and what sorting them takes
         return rows * (fixed + 2 * token * (max_length + 1) + logits), place
 
@@ -351,11 +362,15 @@ class Translator:
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind=kind))
-        source, target = (*self.source.pieces(unit.text), SPECIALS[EOS]), self.target.tokens(written)
-        rows = source if kind == "encoder" else target
+        source, target = self.source.labels(unit.text, memory.axes), self.target.tokens(written)
+        rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
-        return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer)
+        axes = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else ()
+        if kind == "fusion" and isinstance(self.source, FileCodec):
+            columns = self.source.words(unit.text)
+        return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer, axes)
 
+    @torch.no_grad()
     def _alignment(self, unit: Unit, output: Hypothesis) -> tuple[int, ...]:
         """For each token of an output the source token that it looks at most."""
         look = Look(taps=(Tap("cross", self.place.layer),))
@@ -364,12 +379,14 @@ class Translator:
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind="cross"))
         layers_HTS = [one.weights_BHTS[0] for one in seen]
-        best: list[int] = self.place.weights_TS(layers_HTS, len(output.ids), len(unit.ids)).argmax(-1).tolist()
+        num_sources = len(unit.ids) if isinstance(unit.ids, list) else layers_HTS[0].shape[-1]  # all places of a file
+        best: list[int] = self.place.weights_TS(layers_HTS, len(output.ids), num_sources).argmax(-1).tolist()
         return tuple(best)
 
 
 _NO_SUCH_ATTENTION = (
-    "this model has no {kind} attention; models that look at their source have kind cross, Transformers encoder and decoder too"
+    "this model has no {kind} attention; models that look at their source have kind cross, Transformers encoder and decoder "
+    "too, and those that read a text beside a file fusion"
 )
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from test_inspection import EVERYTHING, HOSTILE, make_inspection, make_translator
+from test_pictures import make_translator as make_captioner
 
 import regard
 from regard.inspection.report import write_page
 from regard.inspection.seeing import Inspection, Layer, see
+from regard.models.transformer import TransformerSettings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -277,3 +279,138 @@ def test_4096_by_4096_opens(opened: Open, tmp_path: Path) -> None:
     assert page.inner_text("#readout span") == "160–191 “s160 … s191” looks at 2464–2495 “s2464 … s2495”"
     assert page.inner_text("#links").startswith("“s160” looks at") == (summary.top_weights[0, 160, 0].item() > 0.005)
     assert f"{summary.distance[0].mean().item():.2f}" in page.locator("#facts strong").all_inner_texts()  # type: ignore[index]
+
+
+# --- over a picture ----------------------------------------------------------------------------------------------------------
+
+
+def told_cell(page: "Page") -> tuple[str, int, int, float]:
+    """What the page says under the picture."""
+    found = re.fullmatch(r"“(.*)” looks (?:most )?at row (\d+), column (\d+): ([\d.]+)", page.inner_text("#over-told"))
+    assert found
+    return found[1], int(found[2]), int(found[3]), float(found[4])
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_map_of_every_word_lies_over_the_picture(opened: Open, tmp_path: Path, width: int) -> None:  # SPEC A8.3
+    seen = see(make_captioner(tmp_path), "p.png", output=(4, 5, 6), what=EVERYTHING)
+    page = opened(seen, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    maps = seen.layer("cross", -1).numbers["weights"].mean(0).unflatten(-1, (3, 5))
+    assert page.locator("#maps button").count() == 4
+    assert page.locator("#maps img").first.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [40, 24]
+    for step, word in enumerate(seen.target):
+        page.hover(f'#maps button[data-word="{step}"]')
+        assert place(page)[3] == step
+        assert page.inner_text("#h-over") == f"Over the picture: “{word}”"
+        best = int(maps[step].argmax())
+        assert told_cell(page) == (word, best // 5, best % 5, pytest.approx(maps[step].max().item(), abs=6e-5))
+        alpha = page.evaluate(
+            "[...document.querySelector('#scene canvas').getContext('2d').getImageData(0, 0, 5, 3).data]"
+            ".filter((_, i) => i % 4 === 3)"
+        )
+        expected = (210 * (1 - maps[step] / maps[step].max())).round().flatten()
+        assert (torch.tensor(alpha) - expected).abs().max() <= 1  # what was not looked at is veiled
+    scene = page.locator("#scene")
+    scene.scroll_into_view_if_needed()
+    box = scene.bounding_box()
+    assert box is not None
+    assert box["width"] / box["height"] == pytest.approx(40 / 24, rel=0.02)
+    for row, column in ((0, 0), (1, 3), (2, 4)):
+        page.mouse.move(box["x"] + (column + 0.5) * box["width"] / 5, box["y"] + (row + 0.5) * box["height"] / 3)
+        assert told_cell(page) == ("<eos>", row, column, pytest.approx(maps[3, row, column].item(), abs=6e-5))
+    assert not scene.evaluate("box => box.classList.contains('cells')")
+    page.click("#style-cells")
+    assert scene.evaluate("box => box.classList.contains('cells')")
+    scene.focus()
+    page.keyboard.press("m")
+    assert not scene.evaluate("box => box.classList.contains('cells')")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert place(page)[3] == 1
+    assert "most at row" in str(scene.get_attribute("aria-label"))
+    assert page.locator("#lines").is_hidden()  # a picture is not read cell by cell
+
+
+def test_maps_follow_the_head_and_other_pages_have_none(opened: Open, tmp_path: Path) -> None:
+    settings = TransformerSettings(width=20, heads=2, feed_forward=29, front="patches")
+    seen = see(make_captioner(tmp_path, settings), "p.png", output=(4, 5))
+    page = opened(seen)
+    assert place(page) == ("cross", 1, -1, 0)  # the mean of the last layer
+    weights = seen.layer("cross", 0).numbers["weights"]
+    page.click('.thumb[data-layer="0"][data-head="1"]')
+    assert told_cell(page)[3] == pytest.approx(weights[1, 0].max().item(), abs=6e-5)
+    page.click("#kind-encoder")
+    assert told_cell(page)[3] == pytest.approx(seen.layer("cross", 1).numbers["weights"].mean(0)[0].max().item(), abs=6e-5)
+    assert opened(transformer()).locator("#over").is_hidden()
+
+
+# --- sound -------------------------------------------------------------------------------------------------------------------
+
+
+def heard() -> Inspection:
+    """Two seconds: a tone, and a higher one, which is louder; 50 places, and attention that moves along them."""
+    times = torch.arange(8000) / 8000
+    tones = [torch.sin(2 * torch.pi * hertz * times) * loud for hertz, loud in ((500, 0.5), (2000, 1.0))]
+    samples = torch.cat(tones)
+    row = (samples * 32767).round().to(torch.int16).view(-1, 80)
+    places = torch.arange(50.0)
+    weights = torch.stack([(-((places - centre) ** 2) / 18).softmax(0) for centre in (8, 30, 48)])[None]
+    return Inspection(
+        text="a.wav",
+        output="low high",
+        finished=True,
+        source=tuple(f"{0.04 * place:.2f} s" for place in range(50)),
+        target=("low", "high", "<eos>"),
+        target_ids=(4, 5, 3),
+        vocabulary=("<pad>", "<unk>", "<sos>", "<eos>", "low", "high"),
+        log_probs_TV=torch.zeros(3, 6).log_softmax(-1),
+        layers=(Layer("cross", 0, {"weights": weights}),),
+        gates=(),
+        sound=row,
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int, scheme: str) -> None:  # SPEC A8.4
+    """Column for column: the waveform is louder in the second half, the spectrogram brighter where the tones are."""
+    seen = heard()
+    page = opened(seen, width, scheme)
+    sound, heat = (page.locator(where).bounding_box() for where in ("#above canvas", "#heat"))
+    assert sound is not None
+    assert heat is not None
+    assert (sound["x"], sound["width"]) == pytest.approx((heat["x"], heat["width"]), abs=1.5)
+    assert sound["y"] + sound["height"] < heat["y"]
+    assert page.locator("#above canvas").get_attribute("aria-label") == "The sound, 2.00 seconds: waveform and spectrogram"
+    assert page.locator("#above time").first.inner_text() == "0 s"
+    marks = [float(one.removesuffix(" s")) for one in page.locator("#above time").all_inner_texts()]
+    assert marks == sorted(marks)
+    assert marks[-1] <= 2
+    assert page.locator("#h-lines").is_hidden()
+    painted = page.evaluate(
+        """() => {
+          const canvas = document.querySelector("#above canvas"), wide = canvas.width, by = canvas.height / 132;
+          const all = canvas.getContext("2d").getImageData(0, 0, wide, canvas.height).data;
+          const count = (from, to) => {
+            let sum = 0;
+            for (let y = 0; y < 48 * by; y++)
+              for (let x = Math.floor(from * wide); x < to * wide; x++) sum += all[4 * (y * wide + x) + 3] > 99;
+            return sum;
+          };
+          const at = (share, band) => {
+            const place = 4 * (Math.floor((48 + 84 * (39.5 - band) / 40) * by) * wide + Math.floor(share * wide));
+            return [...all.slice(place, place + 3)];
+          };
+          return {waves: [count(0, .5), count(.5, 1)], low: [at(.25, 11), at(.75, 11)], high: [at(.25, 27), at(.75, 27)]};
+        }"""
+    )
+    assert painted["waves"][1] > 1.6 * painted["waves"][0]
+    assert painted["low"][0] != painted["low"][1]
+    assert painted["high"][0] != painted["high"][1]
+    weights = seen.layers[0].numbers["weights"]
+    assert float(hover(page, 1, 30, 3, 50)) == pytest.approx(weights[0, 1, 30].item(), abs=6e-5)
+    assert page.inner_text("#readout span") == "“high” (1) looks at “1.20 s” (30)"
+    stripe = page.locator("#stripe").bounding_box()
+    assert stripe is not None
+    assert stripe["x"] + stripe["width"] / 2 == pytest.approx(heat["x"] + 30.5 / 50 * heat["width"], abs=1.5)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from regard.data.codecs import FITTING
 from regard.errors import UserError
 from regard.layers.scores import SCORES
 from regard.models.build import PRESETS, SETTINGS, ModelSettings
@@ -119,6 +120,11 @@ def test_what_is_written_is_read_back(
     if getattr(model, "tie", "") == "all":
         dropout = data.subword_dropout if data.target_unit == "bpe" else 0.0
         data = replace(data, source_unit=data.target_unit, shared=True, subword_dropout=dropout)
+    if data.source_unit in FITTING:
+        try:
+            model = replace(model, front=data.source_unit)  # type: ignore[call-arg]
+        except (ValueError, TypeError):  # its width does not fit, or it reads text only
+            data = replace(data, source_unit="characters")
     settings = RunSettings(seed=seed, data=data, model=model, train=train)
     text = write_config(settings, {"train.steps": reason, "seed": reason})
     assert parse_config(text, "run.yaml") == settings
@@ -374,6 +380,7 @@ def broken_lines() -> Iterator[str]:
 @given(st.lists(st.sampled_from(sorted(set(broken_lines()))) | st.text(max_size=9), max_size=20).map("\n".join))
 @example("%YAML 1.3\n---\na: 1")
 @example("model: &a [*a]")
+@example("model: &a\nmodel: &a")
 @example("seed: " + "9" * 5000)
 def test_no_text_is_too_strange(text: str) -> None:
     """It gives settings, or mistakes with a name and a line; never anything else."""

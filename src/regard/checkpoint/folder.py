@@ -3,6 +3,7 @@
 config.json           format, model settings, vocabulary sizes, how it was trained, the sha256 of the other files
 model.safetensors     the weights
 source.tokenizer.json, target.tokenizer.json
+source.json           instead of the first where sources are pictures or other files: how they are read
 card.md               for people: data, error rates with their signature, licence
 """
 
@@ -23,6 +24,8 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from regard.checkpoint.files import beside, sha256, tensor_bytes, write
+from regard.data.codecs import check_fit, read_source
+from regard.data.sources import SourceCodec, beside_size
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.layers.scores import SCORES, ScoreMaker
@@ -31,7 +34,8 @@ from regard.models.build import SETTINGS, Model, ModelSettings, build
 FORMAT = 1
 CONFIG, CARD = "config.json", "card.md"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
-FILES = {CONFIG, CARD, WEIGHTS, SOURCE, TARGET}
+FILE_SOURCE = "source.json"
+FILES = {CONFIG, CARD, WEIGHTS, SOURCE, FILE_SOURCE, TARGET}
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Saved:
 
     model: Model
     settings: ModelSettings
-    source: Codec
+    source: SourceCodec
     target: Codec
     training: Mapping[str, Any]
     card: str
@@ -52,7 +56,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     check_place(folder, replace=replace)
     files = {
         WEIGHTS: tensor_bytes(_finite(folder, saved.model.state_dict())),
-        SOURCE: saved.source.to_json().encode(),
+        source_name(saved.source): saved.source.to_json().encode(),
         TARGET: saved.target.to_json().encode(),
         CARD: saved.card.encode(),
     }
@@ -103,19 +107,25 @@ def check_place(folder: Path, *, replace: bool) -> None:
 def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
     config = _read_config(folder)
-    content = {name: _read_checked(folder / name, config["sha256"][name]) for name in (WEIGHTS, SOURCE, TARGET)}
+    source_file = FILE_SOURCE if FILE_SOURCE in config["sha256"] else SOURCE
+    content = {name: _read_checked(folder / name, config["sha256"][name]) for name in (WEIGHTS, source_file, TARGET)}
     settings = _read_settings(folder, config["model"])
-    source, target = (_read_codec(folder / name, content[name]) for name in (SOURCE, TARGET))
+    source = read_source_codec(folder / source_file, content[source_file])
+    target = _read_codec(folder / TARGET, content[TARGET])
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(f"{folder / CONFIG} speaks of vocabularies {config['vocabulary']}, but the tokenizers hold {sizes}")
+    try:
+        check_fit("text" if isinstance(source, Codec) else source.unit, getattr(settings, "front", "tokens"))
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from None
     score = getattr(settings, "score", None)  # a language model of recurrent cells has none
     if score is not None and score not in SCORES and score not in (scores or {}):
         raise UserError(
             f"{folder} needs the score {score!r}, which is not part of regard: load it with "
             f'regard.load(…, scores={{"{score}": …}}), or with --score file.py:Class'
         )
-    model = build(settings, len(source), len(target), scores)
+    model = build(settings, len(source), len(target), scores, beside=beside_size(source))
     try:
         model.load_state_dict(_finite(folder, load_tensors(content[WEIGHTS])), strict=True)
     except (SafetensorError, RuntimeError) as error:
@@ -124,6 +134,20 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     return Saved(
         model.eval(), settings, source, target, config["training"], card.read_text(encoding="utf-8") if card.exists() else ""
     )
+
+
+def source_name(codec: SourceCodec) -> str:
+    """What the file of a source codec is called."""
+    return SOURCE if isinstance(codec, Codec) else FILE_SOURCE
+
+
+def read_source_codec(path: Path, content: bytes) -> SourceCodec:
+    if path.name == SOURCE:
+        return _read_codec(path, content)
+    try:
+        return read_source(content.decode())
+    except (UserError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _read_codec(path: Path, content: bytes) -> Codec:
@@ -141,7 +165,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_bytes())
         number = config["format"]
         missing = {"model", "vocabulary", "training", "sha256"} - config.keys()
-        missing |= {WEIGHTS, SOURCE, TARGET} - config.get("sha256", {}).keys()
+        listed = config.get("sha256", {}).keys()
+        missing |= {WEIGHTS, TARGET, FILE_SOURCE if FILE_SOURCE in listed else SOURCE} - listed
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
     if number != FORMAT:

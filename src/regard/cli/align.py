@@ -35,7 +35,7 @@ def align(
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     corpus = read_pairs(pairs)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
-    translator = open_model(model, score, device, threads)
+    translator = open_model(model, score, device, threads, names_in=pairs)
     seen = align.look_at_pairs(translator, texts)
     place = align.kept_place(model)
     if gold:

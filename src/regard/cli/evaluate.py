@@ -55,12 +55,12 @@ def evaluate(
     from regard.evaluation import by_length
 
     console = make_console()
-    translator = open_model(model, score, device, threads, max_source)
+    translator = open_model(model, score, device, threads, max_source, names_in=test[0])
     results = translator.batch(data.sources, **search)
     texts = [result.text for result in results]
     rival, others = None, None
     if against is not None:
-        rival = open_model(against, score, device, threads, max_source)
+        rival = open_model(against, score, device, threads, max_source, names_in=test[0])
         others = [result.text for result in rival.batch(data.sources, **search)]
 
     def symbols(text: str) -> tuple[str, ...]:
@@ -82,8 +82,9 @@ def evaluate(
     if not can_use_sacrebleu():
         console.print(NEEDS_SACREBLEU)
 
-    console.print("\nby source length (tokens):")
-    for lengths, inside in by_length([len(result.source_tokens) for result in results]):
+    sizes = [len(result.source_tokens) for result in results]
+    console.print("\nby source length (tokens):" if any(sizes) else "\nby length of the reference (tokens):")
+    for lengths, inside in by_length(sizes if any(sizes) else [len(symbols(known[0])) for known in data.references]):
         group = measures([texts[i] for i in inside], [data.references[i] for i in inside], symbols, intervals=False)
         figures = ", ".join(f"{one.name} {one.value * (100 if one.percent else 1):.2f}{'%' * one.percent}" for one in group)
         console.print(f"  {lengths:>9}: {len(inside):,} sources: {figures}")

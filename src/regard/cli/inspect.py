@@ -12,7 +12,7 @@ PAGE, ARRAYS = ".html", ".npz"
 
 def inspect(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What to translate.")],
+    text: Annotated[str, typer.Argument(help="What to translate: a text, or the name of a picture.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -20,7 +20,10 @@ def inspect(
             show_default=False,
         ),
     ] = None,
-    kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
+    beside: Annotated[
+        str | None, typer.Option(help="The text that stands beside a sound or picture.", show_default=False)
+    ] = None,
+    kind: Annotated[str, typer.Option(help="cross, encoder, decoder or fusion.")] = "cross",
     layer: Annotated[int, typer.Option(help="Which layer; -1 is the last.")] = -1,
     score: Score = None,
     device: Device = "auto",
@@ -31,8 +34,9 @@ def inspect(
 
     import regard
     from regard.contracts import Kind
+    from regard.data.pictures import Pictures
     from regard.errors import UserError
-    from regard.inspection.render import ENDINGS, check_drawing, in_terminal
+    from regard.inspection.render import ENDINGS, check_drawing, draw_over, in_terminal, in_words
 
     if kind not in get_args(Kind):
         raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
@@ -41,6 +45,7 @@ def inspect(
             raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
         check_drawing(out)
     translator = open_model(model, score, device, threads)
+    text = text if beside is None else f"{text}\t{beside}"
     result = translator(text)
     console = make_console()
     console.print(f"{text} -> {result.text}\n")
@@ -52,7 +57,7 @@ def inspect(
             raise
         attention = None  # a model without attention has gates and probabilities to show
     if attention is not None:
-        console.print(in_terminal(attention))
+        console.print(in_words(attention) if attention.axes else in_terminal(attention))
     if result.unknown:
         console.print(f"never seen in training: {' '.join(dict.fromkeys(result.unknown))}")
     if not result.finished:
@@ -67,5 +72,9 @@ def inspect(
         name = f"{model} · regard {regard.__version__}"
         written = write_page(seen, out, model=name) if out.suffix == PAGE else write_npz(seen, out)
         console.print(f"written to {written}" + ("; open it in a browser" if out.suffix == PAGE else ""))
+        return
+    attention = attention or result.attention(kind, layer)  # type: ignore[arg-type]
+    if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
+        console.print(f"drawn in {draw_over(attention, text, out)}")
     else:
-        console.print(f"drawn in {regard.draw(attention or result.attention(kind, layer), out)}")  # type: ignore[arg-type]
+        console.print(f"drawn in {regard.draw(attention, out)}")

@@ -58,14 +58,22 @@ def check_search(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_model(
-    folder: Path, score: str | None, device: str, threads: int | None, max_source: int | None = None
+    folder: Path,
+    score: str | None,
+    device: str,
+    threads: int | None,
+    max_source: int | None = None,
+    names_in: Path | None = None,
 ) -> "Translator":
+    """names_in: a file that names pictures or sounds, which are then looked for from its folder."""
     from dataclasses import replace
 
     import regard
 
     prepare(device, threads)
     translator = regard.load(folder, device=device, scores=own_score(score))
+    if names_in is not None:
+        translator = replace(translator, source=translator.source.at(names_in.parent))
     return translator if max_source is None else replace(translator, max_source=max_source)
 
 

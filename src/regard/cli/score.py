@@ -26,7 +26,7 @@ def score(
     from regard.data.corpus import Columns, read_pairs
 
     corpus = read_pairs(pairs, Columns(columns_of(from_), to or ""))
-    translator = open_model(model, own, device, threads)
+    translator = open_model(model, own, device, threads, names_in=pairs[0])
     scored = translator.score([pair.source for pair in corpus.pairs], [pair.target for pair in corpus.pairs])
     for pair, one in zip(corpus.pairs, scored, strict=True):
         if json:

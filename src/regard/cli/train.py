@@ -154,7 +154,7 @@ def settle(
     origin: a model that this one starts from, whole or with its encoder only.
     """
     from regard.training.config import read_config
-    from regard.training.material import survey
+    from regard.training.material import folder_of, survey
     from regard.training.settings import RunSettings, override, suggest
 
     def with_options(settings: RunSettings) -> RunSettings:
@@ -168,7 +168,7 @@ def settle(
         return settings, told, survey(settings.data)
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
     found = survey(override(with_options(RunSettings()), early).data)
-    suggestion = suggest(found.sample, found.counts.pairs)
+    suggestion = suggest(found.sample, found.counts.pairs, folder_of(tuple(map(str, options["files"]))))
     start = with_options(suggestion.settings)
     if origin:  # its model, and tokens as it knows them
         before = origin.training.get("settings", {}).get("data", {})

@@ -158,7 +158,7 @@ def translate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate standard input, line by line. An empty line stays empty."""
+    """Translate standard input, line by line. An empty line stays empty. For a model of pictures, a line is a file's name."""
     given = {
         "beam": beam,
         "n_best": n_best,
@@ -182,9 +182,11 @@ def translate(
     if align and n_best > 1 and not json:
         raise UserError("--align is for the best output; say --json to get several and their alignment")
     translator = open_model(model, score, device, threads, max_source)
-    report = Report(max_length)
     from regard.data.corpus import decode_lines
+    from regard.data.tokenizers.codec import Codec
     from regard.pipeline import Refused
+
+    report = Report(max_length, of_text=isinstance(translator.source, Codec))
 
     lines = decode_lines(sys.stdin.buffer, "standard input")
     if stream:
@@ -240,8 +242,8 @@ def stream_lines(translator: "Translator", lines: Iterator[str], search: dict[st
 class Report:
     """What is said on standard error, at the end and while it lasts."""
 
-    def __init__(self, max_length: int) -> None:
-        self.max_length = max_length
+    def __init__(self, max_length: int, *, of_text: bool = True) -> None:
+        self.max_length, self.of_text = max_length, of_text
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = 0
 
@@ -276,4 +278,5 @@ class Report:
                 file=sys.stderr,
             )
         if self.num_refused:
-            raise UserError(f"lines that were too long to translate and were left empty: {self.num_refused:,}")
+            why = "too long to translate" if self.of_text else "names of files that could not be read"
+            raise UserError(f"lines that were {why} and were left empty: {self.num_refused:,}")

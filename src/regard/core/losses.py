@@ -105,3 +105,10 @@ class Baseline:
     def after(self, reward: float, *, memory: float = 0.95) -> Baseline:
         share = max(1 - memory, 1 / (self.num_rewards + 1))
         return Baseline(self.value + share * (reward - self.value), self.num_rewards + 1)
+
+
+def unevenness(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tensor) -> Tensor:
+    """Σ_i (1 − Σ_t α_ti)² over all real places i, summed over the batch: the doubly stochastic regulariser (Xu et al. 2015,
+    eq. 14), which wants attention to have been everywhere when the last word is written."""
+    looked_BS = (weights_BTS * real_BT.unsqueeze(-1)).sum(1)
+    return ((1 - looked_BS).square() * allow_BS).sum()

@@ -53,6 +53,18 @@ def among(places: Tensor, allow: Tensor, num_places: int) -> Tensor:
     return marks.scatter_(-1, listed, True)[..., :num_places]
 
 
+def every(allow_BHW: Tensor, step: int) -> Tensor:
+    """Of squares of `step` by `step` pixels: True where any of the pixels is real, the padding being at the right and below."""
+    return allow_BHW[..., ::step, ::step]
+
+
+def at_least_first(allow_BS: Tensor) -> Tensor:
+    """The same, but rows in which nothing is allowed get their first place."""
+    return allow_BS | (
+        first(torch.ones_like(allow_BS[:, 0], dtype=torch.long), allow_BS.shape[1]) & ~allow_BS.any(1, keepdim=True)
+    )
+
+
 def both(one: Tensor, other: Tensor) -> Tensor:
     """Allowed by both masks."""
     return one & other

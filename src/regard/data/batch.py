@@ -17,11 +17,13 @@ from torch import Tensor
 from regard.contracts import Source
 from regard.core import masks
 from regard.data.corpus import Pair
+from regard.data.sources import Both, Row, SourceCodec, num_places, tensor_batch
 from regard.data.tokenizers.codec import EOS, PAD, SOS, Codec
+from regard.errors import UserError
 
 
 class Example(NamedTuple):
-    source: list[int]
+    source: Row
     target: list[int]
 
 
@@ -38,14 +40,34 @@ class Batch:
         return Batch(self.source.to(device), self.target_in_BT.to(device), self.target_out_BT.to(device), self.num_targets)
 
 
-def encode_pairs(pairs: Sequence[Pair], source: Codec, target: Codec) -> list[Example]:
-    sides = source.encode_batch([pair.source for pair in pairs]), target.encode_batch([pair.target for pair in pairs])
-    return [Example(*both) for both in zip(*sides, strict=True)]
+def encode_pairs(
+    pairs: Sequence[Pair], source: SourceCodec, target: Codec, unreadable: Callable[[Pair, UserError], None] | None = None
+) -> list[Example]:
+    """unreadable: told of a source that is a file which cannot be read, and left out; without it, that is an error."""
+    outputs = target.encode_batch([pair.target for pair in pairs])
+    if isinstance(source, Codec):
+        texts = source.encode_batch([pair.source for pair in pairs])
+        return [Example(*both) for both in zip(texts, outputs, strict=True)]
+    examples = []
+    for pair, output in zip(pairs, outputs, strict=True):
+        try:
+            examples.append(Example(source.encode(pair.source), output))
+        except UserError as error:
+            if unreadable is None:
+                raise
+            unreadable(pair, error)
+    return examples
 
 
-def source_batch(rows: Sequence[Sequence[int]]) -> Source:
-    """Sources of any length, each closed by <eos>, padded at the end."""
-    ids_BS = _padded([[*row, EOS] for row in rows])
+def source_batch(rows: Sequence[Row]) -> Source:
+    """Sources of any length, padded at the end; texts are closed by <eos>."""
+    if both := [row for row in rows if isinstance(row, Both)]:
+        files = tensor_batch([row.file for row in both])
+        return Source(files.values, files.allow, source_batch([row.text for row in both]))
+    texts = [[*row, EOS] for row in rows if isinstance(row, list)]
+    if not texts:
+        return tensor_batch([row for row in rows if isinstance(row, Tensor)])
+    ids_BS = _padded(texts)
     return Source(ids_BS, masks.not_padding(ids_BS, PAD))
 
 
@@ -73,7 +95,7 @@ class Order:
     """
 
     def __init__(self, lengths: tuple[Tensor, Tensor], *, batch_tokens: int, accumulate: int = 1, seed: int) -> None:
-        """lengths: how many tokens each source and each target has."""
+        """lengths: how many places each source and each target has."""
         self.lengths, self.accumulate, self.seed = lengths, accumulate, seed
         self.sizes_N = torch.maximum(*lengths) + 1  # with <eos>
         ordered = self.sizes_N.sort().values.tolist()
@@ -117,8 +139,8 @@ class Order:
 
 
 def lengths(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-    """How many tokens each source and each target has."""
-    source_N, target_N = (torch.tensor([len(example[side]) for example in examples]) for side in (0, 1))
+    """How many places each source and each target has."""
+    source_N, target_N = (torch.tensor([num_places(example[side]) for example in examples]) for side in (0, 1))
     return source_N, target_N
 
 
@@ -134,7 +156,7 @@ class Batches:
     examples: Sequence[Example]
     order: Order
     vary: Callable[[Example, random.Random], Example] | None = None
-    """Subword dropout: another segmentation of an example, by chance."""
+    """Another form of an example, by chance: cut into other subwords, or a picture moved a little."""
 
     def __call__(self, update: int) -> tuple[Batch, ...]:
         return tuple(collate([self._example(index, update) for index in part]) for part in self.order.update(update))

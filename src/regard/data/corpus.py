@@ -185,7 +185,7 @@ def stream_pairs(
     for number, row in read_rows(files, columns, counts.notes):
         counts.lines = number
         cells = [_clean(cell, counts) for cell in row]
-        if not cells or not cells[0] or not cells[-1]:
+        if not any(cells[:-1]) or not cells[-1]:
             counts.empty += 1
             continue
         pair = Pair(join_columns(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])

@@ -42,8 +42,8 @@ class Columns:
 TWO_COLUMNS = Columns()
 
 
-_SOURCES = set("source src input".split())
-_TARGETS = set("target tgt trg output".split())
+_SOURCES = set("source src input image picture img photo audio sound wav".split())
+_TARGETS = set("target tgt trg output caption transcript".split())
 _NUMBERS = set("id idx index no. nr number".split())
 """Columns that are neither, unless asked for."""
 _LANGUAGES = set(
@@ -320,7 +320,8 @@ def _json_rows(path: Path, columns: Columns, notes: list[str]) -> Iterator[Row]:
         if not picks:
             leaves = list(_leaves(record))
             picks = [leaves[at] for at in _choose(path, [".".join(leaf) for leaf in leaves], True, columns, notes)]
-        yield number, [_dig(path, number, record, pick) for pick in picks]
+        several = len(picks) > 2  # sources, any of which a row may lack
+        yield number, [_dig(path, number, record, pick, several and pick is not picks[-1]) for pick in picks]
 
 
 def _record(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -343,9 +344,11 @@ def _leaves(record: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tup
             yield (*above, key)
 
 
-def _dig(path: Path, number: int, record: dict[str, Any], keys: tuple[str, ...]) -> str:
+def _dig(path: Path, number: int, record: dict[str, Any], keys: tuple[str, ...], optional: bool = False) -> str:
     value: Any = record
     for key in keys:
+        if optional and isinstance(value, dict) and key not in value:
+            return ""
         if not isinstance(value, dict) or key not in value:
             raise UserError(
                 f"{path}:{number}: expected a text {'.'.join(keys)!r} as in the first object, "

@@ -2,6 +2,9 @@
 
 source_ids, target_ids            all tokens of a side, one sentence after the other, in the smallest integers that hold them
 source_offsets, target_offsets    int64, one more than there are examples: example i is ids[offsets[i]:offsets[i + 1]]
+source_shapes                     int64, only where sources are pictures or frames: the axes of each, one after the other;
+                                  their numbers stand in source_ids
+beside_ids, beside_offsets        only where texts stand beside the files: their tokens
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, overload
 
@@ -22,13 +26,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from regard.data.arrays import raw
 from regard.data.batch import Example
+from regard.data.sources import Both, num_places_of_shapes
 from regard.errors import UserError
 
 _SIDES = ("source", "target")
+_BESIDE = "beside"
 _FORMAT = {"regard.store": "1"}
-_DTYPES = {"B": "U8", "H": "U16", "i": "I32", "q": "I64"}
+_DTYPES = {"B": "U8", "H": "U16", "h": "I16", "i": "I32", "q": "I64", "f": "F32"}
 """Type codes of array and their names in safetensors, both little-endian."""
+_CODES = {torch.uint8: "B", torch.int16: "h", torch.float32: "f"}
 _BUFFER = 1 << 16
 _AGAIN = "delete it; it is made again from the text"
 
@@ -39,8 +47,10 @@ class Store(Sequence[Example]):
     def __init__(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         self.path = path
         self.metadata = dict(metadata)
-        self._ids = [tensors[f"{side}_ids"] for side in _SIDES]
-        self._offsets = [tensors[f"{side}_offsets"] for side in _SIDES]
+        sides = (*_SIDES, *((_BESIDE,) if f"{_BESIDE}_ids" in tensors else ()))
+        self._ids = [tensors[f"{side}_ids"] for side in sides]
+        self._offsets = [tensors[f"{side}_offsets"] for side in sides]
+        self._shapes_ND = tensors["source_shapes"].view(len(self), -1) if "source_shapes" in tensors and len(self) else None
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -72,14 +82,22 @@ class Store(Sequence[Example]):
         if isinstance(where, range):
             return [self[one] for one in where]
         borders = (offsets[where : where + 2].tolist() for offsets in self._offsets)
-        return Example(*(ids[start:end].tolist() for ids, (start, end) in zip(self._ids, borders, strict=True)))
+        source, target, *beside = (ids[start:end] for ids, (start, end) in zip(self._ids, borders, strict=True))
+        if self._shapes_ND is None:
+            return Example(source.tolist(), target.tolist())
+        file = source.view(self._shapes_ND[where].tolist())
+        return Example(Both(file, beside[0].tolist()) if beside else file, target.tolist())
 
     def sizes(self) -> tuple[Tensor, Tensor]:
-        """How many tokens each source and each target has, int64."""
-        source, target = (offsets.diff() for offsets in self._offsets)
-        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target)) < 0:
+        """How many places each source and each target has, int64."""
+        source, target, *beside = (offsets.diff() for offsets in self._offsets)
+        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target, *beside)) < 0:
             raise UserError(f"{self.path} is damaged: its offsets do not rise; {_AGAIN}")
-        return source, target
+        if self._shapes_ND is not None:
+            if not torch.equal(self._shapes_ND.prod(1), source):
+                raise UserError(f"{self.path} is damaged: its shapes do not fit its offsets; {_AGAIN}")
+            source = num_places_of_shapes(self._shapes_ND, self._ids[0].dtype)
+        return sum(beside, source), target
 
 
 def write_store(
@@ -87,10 +105,16 @@ def write_store(
 ) -> int:
     """Writes all examples, in one pass and in little memory, and returns how many. The file is there whole or not at all.
 
-    source_size, target_size: of the vocabularies. metadata: whatever tells whether this store is still the right one
-    (see `fingerprint`).
+    source_size, target_size: of the vocabularies (the first says nothing where sources are tensors). metadata: whatever tells
+    whether this store is still the right one (see `fingerprint`).
     """
     sizes = (source_size, target_size)
+    examples = iter(examples)
+    first = next(examples, None)
+    model = None if first is None else first.source
+    beside = isinstance(model, Both)
+    model = model.file if isinstance(model, Both) else model if isinstance(model, Tensor) else None
+    examples = examples if first is None else chain((first,), examples)
     fresh = path.with_name(f".{path.name}-new-{secrets.token_hex(4)}")
     try:
         with ExitStack() as stack:
@@ -98,11 +122,16 @@ def write_store(
             def part(name: str, code: str) -> _Part:
                 return _Part(name, code, stack.enter_context(tempfile.TemporaryFile(dir=path.parent, buffering=_BUFFER)))
 
-            ids = [part(f"{side}_ids", _code(size)) for side, size in zip(_SIDES, sizes, strict=True)]
+            codes = [_code(source_size) if model is None else _CODES[model.dtype], _code(target_size)]
+            ids = [part(f"{side}_ids", code) for side, code in zip(_SIDES, codes, strict=True)]
             offsets = [part(f"{side}_offsets", "q") for side in _SIDES]
-            count = _spill(examples, ids, offsets, sizes)
+            if beside:
+                ids.append(part(f"{_BESIDE}_ids", "i"))
+                offsets.append(part(f"{_BESIDE}_offsets", "q"))
+            shapes = None if model is None else part("source_shapes", "q")
+            count = _spill(examples, ids, offsets, (*sizes, 1 << 31), shapes)
             with open(fresh, "xb") as file:
-                _assemble(file, [*ids, *offsets], {**(metadata or {}), **_FORMAT})
+                _assemble(file, [*ids, *offsets, *([shapes] if shapes else [])], {**(metadata or {}), **_FORMAT})
                 file.flush()
                 os.fsync(file.fileno())
         fresh.replace(path)
@@ -136,19 +165,33 @@ class _Part(NamedTuple):
     def write(self, numbers: Iterable[int]) -> None:
         self.file.write(array(self.code, numbers).tobytes())
 
+    def write_tensor(self, numbers: Tensor) -> None:
+        if _CODES.get(numbers.dtype) != self.code:
+            raise ValueError(f"a source of type {numbers.dtype} does not fit those before it")
+        self.file.write(raw(numbers))
+
 
 def _code(size: int) -> str:
     """The smallest integers that tell so many ids apart."""
     return "B" if size <= 1 << 8 else "H" if size <= 1 << 16 else "i"
 
 
-def _spill(examples: Iterable[Example], ids: Sequence[_Part], offsets: Sequence[_Part], sizes: Sequence[int]) -> int:
-    ends = [0, 0]
+def _spill(
+    examples: Iterable[Example], ids: Sequence[_Part], offsets: Sequence[_Part], sizes: Sequence[int], shapes: _Part | None
+) -> int:
+    ends = [0] * len(ids)
     count = 0
     for part in offsets:
         part.write((0,))
     for count, example in enumerate(examples, start=1):
-        for at, tokens in enumerate(example):
+        for at, tokens in enumerate(_sides(example)):
+            if isinstance(tokens, Tensor):
+                assert shapes is not None
+                shapes.write(tokens.shape)
+                ends[at] += tokens.numel()
+                ids[at].write_tensor(tokens)
+                offsets[at].write((ends[at],))
+                continue
             if tokens and not 0 <= min(tokens) <= max(tokens) < sizes[at]:
                 raise ValueError(
                     f"example {count - 1} has {_SIDES[at]} ids from {min(tokens)} to {max(tokens)}, but the vocabulary has "
@@ -158,6 +201,11 @@ def _spill(examples: Iterable[Example], ids: Sequence[_Part], offsets: Sequence[
             ids[at].write(tokens)
             offsets[at].write((ends[at],))
     return count
+
+
+def _sides(example: Example) -> tuple[list[int] | Tensor, ...]:
+    source, target = example
+    return (source.file, target, source.text) if isinstance(source, Both) else (source, target)
 
 
 def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, str]) -> None:
@@ -180,17 +228,21 @@ def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, st
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    wanted = {f"{side}_{what}" for side in _SIDES for what in ("ids", "offsets")}
-    if wanted != tensors.keys():
+    sides = (*_SIDES, *((_BESIDE,) if f"{_BESIDE}_ids" in tensors else ()))
+    wanted = {f"{side}_{what}" for side in sides for what in ("ids", "offsets")}
+    if wanted != tensors.keys() - {"source_shapes"}:
         raise UserError(
             f"{path} is damaged: expected {', '.join(sorted(wanted))}, found {', '.join(sorted(tensors))}; {_AGAIN}"
         )
     lengths = set()
-    for side in _SIDES:
+    for side in sides:
         ids, offsets = tensors[f"{side}_ids"], tensors[f"{side}_offsets"]
         lengths.add(len(offsets))
         if offsets.dtype != torch.int64 or not len(offsets) or [int(offsets[0]), int(offsets[-1])] != [0, len(ids)]:
             raise UserError(f"{path} is damaged: the {side} offsets do not fit {len(ids):,} ids; {_AGAIN}")
+    shapes = tensors.get("source_shapes")
+    if shapes is not None and (shapes.dtype != torch.int64 or len(shapes) % max(1, min(lengths) - 1)):
+        raise UserError(f"{path} is damaged: {len(shapes):,} numbers are no shapes of {min(lengths) - 1:,} sources; {_AGAIN}")
     if len(lengths) > 1:
         raise UserError(
             f"{path} is damaged: {' and '.join(map(str, sorted(lengths)))} offsets, expected equally many; {_AGAIN}"

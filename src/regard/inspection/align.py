@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.checkpoint.files import replace_file
 from regard.contracts import Place
+from regard.data.sources import FileCodec
 from regard.errors import UserError
 from regard.inspection.seeing import LONGEST, Inspection, see
 from regard.pipeline import Translator
@@ -95,6 +96,8 @@ Pair = tuple[str, str]
 
 
 def look_at_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Inspection]:
+    if isinstance(translator.source, FileCodec):
+        raise UserError(f"align links tokens, and this model reads {translator.source.nouns}; look at it with regard inspect")
     return [see(translator, source, output=translator.target.encode(target)) for source, target in pairs]
 
 

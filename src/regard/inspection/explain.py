@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.contracts import Kind, Look, Memory, Score, Seen, State, Step, Tap, pick
 from regard.core.attention import ScaledDot
 from regard.data.batch import source_batch
+from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError
 from regard.layers.blocks import DecoderLayer, Residual
@@ -98,6 +99,10 @@ def explain(
     Transformers are explained by one head of one layer: of the attention to the source, or, where there is none, to what is
     written. output: ids to be explained instead of the model's own. options: those of the search.
     """
+    if isinstance(translator.source, FileCodec):
+        raise UserError(
+            f"explain follows tokens, and this model reads {translator.source.nouns}; look at it with regard inspect"
+        )
     if not (ids := translator.source.encode(text)):
         raise UserError("there is nothing to explain: the text is empty")
     finished = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import html
 import io
 import json
@@ -16,15 +15,18 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint.files import replace_file
+from regard.core.spectrum import HOP, STRIDE, log_mel
 from regard.core.summary import block_size
+from regard.data.arrays import WRITTEN, npy, raw
+from regard.data.sound import LOUDEST
 from regard.inspection.seeing import Gates, Inspection, Layer
 
 EXACT, HALF = 1 << 20, 12 << 20
 """Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
 
 WORDS_SHOWN = 5
-
-TYPES = {torch.float32: "<f4", torch.float64: "<f8", torch.int64: "<i8", torch.uint8: "|u1", torch.uint16: "<u2"}
+MOST_STRETCHES = 1000
+"""Of a waveform: finer than a page is wide."""
 
 
 def write_page(seen: Inspection, path: str | Path, *, model: str = "") -> Path:
@@ -56,9 +58,13 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "source": seen.source,
         "target": seen.target,
         "read": seen.read,
+        "beside": seen.beside,
         "steps": _steps(seen),
         "layers": [_layer(seen, one, num_numbers) for one in seen.layers],
         "gates": [_gates(one) for one in seen.gates],
+        "axes": seen.axes,
+        "picture": seen.picture,
+        "sound": None if seen.sound is None else _sound(seen.sound, len(seen.source)),
     }
 
 
@@ -121,13 +127,7 @@ def packed(numbers: Tensor, num_numbers: int = 0) -> dict[str, Any]:
 
 
 def _coded(numbers: Tensor) -> dict[str, Any]:
-    return {"type": TYPES[numbers.dtype], "data": base64.b64encode(raw(numbers)).decode()}
-
-
-def raw(numbers: Tensor) -> bytes:
-    """The numbers one after another, without numpy."""
-    held = numbers.detach().cpu().contiguous()
-    return ctypes.string_at(held.data_ptr(), held.nbytes) if held.numel() else b""
+    return {"type": WRITTEN[numbers.dtype], "data": base64.b64encode(raw(numbers)).decode()}
 
 
 def _gates(gates: Gates) -> dict[str, Any]:
@@ -139,6 +139,26 @@ def _gates(gates: Gates) -> dict[str, Any]:
         lists = {"mean": opened_TW.mean(-1), "low": low, "high": high}
         told[name] = {kind: [round(one, 5) for one in numbers.tolist()] for kind, numbers in lists.items()}
     return {"where": gates.where, "along": gates.along, "gates": told}
+
+
+def _sound(row: Tensor, num_places: int) -> dict[str, Any]:
+    """The waveform as the lowest and the highest sample of each of many stretches, and the log-mel spectrogram in 256 shades.
+
+    seconds: how long it lasts. shown: how long the places of the memory last, which may be a little longer.
+    """
+    samples_N, rate = row.flatten() / LOUDEST, round(row.shape[1] / HOP)
+    stretches = samples_N.tensor_split(min(MOST_STRETCHES, len(samples_N)))
+    logs_SF = log_mel(samples_N, rate)
+    shades_SF = 255 * (logs_SF - logs_SF.min()) / (logs_SF.max() - logs_SF.min()).clamp(min=1e-6)
+    return {
+        "seconds": len(samples_N) / rate,
+        "shown": num_places * STRIDE * HOP,
+        "low": packed(torch.stack([one.min() for one in stretches])),
+        "high": packed(torch.stack([one.max() for one in stretches])),
+        "frames": len(logs_SF),
+        "bands": logs_SF.shape[1],
+        "power": _coded(shades_SF.round().to(torch.uint8)),
+    }
 
 
 # --- arrays ------------------------------------------------------------------------------------------------------------------
@@ -166,15 +186,3 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
             archive.writestr(f"{name}.npy", npy(numbers))
     replace_file(path, content.getvalue())
     return path
-
-
-def npy(numbers: Tensor) -> bytes:
-    """NumPy's own format (version 1.0), by hand: numpy is only an extra."""
-    numbers = numbers if numbers.dtype in TYPES else numbers.float()
-    header = {"descr": TYPES[numbers.dtype], "fortran_order": False, "shape": tuple(numbers.shape)}
-    text = repr(header)
-    text += " " * (63 - (10 + len(text)) % 64) + "\n"
-    out = io.BytesIO()
-    out.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin-1"))
-    out.write(raw(numbers))
-    return out.getvalue()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.batch import source_batch
+from regard.data.sources import Both, FileCodec, Row, num_places, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError
 from regard.layers.recurrent import gates_over_time
@@ -20,7 +21,7 @@ from regard.pipeline import Translator
 
 # H heads  T rows  S columns  V vocabulary  W width of a recurrent cell
 
-KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+KINDS: tuple[Kind, ...] = ("cross", "fusion", "encoder", "decoder")
 LONGEST = 1024
 """Longer texts are seen through summaries: a matrix of 4,096 x 4,096 weights per head is nothing that anybody can look at."""
 
@@ -51,7 +52,7 @@ class Layer:
 
     def distance_H(self) -> Tensor | None:
         """Mean over the queries of Σ_j w_ij |i − j|: how far each head looks. None between two sequences."""
-        if self.kind == "cross":
+        if self.kind in ("cross", "fusion"):
             return None
         if self.summary is not None:
             return None if self.summary.distance is None else self.summary.distance.mean(-1)
@@ -78,6 +79,8 @@ class Inspection:
     """source, target: the tokens of both sides, with <eos>. read: what the decoder had read at each step, <sos> first.
 
     log_probs_TV: of every word at every step, as the model gave them.
+    axes: (rows, columns) where the source is a picture or a grid. picture: it, as a data URI.
+    sound: what was heard, as data.sound.to_row gives it. beside: the tokens of the text beside the source, with <eos>.
     """
 
     text: str
@@ -90,16 +93,20 @@ class Inspection:
     log_probs_TV: Tensor
     layers: tuple[Layer, ...]
     gates: tuple[Gates, ...]
+    axes: tuple[int, ...] = ()
+    picture: str = ""
+    sound: Tensor | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def read(self) -> tuple[str, ...]:
         return (SPECIALS[SOS], *self.target[:-1])
 
     def rows(self, kind: Kind) -> tuple[str, ...]:
-        return self.source if kind == "encoder" else self.target
+        return self.source if kind in ("encoder", "fusion") else self.target
 
     def columns(self, kind: Kind) -> tuple[str, ...]:
-        return self.read if kind == "decoder" else self.source
+        return self.read if kind == "decoder" else self.beside if kind == "fusion" else self.source
 
     def layer(self, kind: Kind, number: int) -> Layer:
         found = {one.layer: one for one in self.layers if one.kind == kind}
@@ -124,14 +131,15 @@ def see(
 
     finished: whether <eos> follows that output. options: those of the search.
     """
-    if not (ids := translator.source.encode(text)):
+    ids: Row = translator.source.encode(text)
+    codec, file, name = translator.source, ids.file if isinstance(ids, Both) else ids, split_source(text)[0]
+    if not num_places(ids):
         raise UserError("there is nothing to look at: the text is empty")
     if output is None:
         result = translator(text, **options)
         output, finished = result.ids, result.finished
     written = (*output, EOS) if finished else tuple(output)
-    source = (*translator.source.pieces(text), SPECIALS[EOS])
-    long = max(len(source), len(written)) > LONGEST
+    long = max(num_places(ids) + 1, len(written)) > LONGEST
     wanted: tuple[What, ...] = ("summary",) if long else tuple(what)
     look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
     model, device = translator.model, translator.device
@@ -143,13 +151,17 @@ def see(
         text=text,
         output=translator.target.decode(output),
         finished=finished,
-        source=source,
+        source=translator.source.labels(text, memory.axes),
         target=translator.target.tokens(written),
         target_ids=written,
         vocabulary=translator.target.tokens(range(len(translator.target))),
         log_probs_TV=decoded.logits_BTV[0].float().log_softmax(-1).cpu(),
         layers=tuple(_layers(memory.seen + decoded.seen)),
         gates=tuple(_gates(model, inputs, memory, read)),
+        axes=memory.axes if len(memory.axes) == 2 else (),
+        picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
+        sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
+        beside=codec.words(text) if isinstance(codec, FileCodec) else (),
     )
 
 
@@ -197,6 +209,8 @@ def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator
     if isinstance(model, RnnSeq2Seq) and model.settings.waits:
         inputs = {**inputs, "decoder": (model.decoder, *_waiting_inputs(model, memory, read))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
+        if "embedding." in name:  # the text beside a source has no axis in the pictures
+            continue
         backwards = ".backwards." in name
         for number, opened in enumerate(gates_over_time(stack, x_1TI, state_LNX)):
             along: Kind = "encoder" if name.startswith("encoder") else "decoder"

@@ -1,4 +1,4 @@
-"""The encoder half of a Transformer: tokens -> Memory."""
+"""The encoder half of a Transformer: tokens, or what a front made of a picture or of frames -> Memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from regard.contracts import Look, Memory, Seen, Source
 from regard.core import masks
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
+from regard.layers.fronts import Front, Placed
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
 
 # B sentences  S source places  D width
 
 
 class TransformerEncoder(nn.Module):
-    """With `vocab=None` the embedding is somebody else's, and comes with every call."""
+    """With neither `vocab` nor `front`, the embedding is somebody else's, and comes with every call."""
 
-    def __init__(self, settings: StackSettings, layers: int, vocab: int | None, scores: Scores) -> None:
+    def __init__(
+        self, settings: StackSettings, layers: int, vocab: int | None, scores: Scores, front: Front | None = None
+    ) -> None:
         super().__init__()
-        self.embedding = None if vocab is None else make_embedding(settings, vocab)
+        self.embedding = front if vocab is None else make_embedding(settings, vocab)
         made = [make_encoder_layer(settings, scores) for _ in range(layers)]
         self.layers = nn.ModuleList(made)
         self.norm = last_norm(settings)
@@ -28,22 +31,28 @@ class TransformerEncoder(nn.Module):
         self.by_place = any(layer.attention.score.by_place for layer in made)
 
     def encode(self, source: Source, look: Look | None = None, embedding: TokenEmbedding | None = None) -> Memory:
-        embedding = embedding or self.embedding
-        assert embedding is not None
-        num_places = source.values.shape[1]
-        places_S = torch.arange(num_places, device=source.values.device)
-        x_BSD = self.dropout(embedding(source.values, places_S))
-        places_BS = masks.places(source.allow) if self.by_place else None  # None counts padding too, which stands at the end
-        allow = source.allow[:, None, None]
+        placed = self._placed(source, embedding or self.embedding, look)
+        x_BSD, allow_BS = self.dropout(placed.x_BSD), placed.allow_BS
+        num_places = allow_BS.shape[1]
+        places_BS = masks.places(allow_BS) if self.by_place else None  # None counts padding too, which stands at the end
+        allow = allow_BS[:, None, None]
         if self.window is not None:
             allow = masks.both(allow, masks.window(num_places, width=self.window, device=allow.device))
-        seen: tuple[Seen, ...] = ()
+        seen: tuple[Seen, ...] = placed.seen
         for number, layer in enumerate(self.layers):
             here = look.at("encoder", number, len(self.layers)) if look else None
             x_BSD, found = layer(x_BSD, allow, places_BS, here)
             seen += found
         x_BSD = self.norm(x_BSD)
-        return Memory(x_BSD, source.allow, mean_of_real(x_BSD, source.allow), axes=(num_places,), seen=seen)
+        return Memory(x_BSD, allow_BS, mean_of_real(x_BSD, allow_BS), placed.axes, seen=seen)
+
+    def _placed(self, source: Source, embedding: TokenEmbedding | Front | None, look: Look | None) -> Placed:
+        assert embedding is not None
+        if isinstance(embedding, Front):
+            placed: Placed = embedding(source, look)
+            return placed
+        places_S = torch.arange(source.values.shape[1], device=source.values.device)
+        return Placed(embedding(source.values, places_S), source.allow, (len(places_S),))
 
 
 def mean_of_real(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:

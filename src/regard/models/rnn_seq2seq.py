@@ -30,8 +30,10 @@ from regard.core.rule import Rule
 from regard.core.weights import Choice
 from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
+from regard.layers.fronts import GRIDS, Front, FrontName, Placed, check_front, make_front
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepByStep, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
+from regard.models.encoder import mean_of_real
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R = K·T rows, one of K and T being 1  L layers
@@ -70,6 +72,10 @@ class RnnSettings:
     """How well a query fits a key; a name of ours, or that of your own."""
     score_width: int = 64
     """Of the hidden layer of the additive score."""
+    front: Literal["tokens", FrontName] = "tokens"
+    """What is read: tokens, a picture through a residual network, a grid of features, frames, or a sound."""
+    channels: int = 64
+    """Of that network, in its last stage; of the convolutions over a sound."""
     choice: Choice = "soft"
     """How scores become weights; hard attention (one, gates) is drawn in training and arg-max afterwards."""
     max_places: int = 256
@@ -82,6 +88,9 @@ class RnnSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
         check_cell(self.cell)
+        check_front(self.front, self.memory_width, self.channels)
+        if self.front == "patches":
+            raise ValueError("patches want an encoder of attention layers: set kind=transformer, or front=picture")
         if self.bidirectional and self.memory_width % 2:
             raise ValueError(f"width {self.memory_width} does not split into two directions; make it even")
         if self.decoder not in ("luong", "bahdanau", "fixed"):
@@ -145,20 +154,34 @@ LookBack = Callable[[Tensor, int], Attended]
 
 class RnnSeq2Seq(nn.Module):
     def __init__(
-        self, settings: RnnSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
+        self,
+        settings: RnnSettings,
+        source_vocab: int,
+        target_vocab: int,
+        scores: Mapping[str, ScoreMaker] | None = None,
+        beside: int = 0,
     ) -> None:
         super().__init__()
         width, memory_width, dropout, cell = settings.width, settings.memory_width, settings.dropout, settings.cell
         self.settings = settings
-        self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
+        self.source_embedding: nn.Embedding | Front
+        grid = settings.front in GRIDS
+        if settings.front == "tokens":
+            self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
+        else:
+            front_width = memory_width if grid else settings.embedding
+            self.source_embedding = make_front(
+                settings.front, source_vocab, front_width, settings.channels, positions=False, beside=beside
+            )
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
-        self.encoder = RecurrentEncoder(
-            cell, settings.embedding, memory_width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
-        )
+        if not grid:
+            self.encoder = RecurrentEncoder(
+                cell, settings.embedding, memory_width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
+            )
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
-        beside = width if settings.input_feeding else memory_width if settings.waits or settings.every_step else 0
-        self.decoder = make_stack(cell, beside + settings.embedding, width, settings.decoder_layers, dropout)
+        late = width if settings.input_feeding else memory_width if settings.waits or settings.every_step else 0
+        self.decoder = make_stack(cell, late + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = make_score(
                 settings.score,
@@ -176,9 +199,15 @@ class RnnSeq2Seq(nn.Module):
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
-        embedded_BSI = self.dropout(self.source_embedding(source.values))
-        values_BSE, summary_BE = self.encoder(embedded_BSI, source.allow)
-        return Memory(self.dropout(values_BSE), source.allow, summary_BE, axes=(values_BSE.shape[1],))
+        if isinstance(self.source_embedding, Front):
+            placed = self.source_embedding(source, look)
+        else:
+            placed = Placed(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
+        if self.settings.front in GRIDS:  # a grid has no order in which to read it
+            summary_BE = mean_of_real(placed.x_BSD, placed.allow_BS)
+            return Memory(self.dropout(placed.x_BSD), placed.allow_BS, summary_BE, placed.axes, placed.seen)
+        values_BSE, summary_BE = self.encoder(self.dropout(placed.x_BSD), placed.allow_BS)
+        return Memory(self.dropout(values_BSE), placed.allow_BS, summary_BE, placed.axes, placed.seen)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE

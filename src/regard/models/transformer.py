@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.errors import UserError
+from regard.layers.fronts import FrontName, check_front, make_front
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings
@@ -23,6 +24,18 @@ class TransformerSettings(StackSettings):
     """Layers of the decoder."""
     tie: Literal["none", "output", "all"] = "none"
     """output: the output matrix is the target embedding. all: the source embedding too; both sides share a vocabulary."""
+    front: Literal["tokens", FrontName] = "tokens"
+    """What is read: tokens, a picture through a residual network or as patches, a grid of features, frames, or a sound."""
+    channels: int = 64
+    """Of that network, in its last stage; of the convolutions over a sound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_front(self.front, self.width, self.channels)
+        if self.front != "tokens" and self.tie == "all":
+            raise ValueError(
+                f"tie=all shares the embedding of source tokens, but this model reads {self.front}; use tie=output"
+            )
 
 
 PRESETS: dict[str, TransformerSettings] = {
@@ -37,7 +50,9 @@ PRESETS: dict[str, TransformerSettings] = {
 
 
 class Transformer(nn.Module):
-    def __init__(self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None) -> None:
+    def __init__(
+        self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None, beside: int = 0
+    ) -> None:
         super().__init__()
         self.shares = settings.tie == "all"
         if self.shares and source_vocab != target_vocab:
@@ -45,7 +60,11 @@ class Transformer(nn.Module):
                 f"tie=all wants one vocabulary for both sides, but there are {source_vocab} source and {target_vocab} target "
                 "tokens; use tie=output"
             )
-        self.encoder = TransformerEncoder(settings, settings.encoder_layers, None if self.shares else source_vocab, scores)
+        front = None
+        if settings.front != "tokens":
+            front = make_front(settings.front, source_vocab, settings.width, settings.channels, positions=True, beside=beside)
+        own = None if front or self.shares else source_vocab
+        self.encoder = TransformerEncoder(settings, settings.encoder_layers, own, scores, front)
         self.decoder = TransformerDecoder(
             settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
         )

@@ -107,7 +107,7 @@ def _compose(text: str, name: str) -> MappingNode:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
         parts = (getattr(error, "context", None), getattr(error, "problem", None), getattr(error, "reason", None))
-        problem = ", ".join(filter(None, parts)) or str(error)
+        problem = " ".join((", ".join(filter(None, parts)) or str(error)).split())
         tabs = {number for number, line in enumerate(text.split("\n"), 1) if "\t" in line[: len(line) - len(line.lstrip())]}
         if r"'\t'" in problem:
             tabs.add(line)

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Decoded
+from regard.contracts import Decoded, Look, Tap
 from regard.core import masks
-from regard.core.losses import Baseline, policy_gradient, projected_loss, reward_to_go
+from regard.core.losses import Baseline, policy_gradient, projected_loss, reward_to_go, unevenness
 from regard.data.batch import Batch, derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
@@ -115,9 +115,15 @@ def judged(counts: Counts, badness: float) -> Counts:
 
 def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
     """Summed over the target tokens, with what hard attention learns from; and the baseline for the next batch."""
-    decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
+    memory = model.encode(batch.source)
+    look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
+    decoded = model.decode(batch.target_in_BT, memory, look)
     smoothing = settings.label_smoothing
     total = projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD, smoothing=smoothing)
+    if settings.doubly_stochastic:
+        weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
+        real_BT = masks.not_padding(batch.target_out_BT, PAD)
+        total = total + settings.doubly_stochastic * unevenness(weights_BTS, real_BT, memory.allow_BS)
     if decoded.choice_log_prob_BT is None:
         return total, baseline
     choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)

@@ -7,19 +7,23 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from rich.console import Console
 from torch import Tensor
 
 from regard.checkpoint.files import replace_file
+from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_source_codec, source_name
 from regard.data.batch import Batches, Example, Order, encode_pairs, lengths
+from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Columns, Counts, Pair, is_held_out, read_pairs, stream_pairs
+from regard.data.sources import Both, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, write_store
 from regard.data.store import fingerprint as fingerprint_files
-from regard.data.tokenizers.codec import Codec, learn_shared
+from regard.data.tokenizers.codec import Codec, Unit, learn_shared
 from regard.errors import UserError
 from regard.evaluation import fingerprint
 from regard.training.record import counted
@@ -32,18 +36,18 @@ TOGETHER = 10_000
 """How many pairs are tokenised at a time."""
 
 
-STORE, SOURCE, TARGET = "tokens.safetensors", "source.tokenizer.json", "target.tokenizer.json"
+STORE = "tokens.safetensors"
 
 
 class Codecs(NamedTuple):
-    source: Codec
+    source: SourceCodec
     target: Codec
 
 
 class Given(NamedTuple):
     """Codecs of a model that a run goes on from."""
 
-    source: Codec | None = None
+    source: SourceCodec | None = None
     target: Codec | None = None
 
     def __bool__(self) -> bool:
@@ -65,48 +69,87 @@ class Material:
     codecs: Codecs
     unknown: Counter[str]
 
-    def batches(self, train: TrainSettings, subword_dropout: float, seed: int) -> Batches:
+    def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
         order = Order(self.lengths, batch_tokens=train.batch_tokens, accumulate=train.accumulate, seed=seed)
-        return Batches(self.examples, order, self._varied(subword_dropout) if subword_dropout else None)
+        vary = partial(self._varied, subword_dropout, augment)
+        return Batches(self.examples, order, vary if subword_dropout or augment else None)
 
-    def _varied(self, p: float) -> Callable[[Example, random.Random], Example]:
-        source, target = self.codecs.source, self.codecs.target
-        sides = [codec.redrop if codec.has_merges else lambda ids, p, chance: list(ids) for codec in (source, target)]
-        return lambda example, chance: Example(*(side(ids, p, chance) for side, ids in zip(sides, example, strict=True)))
+    def _varied(self, p: float, augment: float, example: Example, chance: random.Random) -> Example:
+        source, target = self.codecs
+        read, written = example
+        if isinstance(read, list):
+            read = source.redrop(read, p, chance) if isinstance(source, Codec) and source.has_merges else list(read)
+        elif augment and isinstance(source, FileCodec):
+            file, *text = read if isinstance(read, Both) else (read,)
+            file = source.varied(file, augment, chance) if len(file) else file
+            read = Both(file, *text) if text else file
+        return Example(read, target.redrop(written, p, chance) if p and target.has_merges else list(written))
 
 
 def in_memory(
-    name: str, learning: Sequence[Pair], held_out: Sequence[Pair], data: DataSettings, given: Given | None = None
+    name: str,
+    learning: Sequence[Pair],
+    held_out: Sequence[Pair],
+    data: DataSettings,
+    given: Given | None = None,
+    root: Path | None = None,
 ) -> Material:
-    """For pairs that are there already."""
+    """For pairs that are there already. root: from where names of files are seen."""
     given = given or Given()
-    codecs = learn_codecs(lambda what: iter(learning), data, given)
+    codecs = learn_codecs(lambda what: iter(learning), data, given, root or Path())
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(learning), codecs, given, unknown))
     letters = fingerprint("\t".join(pair) for pair in learning)
     return Material(name, letters, examples, lengths(examples), held_out, codecs, unknown)
 
 
-def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given) -> Codecs:
-    """`pairs` starts reading from the first one whenever it is called; it is told what for."""
+def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
+    """`pairs` starts reading from the first one whenever it is called; it is told what for. root: from where names of files are
+    seen."""
     sources = (pair.source for pair in pairs("learning source tokens"))
     targets = (pair.target for pair in pairs("learning target tokens"))
+    texts = (split_source(pair.source)[1] for pair in pairs("learning tokens beside the files"))
     if data.shared and not given:
-        both = learn_shared(sources, targets, data.source_unit, data.vocabulary)
+        both = learn_shared(sources, targets, data.target_unit, data.vocabulary)
         return Codecs(both, both)
     return Codecs(
-        given.source or Codec.learn(sources, data.source_unit, data.vocabulary),
+        given.source.at(root) if given.source else _learn_source(sources, texts, data, root),
         given.target or Codec.learn(targets, data.target_unit, data.vocabulary),
     )
 
 
-def _encoded(pairs: Iterator[Pair], codecs: Codecs, given: Given, unknown: Counter[str]) -> Iterator[Example]:
+def _learn_source(sources: Iterator[str], texts: Iterator[str], data: DataSettings, root: Path) -> SourceCodec:
+    """texts: those beside the sources, of which the words are learnt where sources have more than one column."""
+    if data.source_unit in FILE_CODECS:
+        names = filter(None, (split_source(source)[0] for source in sources))
+        codec = FILE_CODECS[data.source_unit].learn(names, root, picture_size=data.picture_size)
+        return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary)) if len(data.source_columns) > 1 else codec
+    return Codec.learn(sources, cast(Unit, data.source_unit), data.vocabulary)
+
+
+class BadFiles:
+    """Sources that cannot be read, by name, and why. stop: the first one is an error."""
+
+    def __init__(self, *, stop: bool = False) -> None:
+        self.stop = stop
+        self.why: dict[str, str] = {}
+
+    def __call__(self, pair: Pair, error: UserError) -> None:
+        if self.stop:
+            raise UserError(f"{error}; to leave such files out, set data.bad_files=skip")
+        self.why[pair.source] = str(error)
+
+
+def _encoded(
+    pairs: Iterator[Pair], codecs: Codecs, given: Given, unknown: Counter[str], bad: BadFiles | None = None
+) -> Iterator[Example]:
     """Counts in `unknown` what a codec that was learnt elsewhere does not know."""
-    while some := list(islice(pairs, TOGETHER)):
+    together = TOGETHER if isinstance(codecs.source, Codec) else 64
+    while some := list(islice(pairs, together)):
         for side, codec in enumerate(given):
             if codec is not None:
                 unknown.update(symbol for pair in some for symbol in codec.unknown(pair[side]))
-        yield from encode_pairs(some, codecs.source, codecs.target)
+        yield from encode_pairs(some, codecs.source, codecs.target, bad)
 
 
 # --- files -------------------------------------------------------------------------------------------------------------------
@@ -141,10 +184,11 @@ def from_files(
     begun: bool = False,
 ) -> Material:
     """Tokenises into `folder`, where it is found again when the run goes on. begun: it has learnt from this data already."""
-    given, counts, border = given or Given(), found.counts, 0.0
+    given, counts, border, root = given or Given(), found.counts, 0.0, folder_of(data.files)
+    bad = BadFiles(stop=data.bad_files == "stop")
     if data.held_out_files:
         measuring = read_pairs(_paths(data.held_out_files), _columns(data, data.held_out_files), data.max_length)
-        held_out = list(measuring.pairs)
+        held_out = _seen_from(root, data, measuring.pairs)
         console.print(measuring.counts.say())
         if shared := counts.say_shared(measuring.counts):
             console.print(shared)
@@ -156,9 +200,10 @@ def from_files(
         pairs = counted(_stream(data), counts.pairs, what, console)
         return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
-    how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0)))  # another place is not other data
-    codecs = [codec.to_json() for codec in given if codec]
-    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs)
+    how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0)))  # another place is not
+    codecs = [codec.to_json() for codec in given if codec]  # other data
+    sizes = _file_sizes(data, root)
+    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
     before = _material_in(folder / STORE)
     if begun and before not in (None, known):
         raise UserError(
@@ -166,23 +211,92 @@ def from_files(
             "bring the old data back to go on, or begin anew with another --out, or with --overwrite"
         )
     if before != known:
-        _tokenise(learning, data, given, folder, known)
-    source, target = (Codec.from_json((folder / name).read_text("utf-8")) for name in (SOURCE, TARGET))
+        _tokenise(learning, data, given, folder, known, bad)
+    name = FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE
+    source = read_source_codec(folder / name, (folder / name).read_bytes()).at(root)
+    target = Codec.from_json((folder / TARGET).read_text("utf-8"))
     store = Store.open(folder / STORE)
     unknown = Counter(json.loads(store.metadata["unknown"]))
+    bad.why |= json.loads(store.metadata.get("unreadable", "{}"))
+    held_out = _readable(held_out, source, bad)
+    if bad.why:
+        console.print(_say_bad(data, bad))
     return Material(counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
 
 
-def _tokenise(learning: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, folder: Path, known: str) -> None:
+def folder_of(files: Sequence[str]) -> Path:
+    """From where the names of files in the data are seen."""
+    return Path(files[0]).parent if files else Path()
+
+
+def _seen_from(root: Path, data: DataSettings, pairs: Iterable[Pair]) -> list[Pair]:
+    """Held-out pairs, with names of files that can be found from the folder of those that are learnt from."""
+    here = folder_of(data.held_out_files)
+    if data.source_unit not in FILE_CODECS or here == root:
+        return list(pairs)
+
+    def moved(source: str) -> str:
+        name, tab, text = source.partition("\t")
+        return (str((here / name).resolve()) if name else "") + tab + text
+
+    return [pair._replace(source=moved(pair.source)) for pair in pairs]
+
+
+def _file_sizes(data: DataSettings, root: Path) -> list[str]:
+    """Changes when a file that a source names changes its size; reading them all to know more would take long."""
+    if data.source_unit not in FILE_CODECS:
+        return []
+    paths = (root / split_source(pair.source)[0] for pair in _stream(data))
+    return [fingerprint(str(path.stat().st_size if path.is_file() else None) for path in paths)]
+
+
+def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list[Pair]:
+    if isinstance(source, Codec):
+        return list(pairs)
+    good = []
+    for pair in pairs:
+        try:
+            source.encode(pair.source)
+            good.append(pair)
+        except UserError as error:
+            bad(pair, error)
+    if not good:
+        raise UserError(
+            f"none of the {len(pairs):,} files that are held out can be read; the first: {bad.why[pairs[0].source]}"
+        )
+    return good
+
+
+def _say_bad(data: DataSettings, bad: BadFiles) -> str:
+    """How many, and the first few with the lines that name them."""
+    counts, lines = Counts(), dict[str, int]()
+    for pair in _stream(data, counts):
+        if pair.source in bad.why:
+            lines.setdefault(pair.source, counts.lines)
+    shown = "".join(f"\n  {f'line {lines[name]}: ' if name in lines else ''}{why}" for name, why in islice(bad.why.items(), 5))
+    more = f"\n  and {len(bad.why) - 5:,} more" if len(bad.why) > 5 else ""
+    return (
+        f"files that cannot be read and are left out (data.bad_files=stop makes this an error): {len(bad.why):,}{shown}{more}"
+    )
+
+
+def _tokenise(
+    learning: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, folder: Path, known: str, bad: BadFiles
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    codecs = learn_codecs(learning, data, given)
-    replace_file(folder / SOURCE, codecs.source.to_json().encode())
+    codecs = learn_codecs(learning, data, given, folder_of(data.files))
+    replace_file(folder / source_name(codecs.source), codecs.source.to_json().encode())
     replace_file(folder / TARGET, codecs.target.to_json().encode())
     unknown: Counter[str] = Counter()
-    encoded = _encoded(learning("tokenising"), codecs, given, unknown)
-    examples = list(encoded) if given else encoded
-    metadata = {"material": known, "unknown": json.dumps(unknown)}
-    write_store(folder / STORE, examples, len(codecs.source), len(codecs.target), metadata)
+    metadata = {"material": known}
+    what = f"reading {FILE_CODECS[data.source_unit].nouns}" if data.source_unit in FILE_CODECS else "tokenising"
+
+    def examples() -> Iterator[Example]:
+        yield from _encoded(learning(what), codecs, given, unknown, bad)
+        metadata.update(unknown=json.dumps(unknown), unreadable=json.dumps(bad.why))  # known only now
+
+    if not write_store(folder / STORE, examples(), len(codecs.source), len(codecs.target), metadata) and bad.why:
+        raise UserError(f"none of the files can be read; the first: {next(iter(bad.why.values()))}")
 
 
 def _material_in(store: Path) -> str | None:

@@ -21,7 +21,8 @@ from regard.contracts import Result
 from regard.core.losses import projected_loss
 from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
-from regard.data.tokenizers.codec import PAD, REMARKS
+from regard.data.sources import beside_size
+from regard.data.tokenizers.codec import PAD, REMARKS, Codec
 from regard.errors import UserError
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
@@ -86,14 +87,16 @@ def run(
     """
     if settings.train.metric == "bleu" and not can_use_sacrebleu():
         raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
-    for unit in sorted({settings.data.source_unit, settings.data.target_unit} & REMARKS.keys()):
-        console.print(REMARKS[unit])
+    for unit, remark in REMARKS.items():
+        if unit in (settings.data.source_unit, settings.data.target_unit):
+            console.print(remark)
     source, target = material.codecs.source, material.codecs.target
     torch.manual_seed(settings.seed)
-    model = build(settings.model, len(source), len(target), scores).to(device)
+    model = build(settings.model, len(source), len(target), scores, beside=beside_size(source)).to(device)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(material.examples):,} pairs to learn from, "
-        f"{len(material.held_out):,} held out; {len(source)} source {settings.data.source_unit}, "
+        f"{len(material.held_out):,} held out; "
+        f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
         f"{len(target)} target {settings.data.target_unit}"
     )
     if transfer:
@@ -105,7 +108,7 @@ def run(
         most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
         console.print(f"{material.unknown.total():,} symbols that the model it starts from never met: {most}")
 
-    batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed)
+    batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
     console.print(
         f"{batches.order.epoch_length:,} updates go once through the data; {batches.order.padding():.1%} of the places in "
         "their batches are padding"

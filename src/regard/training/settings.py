@@ -6,11 +6,15 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from regard.data.codecs import SourceUnit, check_fit, recognise
 from regard.data.corpus import Pair
+from regard.data.sounds import Sounds
+from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Unit
 from regard.errors import UserError, WrongNumbers, did_you_mean
 from regard.layers.scores import check_score_name
@@ -31,11 +35,13 @@ class DataSettings:
     held_out_files: tuple[str, ...] = ()
     """What to measure with; without any, a share of the pairs is held out."""
     source_columns: tuple[str, ...] = ()
-    """Names or numbers (from 1) of the columns that are read; those after the first join it as symbols."""
+    """Names or numbers (from 1) of the columns that are read; those after the first join it as symbols, or, where the first
+    names files, as a text beside the file."""
     target_column: str = ""
     """Name or number (from 1) of the column that is written."""
-    source_unit: Unit = "characters"
-    """What a source token is."""
+    source_unit: SourceUnit = "characters"
+    """What a source token is; or picture, sound, grid, frames: then the source is the name of a file, seen from the folder of
+    the data file."""
     target_unit: Unit = "characters"
     """What a target token is."""
     vocabulary: Annotated[int, Field(ge=300)] = 8000
@@ -48,6 +54,13 @@ class DataSettings:
     """The share of the sources that is held out, where no files are."""
     max_length: Annotated[int, Field(ge=1)] = 1000
     """Characters per side; longer pairs are left out and counted."""
+    picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
+    """Pictures: the longer side in pixels; larger pictures are made smaller."""
+    augment: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """How much files vary in training: pictures are moved and scaled by up to this share of their size; sounds are played
+    faster or slower by it, and stretches of time and of bands are left out."""
+    bad_files: Literal["skip", "stop"] = "skip"
+    """What to do with a file that cannot be read: leave it out and say so, or stop."""
 
     def __post_init__(self) -> None:
         for name, files in (("files", self.files), ("held_out_files", self.held_out_files)):
@@ -97,6 +110,8 @@ class TrainSettings:
     """The greatest norm of a gradient; longer ones are shortened to it."""
     entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """For hard attention: how much undecided attention is rewarded."""
+    doubly_stochastic: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """For soft attention: how much the loss wants every place to be looked at as much as any other (Xu et al. 2015)."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Updates from one validation to the next; 0: only at the end."""
     checkpoint_every: Annotated[int, Field(ge=1)] = 500
@@ -131,6 +146,13 @@ class RunSettings:
     train: TrainSettings = TrainSettings()
 
     def __post_init__(self) -> None:
+        check_fit(self.data.source_unit, getattr(self.model, "front", "tokens"))
+        soft = getattr(self.model, "choice", "soft") == "soft" and getattr(self.model, "decoder", "") != "fixed"
+        if self.train.doubly_stochastic and not (soft and hasattr(self.model, "front")):
+            raise UserError(
+                f"doubly_stochastic is {self.train.doubly_stochastic}, but this model has no soft attention to its source; "
+                "set train.doubly_stochastic=0"
+            )
         if getattr(self.model, "tie", None) == "all" and not self.data.shared:
             raise UserError("tie=all wants one vocabulary for both sides; set data.shared=true, or tie=output")
 
@@ -187,14 +209,21 @@ class Side:
         return f"{self.words:.1f} {what} of {self.width:.1f} characters in a line, on average"
 
 
-def suggest(pairs: Sequence[Pair], num_pairs: int | None = None) -> Suggestion:
-    """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample.
+def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Path()) -> Suggestion:
+    """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample. root: from
+    where names of files are seen.
 
-    Short strings go to a small recurrent model, sentences to a small Transformer with subwords; the less there is to learn
-    from, the more dropout. Experiments: docs/LOG.md.
+    Files, told by their endings, go to a front that reads them, with a recurrent decoder. Short strings go to a small recurrent
+    model, sentences to a small Transformer with subwords; the less there is to learn from, the more dropout.
+    Experiments: docs/LOG.md.
     """
     number = num_pairs or len(pairs)
     source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
+    if codec := recognise([pair.source for pair in pairs[:200]], root):
+        example = next(filter(None, (split_source(pair.source)[0] for pair in pairs)))
+        if codec is Sounds:
+            return _for_sounds(number, pairs, example)
+        return _for_files(codec, number, example, target)
     return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
 
 
@@ -222,6 +251,83 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
             "model.kind": "short strings are learnt best, and quickest, by a recurrent model with attention",
             "model.dropout": f"{number:,} pairs" + (", which are few" if number < 30_000 else ""),
             "train.steps": f"{steps / epoch:.1f} times through {number:,} pairs; 20 are wanted, in 600 to 8,000 updates",
+        },
+    )
+
+
+def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) -> Suggestion:
+    unit = target.unit if target.words < 1.5 else "words"
+    few = number < 20_000
+    train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
+    steps = _rounded(min(20_000, max(1000, 30 * number / 32)))
+    train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
+    is_picture = codec.unit == "picture"
+    settings = RunSettings(
+        data=DataSettings(
+            source_unit=codec.unit,  # type: ignore[arg-type]
+            target_unit=unit,
+            augment=0.05 if is_picture and few else 0.0,
+        ),
+        model=RnnSettings(
+            width=192,
+            embedding=64,
+            decoder="bahdanau",
+            front=codec.unit,  # type: ignore[arg-type]
+            dropout=0.2 if few else 0.1,
+        ),
+        train=train,
+    )
+    few_said = f"{number:,} pairs" + (", which are few" if few else "")
+    reasons = {
+        "data.source_unit": f"sources are names of {codec.nouns}, such as {example}",
+        "data.target_unit": str(target),
+        "model.front": f"a front for {codec.nouns}",
+        "model.kind": "a recurrent decoder that looks at its source at every word is quickest to learn",
+        "model.decoder": "where it looked last tells it where to look next",
+        "model.dropout": few_said,
+        "train.steps": f"30 times through {number:,} pairs are wanted, in 1,000 to 20,000 updates",
+    }
+    if is_picture:
+        reasons["data.augment"] = f"{few_said}: each is seen a little moved and scaled"
+        reasons["data.picture_size"] = "the longer side in pixels; cells of 8 x 8 become one place"
+    return Suggestion(settings, reasons)
+
+
+BESIDE = "a file and a text beside it, of which the words are learnt; the places of the one attend to the words of the other"
+
+
+def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
+    words = {word for pair in pairs for word in pair.target.split()}
+    closed = len(words) <= min(200, len(pairs) / 4)
+    few = number < 20_000
+    steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
+    settings = RunSettings(
+        data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.1),
+        model=RnnSettings(
+            front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.2 if few else 0.1
+        ),
+        train=TrainSettings(
+            learning_rate=3e-3,
+            batch_tokens=1024,
+            label_smoothing=0.1,
+            ema=0.995,
+            steps=steps,
+            validate_every=_rounded(steps / 8),
+            metric="symbol_error_rate",
+        ),
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": f"sources are names of sounds, such as {example}",
+            "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
+            "data.augment": "every sound is heard at three speeds, and without some stretches of time and of bands",
+            "model.front": "log-mel frames; convolutions make one place of four of them",
+            "model.kind": "a recurrent model with attention learns quickest from little speech",
+            "model.decoder": "where it listened last tells it where to listen next",
+            "model.dropout": f"{number:,} sounds" + (", which are few" if few else ""),
+            "train.steps": f"20 times through {number:,} pairs are wanted, in 2,000 to 20,000 updates",
+            **({"data.source_columns": BESIDE} if any("\t" in pair.source for pair in pairs) else {}),
         },
     )
 

@@ -97,6 +97,10 @@ class Codec:
         content["model"]["alphabet"] = self.alphabet
         return json.dumps(content, ensure_ascii=False, indent=2)
 
+    def at(self, folder: object) -> Codec:
+        """A text means the same wherever it is read; names of files do not."""
+        return self
+
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size())
 
@@ -124,6 +128,10 @@ class Codec:
         if self._is_bytes:
             return self.tokens(encoding.ids)
         return tuple(text[start:end] for start, end in encoding.offsets)
+
+    def labels(self, text: str, axes: tuple[int, ...] = ()) -> tuple[str, ...]:
+        """One for every place of the memory: the pieces and <eos>."""
+        return (*self.pieces(text), SPECIALS[EOS])
 
     def unknown(self, text: str) -> tuple[str, ...]:
         """What was never seen when the vocabulary was learnt: pieces that became <unk>; with bpe and unigram, which have no

@@ -1,0 +1,80 @@
+"""All kinds of sources that are files, by name. A new one enters with a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from regard.data.features import Features, Frames, Grids, kind_of
+from regard.data.pictures import Pictures
+from regard.data.sounds import Sounds
+from regard.data.sources import FileCodec, split_source
+from regard.data.tokenizers.codec import Codec, Unit
+from regard.errors import UserError
+
+SourceUnit = Literal[Unit, "picture", "sound", "grid", "frames"]
+"""What a source is made of: tokens of a text, or the name of a file.
+
+picture: a picture, whose cells of 8 x 8 pixels are the places. sound: WAV or FLAC, with a place for every 40 ms.
+grid, frames: features of your own, in .npy or .safetensors, (rows, columns, features) or (frames, features).
+"""
+
+FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Sounds, Grids, Frames)}
+
+FITTING: dict[str, tuple[str, ...]] = {
+    "picture": ("picture", "patches"),
+    "sound": ("sound",),
+    "grid": ("grid",),
+    "frames": ("frames",),
+}
+"""unit -> what a model's setting `front` may be; that of every text is tokens."""
+
+
+def check_fit(unit: str, front: str) -> None:
+    """Raises if a model whose setting `front` is this cannot read sources of this unit."""
+    fitting = FITTING.get(unit, ("tokens",))
+    if front not in fitting:
+        raise UserError(
+            f"the model reads {front} (model.front), but the source is of the unit {unit}; set model.front="
+            f"{' or '.join(fitting)}, in a model of the kind rnn or transformer"
+        )
+
+
+def read_source(text: str) -> FileCodec:
+    """A source.json."""
+    try:
+        fields = json.loads(text)
+        unit = fields.pop("unit")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"not a description of a source: {error!r}") from None
+    if unit not in FILE_CODECS:
+        raise UserError(f"unknown unit {unit!r}; expected one of {', '.join(FILE_CODECS)}; is it of a newer version of regard?")
+    beside = fields.pop("beside", None)
+    codec = FILE_CODECS[unit].from_dict(fields)
+    if beside is None:
+        return codec
+    try:
+        return replace(codec, beside=Codec.from_json(json.dumps(beside)))
+    except Exception as error:  # the library raises nothing more precise
+        raise UserError(f"the tokenizer of the texts beside the files cannot be read: {error}") from None
+
+
+def recognise(names: Sequence[str], root: Path) -> type[FileCodec] | None:
+    """What kind of files nine of ten names are, by their endings; None if they are text. A text may stand beside each."""
+    names = [name for name, _ in map(split_source, names) if name]
+    for codec in FILE_CODECS.values():
+        fitting = [name for name in names if Path(name).suffix.lower() in codec.suffixes]
+        if 10 * len(fitting) < 9 * len(names) or not fitting:
+            continue
+        if not issubclass(codec, Features):
+            return codec
+        for name in fitting[:20]:
+            try:
+                return kind_of(root / name)
+            except UserError:
+                continue
+        return codec
+    return None

@@ -1,0 +1,97 @@
+"""Features of the user's own as a source: .npy or .safetensors, (frames, features), or (rows, columns, features) for a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from regard.data.arrays import read_array
+from regard.data.sources import FileCodec
+from regard.errors import UserError
+
+SAMPLE = 200
+"""From how many files mean and deviation are taken."""
+
+
+@dataclass(frozen=True)
+class Features(FileCodec):
+    """Every feature has the mean 0 and the deviation 1 in the data that was learnt from."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    suffixes: ClassVar[frozenset[str]] = frozenset({".npy", ".safetensors"})
+    num_axes: ClassVar[int]
+    axes: ClassVar[str]
+
+    @classmethod
+    def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+        count, errors = 0, list[UserError]()
+        total = squares = torch.zeros(())
+        for name in islice(names, SAMPLE):
+            try:
+                numbers = cls._numbers(root / name).flatten(0, -2).double()
+                if count and numbers.shape[1] != len(total):
+                    raise UserError(f"{root / name} has {numbers.shape[1]} features, but those before it {len(total)}")
+            except UserError as error:
+                errors.append(error)
+                continue
+            count, total, squares = count + len(numbers), total + numbers.sum(0), squares + numbers.square().sum(0)
+        if not count:
+            raise errors[0] if errors else UserError(f"there are no {cls.nouns} to learn from")
+        mean = total / count
+        deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+        return cls(tuple(mean.tolist()), tuple(one if one > 1e-6 else 1.0 for one in deviation.tolist()), root=root)
+
+    def read(self, path: Path) -> Tensor:
+        numbers = self._numbers(path)
+        if numbers.shape[-1] != len(self):
+            raise UserError(f"{path} has {numbers.shape[-1]} features, but this model reads {len(self)}")
+        normal = (numbers - torch.tensor(self.mean)) / torch.tensor(self.deviation)
+        return normal.movedim(-1, 0).contiguous() if self.num_axes == 3 else normal
+
+    def missing(self) -> Tensor:
+        return torch.zeros(len(self), 0, 0) if self.num_axes == 3 else torch.zeros(0, len(self))
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def about(self) -> str:
+        return f"{self.nouns} of {len(self)} features"
+
+    @classmethod
+    def _numbers(cls, path: Path) -> Tensor:
+        numbers = read_array(path)
+        if numbers.dim() != cls.num_axes or not numbers.numel():
+            raise UserError(f"{path} has shape {tuple(numbers.shape)}, expected {cls.axes}, with at least one of each")
+        numbers = numbers.float()
+        if not numbers.isfinite().all():
+            raise UserError(f"{path} holds numbers that are not finite")
+        return numbers
+
+
+@dataclass(frozen=True)
+class Frames(Features):
+    unit: ClassVar[str] = "frames"
+    nouns: ClassVar[str] = "sequences of frames"
+    num_axes: ClassVar[int] = 2
+    axes: ClassVar[str] = "(frames, features)"
+
+
+@dataclass(frozen=True)
+class Grids(Features):
+    unit: ClassVar[str] = "grid"
+    nouns: ClassVar[str] = "grids"
+    num_axes: ClassVar[int] = 3
+    axes: ClassVar[str] = "(rows, columns, features)"
+
+
+def kind_of(path: Path) -> type[Features]:
+    """By its axes."""
+    return Grids if read_array(path).dim() == 3 else Frames

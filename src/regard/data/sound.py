@@ -1,0 +1,187 @@
+"""Sound from files: WAV by hand, FLAC through soundfile; and what training does to it, so that no two hearings are alike."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.core.spectrum import HOP, log_mel, normalise, resample
+from regard.errors import UserError
+
+# N samples  C channels  S frames  F bands
+
+SUFFIXES = (".wav", ".wave", ".flac")
+RATES = range(1_000, 768_001)
+"""What is believed of a header."""
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+_NAMES = {2: "Microsoft ADPCM", 6: "A-law", 7: "µ-law", 0x11: "IMA ADPCM", 0x50: "MPEG", 0x55: "MP3"}
+LOUDEST = 32767
+_TO_THE_END = 0xFFFFFFFF
+"""What programs that write into a pipe give as the size of a chunk."""
+_CONVERT = "convert it first, e.g. ffmpeg -i in.wav -c:a pcm_s16le out.wav"
+
+
+@dataclass(frozen=True)
+class Sound:
+    """One channel, the mean of all that there were, from −1 to 1. Floating-point files may go beyond."""
+
+    samples_N: Tensor
+    rate: int
+
+    @property
+    def seconds(self) -> float:
+        return len(self.samples_N) / self.rate
+
+    def at(self, rate: int) -> Sound:
+        """At another sample rate."""
+        return Sound(resample(self.samples_N, self.rate, rate), rate)
+
+
+def read_sound(path: Path) -> Sound:
+    """A WAV file (8, 16, 24, 32 bit, float 32, 64) or a FLAC file, any number of channels, any rate. What is damaged, empty or
+    something else is an error that names the file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if not content:
+        raise UserError(f"{path}: the file is empty, expected a sound (WAV or FLAC)")
+    if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
+        samples_NC, rate = _wav(path, content)
+    elif content[:4] == b"fLaC":
+        samples_NC, rate = _flac(path, content)
+    else:
+        raise UserError(f"{path}: expected a sound (WAV or FLAC), but it begins with {content[:12]!r}; {_CONVERT}")
+    if rate not in RATES:
+        raise UserError(f"{path}: {rate:,} samples in a second, expected {RATES[0]:,} to {RATES[-1]:,}; is its header damaged?")
+    if not len(samples_NC):
+        raise UserError(f"{path}: there is no sound in it, not a single sample; leave it out")
+    samples_N = samples_NC.mean(1)
+    if not torch.isfinite(samples_N).all():
+        raise UserError(f"{path}: there are samples that are no numbers (NaN or infinite); write it again from its origin")
+    return Sound(samples_N, rate)
+
+
+def _wav(path: Path, content: bytes) -> tuple[Tensor, int]:
+    """RIFF: chunks of a name, a size and content, filled up to even sizes; one says what the samples are, one holds them."""
+    chunks: dict[bytes, tuple[int, int]] = {}
+    place = 12
+    while place + 8 <= len(content) and b"data" not in chunks:
+        name, size = struct.unpack_from("<4sI", content, place)
+        start = place + 8
+        if size == _TO_THE_END and name == b"data":
+            size = len(content) - start
+        if start + size > len(content):
+            raise UserError(
+                f"{path}: truncated, or its header is damaged: its part {name.decode('latin-1')!r} should have {size:,} bytes, "
+                f"but only {len(content) - start:,} follow"
+            )
+        chunks.setdefault(name, (start, size))
+        place = start + size + size % 2
+    for name, what in ((b"fmt ", "says what the samples are"), (b"data", "holds the samples")):
+        if name not in chunks:
+            raise UserError(f"{path}: truncated: the part {name.decode()!r}, which {what}, is missing")
+    (at, size), (start, length) = chunks[b"fmt "], chunks[b"data"]
+    if size < 16:
+        raise UserError(f"{path}: its header is damaged: {size} bytes say what the samples are, expected 16 or more")
+    kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", content, at)
+    if kind == EXTENSIBLE and size >= 26:
+        (kind,) = struct.unpack_from("<H", content, at + 24)  # the first bytes of the sub-format
+    width = bits // 8
+    if (kind, bits) not in ((PCM, 8), (PCM, 16), (PCM, 24), (PCM, 32), (FLOAT, 32), (FLOAT, 64)):
+        raise UserError(
+            f"{path}: samples of {bits} bits in the format {_NAMES.get(kind, f'number {kind}')}, expected plain ones of 8, 16, "
+            f"24 or 32 bits, or floating point; {_CONVERT}"
+        )
+    if not channels or block != channels * width:
+        raise UserError(
+            f"{path}: its header is damaged: {channels} channels of {width} bytes make {channels * width}, not {block}"
+        )
+    if length % block:
+        raise UserError(f"{path}: truncated: {length:,} bytes do not make whole samples of {block} bytes")
+    return _numbers(bytearray(content[start : start + length]), kind, width).view(-1, channels), rate
+
+
+def _numbers(raw: bytearray, kind: int, width: int) -> Tensor:
+    """Little-endian samples as numbers from −1 to 1."""
+    if not raw:
+        return torch.zeros(0)
+    if kind == FLOAT:
+        return torch.frombuffer(raw, dtype=torch.float32 if width == 4 else torch.float64).float()
+    if width == 1:
+        return torch.frombuffer(raw, dtype=torch.uint8).float() / 128 - 1
+    if width == 3:
+        low, middle, high = torch.frombuffer(raw, dtype=torch.uint8).int().view(-1, 3).unbind(1)
+        return (low + (middle << 8) + (high << 16) - ((high >> 7) << 24)).float() / (1 << 23)
+    return torch.frombuffer(raw, dtype=torch.int16 if width == 2 else torch.int32).float() / (1 << 8 * width - 1)
+
+
+def _flac(path: Path, content: bytes) -> tuple[Tensor, int]:
+    try:
+        import soundfile
+    except (ImportError, OSError):  # OSError: its library of C is missing
+        raise UserError(f'{path}: reading FLAC needs soundfile; type: pip install "regard[audio]"') from None
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            rate, channels, promised = file.samplerate, file.channels, file.frames
+            raw = bytearray(file.buffer_read(dtype="float32"))
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        raise UserError(f"{path}: truncated or damaged: {error}") from None
+    samples_NC = torch.frombuffer(raw, dtype=torch.float32).view(-1, channels) if raw else torch.zeros(0, channels)
+    if len(samples_NC) != promised:
+        raise UserError(f"{path}: truncated: {promised:,} samples are promised, but only {len(samples_NC):,} follow")
+    return samples_NC, rate
+
+
+# --- frames ------------------------------------------------------------------------------------------------------------------
+
+
+def to_row(sound: Sound, rate: int) -> Tensor:
+    """(S, samples in 10 ms), 16 bits each, the loudest as large as there is room for; the end is filled up with zeros."""
+    samples_N = sound.at(rate).samples_N
+    samples_N = samples_N / samples_N.abs().max().clamp(min=1e-6)
+    step = round(HOP * rate)
+    return (F.pad(samples_N, (0, -len(samples_N) % step)) * LOUDEST).round().to(torch.int16).view(-1, step)
+
+
+def to_frames(row: Tensor) -> Tensor:
+    """What `to_row` made, as log-mel frames (S, F), normalised."""
+    return normalise(log_mel(row.flatten() / LOUDEST, round(row.shape[1] / HOP)))
+
+
+# --- never heard alike twice -------------------------------------------------------------------------------------------------
+
+
+def change_speed(samples_N: Tensor, factor: float) -> Tensor:
+    """Played faster (above 1) or slower, the voice higher or lower with it (Ko et al. 2015)."""
+    return resample(samples_N, round(1000 * factor), 1000)
+
+
+def mask_frames(
+    frames_SF: Tensor,
+    chance: random.Random,
+    *,
+    times: int = 2,
+    bands: int = 2,
+    time_share: float = 0.1,
+    band_share: float = 0.2,
+) -> Tensor:
+    """SpecAugment (Park et al. 2019, section 2, without time warping): stretches of time and of bands, each up to a share of
+    the whole, become 0, which is the mean of normalised frames."""
+    frames_SF = frames_SF.clone()
+    for axis, number, share in ((0, times, time_share), (1, bands, band_share)):
+        size = frames_SF.shape[axis]
+        for _ in range(number):
+            width = chance.randint(0, int(share * size))
+            frames_SF.narrow(axis, chance.randint(0, size - width), width).zero_()
+    return frames_SF

@@ -1,0 +1,77 @@
+"""Sounds as a source: log-mel frames, a hundred in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
+from regard.data.sound import LOUDEST, SUFFIXES, change_speed, mask_frames, read_sound, to_row
+from regard.data.sources import FileCodec
+from regard.errors import UserError
+
+SAMPLE = 100
+"""How many files are looked at to see how finely they are sampled."""
+COARSE, FINE = 8_000, 16_000
+LONGEST = 60
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class Sounds(FileCodec):
+    """rate: samples in a second that all files are brought to.
+
+    A sound is kept as samples of 16 bits, 10 ms in a row, scaled to the same greatest loudness; they become frames when a
+    batch is made, because training hears them at other speeds.
+    """
+
+    rate: int
+
+    unit: ClassVar[str] = "sound"
+    nouns: ClassVar[str] = "sounds"
+    suffixes: ClassVar[frozenset[str]] = frozenset(SUFFIXES)
+
+    @classmethod
+    def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+        rates: list[int] = []
+        error = UserError("there are no sounds to learn from")
+        for name in islice(names, SAMPLE):
+            try:
+                rates.append(read_sound(root / name).rate)
+            except UserError as one:
+                error = one
+        if not rates:
+            raise error
+        return cls(FINE if median(rates) >= FINE else COARSE, root=root)
+
+    def read(self, path: Path) -> Tensor:
+        """(S, samples in 10 ms), int16."""
+        sound = read_sound(path)
+        if sound.seconds > LONGEST:
+            raise UserError(f"{path} lasts {sound.seconds:.0f} seconds, the most is {LONGEST}; cut it where somebody pauses")
+        return to_row(sound, self.rate)
+
+    def missing(self) -> Tensor:
+        return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)
+
+    def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
+        """Slower or faster by this share, or neither (Ko et al. 2015), then without some stretches of time and of bands."""
+        fast = change_speed(row.flatten() / LOUDEST, 1 + chance.choice((-amount, 0.0, amount)))
+        return mask_frames(normalise(log_mel(fast, self.rate)), chance)
+
+    def __len__(self) -> int:
+        return BANDS
+
+    def about(self) -> str:
+        return f"sounds at {self.rate:,} samples in a second, {BANDS} mel bands"
+
+    def labels(self, name: str, axes: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(f"{place * STRIDE * HOP:.2f} s" for place in range(axes[0]))

@@ -1,0 +1,63 @@
+"""A model that hears, from the command line: train, translate, evaluate, inspect, with nothing configured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tones import make_words, write_jsonl, write_words
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory, regard_command) -> tuple[Path, str]:  # type: ignore[no-untyped-def]
+    """A folder with tones/speech.jsonl and a model that has hardly learnt; and what training said."""
+    folder = tmp_path_factory.mktemp("heard")
+    (folder / "tones").mkdir()
+    pairs = write_words(folder / "tones", make_words(60, 3))
+    (folder / "tones" / "broken.wav").write_bytes(b"RIFF????WAVE")
+    write_jsonl(folder / "tones" / "speech.jsonl", [*pairs, ("broken.wav", "a b"), ("lost.wav", "a")])
+    options = ["--set", "train.steps=3", "--set", "train.validate_every=0", "--threads", "1"]
+    done = regard_command("train", "tones/speech.jsonl", "--out", "m", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_training_says_what_it_chose(heard: tuple[Path, str]) -> None:  # SPEC A8.4
+    folder, said = heard
+    assert "62 pairs in 62 lines. Column 'audio' was read as the source and 'text' as the target" in said
+    assert "data.source_unit=sound" in said
+    assert "sources are names of sounds, such as 0-1.wav" in said
+    assert "reading sounds" in said
+    assert "sounds at 8,000 samples in a second, 40 mel bands" in said
+    for name, why in (("broken.wav", "truncated"), ("lost.wav", "no such file")):
+        assert name in said
+        assert why in said
+    assert json.loads((folder / "m" / "source.json").read_text()) == {"unit": "sound", "rate": 8000}
+
+
+def test_names_of_files_are_translated(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    folder, _ = heard
+    done = regard_command("translate", "m", input="tones/0-1.wav\n\ntones/broken.wav\n", cwd=folder)
+    assert done.stdout.count("\n") == 3
+    assert done.returncode == 1
+    assert "names of files that could not be read" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = regard_command("translate", "m", "--json", input="tones/1-1.wav\n", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    folder, _ = heard
+    lines = (folder / "tones" / "speech.jsonl").read_text().splitlines()[:20]
+    (folder / "tones" / "test.jsonl").write_text("\n".join(lines) + "\n")
+    done = regard_command("evaluate", "m", "tones/test.jsonl", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "by length of the reference" in done.stdout
+    for out in ("seen.html", "seen.png", "seen.npz"):
+        done = regard_command("inspect", "m", "tones/0-1.wav", "--out", out, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert (folder / out).stat().st_size > 1000
+    done = regard_command("inspect", "m", "tones/broken.wav", cwd=folder)
+    assert done.returncode == 1
+    assert "tones/broken.wav: truncated" in done.stderr

@@ -1,0 +1,234 @@
+"""The laws again, for models whose source is a picture, a grid of features or a sequence of frames (tests/table.py)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from table import CHANNELS, EOS, FRONTS, PAD, SOS, make_front_model, make_rows, make_targets
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from regard.contracts import Look, SearchOptions, Source, Tap
+from regard.core import masks
+from regard.core.spectrum import BANDS
+from regard.data.batch import source_batch
+from regard.data.sources import Both, num_places
+from regard.decoding.scoring import score
+from regard.decoding.search import TorchEngine
+from regard.layers.fronts import Grid, InGrid, Network, Patches
+
+EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
+every_front = pytest.mark.parametrize("name", FRONTS)
+
+
+def has_cross(name: str) -> bool:
+    return getattr(FRONTS[name], "decoder", "") != "fixed"
+
+
+@every_front
+def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A8.1
+    model = make_front_model(name)
+    for given in make_rows(name):
+        memory = model.encode(source_batch([given]))
+        row = given.file if isinstance(given, Both) else given
+        if name.startswith("frames"):
+            assert memory.axes == (len(row),)
+        elif name.startswith("sound"):  # SPEC A8.4
+            assert memory.axes == (max(1, math.ceil(len(row) / 4)),)
+        else:
+            cell = 1 if name.startswith("grid") else 8
+            assert memory.axes == tuple(max(1, math.ceil(side / cell)) for side in row.shape[1:])
+        assert memory.values_BSE.shape[1] == math.prod(memory.axes) == max(1, num_places(row))
+        assert memory.allow_BS.all()
+
+
+@every_front
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1 A8.2
+    """Whatever stands in the padding: not even there does anything come in from it."""
+    model, rows, targets = make_front_model(name, dtype), make_rows(name), make_targets(4, 6)
+    together = source_batch(rows)
+    outside = ~(together.allow.unsqueeze(1) if together.values.dim() == 4 else together.allow.unsqueeze(-1))
+    dirty = replace(together, values=torch.where(outside, torch.full_like(together.values, 77.0), together.values))
+    for source in (together, dirty):
+        memory = model.encode(source)
+        logits = model.decode(targets, memory).logits_BTV
+        for number, row in enumerate(rows):
+            alone = model.encode(source_batch([row]))
+            expected = model.decode(targets[number : number + 1], alone).logits_BTV[0]
+            tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+            assert ((logits[number] - expected).abs() <= tolerance * expected.abs().clamp(min=1)).all()
+            real = memory.values_BSE[number][memory.allow_BS[number]]  # row by row of the grid, in the same order
+            torch.testing.assert_close(real, alone.values_BSE[0], atol=100 * tolerance, rtol=0)
+            torch.testing.assert_close(memory.summary_BE[number], alone.summary_BE[0], atol=100 * tolerance, rtol=0)
+
+
+@every_front
+def test_law_2_taps_leave_the_output_alone_and_see_what_is_used(name: str) -> None:
+    model, targets = make_front_model(name, torch.float32).train(), make_targets(4, 6)
+    source = source_batch(make_rows(name))
+
+    def run(look: Look | None) -> list[torch.Tensor]:
+        torch.manual_seed(11)
+        memory = model.encode(source, look)
+        decoded = model.decode(targets, memory, look)
+        learnt = torch.autograd.grad(
+            decoded.logits_BTV.square().sum(), list(model.parameters()), allow_unused=True, materialize_grads=True
+        )
+        return [memory.values_BSE, decoded.logits_BTV, *learnt]
+
+    for plain, looked in zip(run(None), run(EVERYTHING), strict=True):
+        assert torch.equal(plain, looked)
+        assert plain.isfinite().all()
+    model.eval()
+    memory = model.encode(source)
+    seen = [one for one in model.decode(targets, memory, EVERYTHING).seen if one.kind == "cross"]
+    assert bool(seen) == has_cross(name)
+    for one in seen:
+        torch.testing.assert_close(one.weights_BHTS.sum(-1), torch.ones(one.weights_BHTS.shape[:-1]))
+        hidden = ~memory.allow_BS[:, None, None].expand_as(one.weights_BHTS)
+        assert hidden.any()
+        assert (one.weights_BHTS[hidden] == 0).all()
+
+
+@every_front
+def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
+    model, targets = make_front_model(name), make_targets(4, 20)
+    memory = model.encode(source_batch(make_rows(name)))
+    expected = model.decode(targets, memory).logits_BTV
+    for prefix in (0, 7):
+        state = model.start(memory, targets[:, :prefix] if prefix else None)
+        for place in range(prefix, 20):
+            step = model.step(targets[:, place : place + 1], state)
+            state = step.state
+            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, place])
+
+
+@every_front
+def test_law_4_rows_of_different_grids_join(name: str) -> None:
+    """The grids of two batches differ; a row still equals its own history."""
+    model, rows, targets = make_front_model(name), make_rows(name), make_targets(1, 4)
+    state = model.start(model.encode(source_batch(rows[:1])), targets[:, :3])
+    state = state.join(model.start(model.encode(source_batch(rows[3:4])), targets[:, :3]))
+    logits = model.step(targets[:, 3:].repeat(2, 1), state).logits_BKV
+    for number, row in enumerate((rows[0], rows[3])):
+        expected = model.decode(targets, model.encode(source_batch([row]))).logits_BTV[0, 3]
+        torch.testing.assert_close(logits[number, 0], expected)
+
+
+@every_front
+def test_law_3_a_beam_finds_the_same_alone_and_its_log_prob_is_what_score_gives(name: str) -> None:
+    model, rows = make_front_model(name), make_rows(name)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    options = SearchOptions(beam=3, n_best=2, max_length=6)
+    found = {event.sentence: event.hypotheses for event in engine.generate([source_batch(rows)], options)}
+    for number, row in enumerate(rows):
+        (alone,) = (event.hypotheses for event in engine.generate([source_batch([row])], options))
+        for one, other in zip(found[number], alone, strict=True):
+            assert one.ids == other.ids
+            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
+            (given,) = score(model, source_batch([row]), [one.ids], sos=SOS, eos=EOS)
+            assert one.log_prob == pytest.approx(sum(given if one.finished else given[:-1]), abs=1e-9)
+
+
+@every_front
+def test_law_5_fused_and_plain_agree(name: str) -> None:
+    model, source, targets = make_front_model(name), source_batch(make_rows(name)), make_targets(4, 6)
+    usual = model.decode(targets, model.encode(source)).logits_BTV
+    look = replace(EVERYTHING, grad=True)
+    torch.testing.assert_close(model.decode(targets, model.encode(source, look), look).logits_BTV, usual)
+
+
+@every_front
+def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
+    model, device = make_front_model(name, torch.float32), "meta"
+    with FakeTensorMode():
+        for module in model.modules():
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
+            if isinstance(module, torch.nn.RNNBase):
+                module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
+        shape = {"frames": (3, 7, CHANNELS), "sound": (3, 7, BANDS), "grid": (3, CHANNELS, 3, 5)}.get(
+            name.split(",")[0].removesuffix(" with text"), (3, CHANNELS, 16, 24)
+        )
+        sizes = shape[1:2] if len(shape) == 3 else shape[2:]
+        allow = masks.not_padding(torch.ones(3, *sizes, dtype=torch.long, device=device), PAD)
+        targets = torch.ones(3, 5, dtype=torch.long, device=device)
+        beside = Source(targets, masks.not_padding(targets, PAD)) if "with text" in name else None
+        memory = model.encode(Source(torch.ones(shape, device=device), allow, beside), EVERYTHING)
+        decoded = model.decode(targets, memory, EVERYTHING)
+        decoded.logits_BTV.sum().backward()
+        assert all(one.grad.device.type == device for one in model.parameters() if one.grad is not None)
+        assert model.step(targets[:, :1], model.start(memory)).logits_BKV.device.type == device
+
+
+def test_the_network_is_its_formula() -> None:  # SPEC A8.1
+    """Written again with functions alone, on a picture without padding."""
+    torch.manual_seed(0)
+    network = Network(3, 20, 12).double()
+    pixels = torch.randn(2, 3, 17, 26, dtype=torch.float64)
+
+    for block in network.blocks:
+        for one in block.norms:
+            torch.nn.init.normal_(one.weight)
+            torch.nn.init.normal_(one.bias)
+
+    def standard(x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for picture in x:
+            centred = torch.stack([channel - channel.mean() for channel in picture])
+            rows.append(centred / (centred.square().mean() + 1e-5).sqrt())
+        return torch.stack(rows)
+
+    x = torch.cat((standard(pixels), pixels), dim=1)
+    for halve, block in zip(network.halve, network.blocks, strict=True):
+        x = F.conv2d(x, halve.weight, halve.bias, stride=2, padding=1)
+        y = x
+        for own, convolution in zip(block.norms, block.convolutions, strict=True):
+            y = torch.stack([standard(y)[:, c] * own.weight[c] + own.bias[c] for c in range(y.shape[1])], dim=1)
+            y = F.conv2d(y.clamp(min=0), convolution.weight, convolution.bias, padding=1)
+        x = x + y
+    x = torch.cat((standard(x), x), dim=1)
+    assert x.shape == (2, 24, 3, 4)
+    expected = []
+    for row in range(3):
+        for column in range(4):
+            place = []
+            for number in (row, column):
+                for k in range(5):
+                    angle = number * 10000 ** (-2 * k / 10)
+                    place += [math.sin(angle), math.cos(angle)]
+            cell = x[:, :, row, column]
+            hidden = network.placed.project(cell) + torch.tensor(place, dtype=torch.float64)
+            expected.append(cell @ network.placed.direct.weight.T + network.placed.output(hidden.clamp(min=0)))
+    placed = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
+    assert placed.axes == (3, 4)
+    torch.testing.assert_close(placed.x_BSD, torch.stack(expected, dim=1))
+
+
+def test_patches_are_a_projection_of_the_pixels_of_a_cell() -> None:
+    torch.manual_seed(0)
+    front = Patches(3, 20).double()
+    pixels = torch.randn(1, 3, 16, 24, dtype=torch.float64)
+    placed = front(Source(pixels, masks.first(torch.tensor([24]), 24)[:, None].expand(1, 16, 24)))
+    blank = front(Source(torch.zeros_like(pixels), masks.first(torch.tensor([24]), 24)[:, None].expand(1, 16, 24)))
+    weight = front.project.weight.flatten(1)
+    for row in range(2):
+        for column in range(3):
+            cell = pixels[0, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8].flatten()
+            difference = (placed.x_BSD - blank.x_BSD)[0, 3 * row + column]
+            torch.testing.assert_close(difference, weight @ cell)
+    assert placed.axes == (2, 3)
+
+
+def test_a_mean_over_the_grid_tells_what_stood_where() -> None:  # SPEC A8.2
+    """What the decoder that sees the picture once gets: two features that change places give another mean."""
+    torch.manual_seed(0)
+    grid = Grid(5, 20).double()
+    assert isinstance(grid.placed, InGrid)
+    features = torch.randn(1, 5, 1, 2, dtype=torch.float64)
+    allow = masks.first(torch.tensor([2]), 2)[:, None]
+    one, other = (grid(Source(values, allow)).x_BSD.mean(1) for values in (features, features.flip(-1)))
+    assert (one - other).abs().max() > 0.01

@@ -1,0 +1,53 @@
+"""A small version of benchmarks/digits.py: names of handwritten digits side by side, none of which was seen in training."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from digits import Row, draw_rows, drawn_digits
+from rich.console import Console
+
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.training.material import in_memory
+from regard.training.run import Trained, run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+
+SETTINGS = RunSettings(
+    data=DataSettings(source_unit="picture", target_unit="words"),
+    model=RnnSettings(width=64, embedding=32, score_width=32, front="picture", channels=64, decoder="bahdanau", dropout=0.1),
+    train=TrainSettings(steps=260, batch_tokens=320, learning_rate=5e-3, ema=0.98),
+)
+
+
+def centres(trained: Trained, rows: list[Row]) -> list[tuple[Row, list[float]]]:
+    """Of each picture the column that every digit was looked at in, on average, as a share of the width."""
+    found = []
+    for row in rows:
+        attention = trained.translator(row.name).attention()
+        columns = attention.axes[1]
+        middles = (torch.arange(columns) + 0.5) / columns
+        found.append((row, (attention.maps_TRC.sum(1) @ middles)[: len(row.digits)].tolist()))
+    return found
+
+
+@pytest.mark.slow
+def test_digits_are_read_from_left_to_right_and_once_is_not_enough(tmp_path: Path) -> None:  # SPEC A8.1 A8.2
+    seen, unseen = drawn_digits()
+    size = {"least": 1, "most": 2, "width": 40, "height": 16}
+    learning = draw_rows(tmp_path / "learn", seen, 1000, **size, seed=1)
+    testing = draw_rows(tmp_path / "test", unseen, 150, **size, seed=2)
+    once = replace(SETTINGS, model=replace(SETTINGS.model, decoder="fixed"))  # type: ignore[arg-type]
+    trained = {}
+    for settings in (SETTINGS, once):
+        material = in_memory(
+            "digits", [row.pair for row in learning], [row.pair for row in testing], settings.data, root=tmp_path
+        )
+        trained[settings.model.decoder] = run(material, settings, Console(quiet=True), torch.device("cpu"))  # type: ignore[union-attr]
+    soft = trained["bahdanau"]
+    assert soft.rates.word < 0.1
+    assert trained["fixed"].rates.word > 3 * soft.rates.word + 0.1
+    looked = centres(soft, [row for row in testing if len(row.digits) == 2][:50])
+    assert sum(first < second for _, (first, second) in looked) >= 0.9 * len(looked)
+    off = [abs(a - b) for row, found in looked for a, b in zip(found, row.middles, strict=True)]
+    assert sum(off) / len(off) < 0.2  # of the width; a digit is 0.4 wide

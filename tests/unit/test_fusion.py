@@ -1,0 +1,155 @@
+"""A source and a text beside it: data with two source fields, either of which may be missing, and attention between them."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from table import SOURCE_VOCAB, make_front_model, make_rows, make_targets
+from tones import write_words
+
+from regard.contracts import Look, Source, Tap
+from regard.core import masks
+from regard.data.batch import source_batch
+from regard.data.codecs import read_source, recognise
+from regard.data.corpus import Columns, Pair, read_pairs
+from regard.data.sounds import Sounds
+from regard.data.sources import Both, beside_size, num_places, split_source
+from regard.data.store import Store, write_store
+from regard.data.tokenizers.codec import Codec
+from regard.errors import UserError
+from regard.layers.fronts import Frames, Fused
+from regard.training.material import in_memory
+from regard.training.settings import DataSettings, TrainSettings, suggest
+
+TRAIN = TrainSettings(batch_tokens=4096)
+
+
+def make_fused() -> tuple[Fused, Source]:
+    torch.manual_seed(0)
+    front = Fused(Frames(5, 8, positions=True), 8, SOURCE_VOCAB).double()
+    frames, ids = torch.randn(2, 11, 5).double(), torch.tensor([[4, 5, 6, 3], [7, 3, 0, 0]])
+    return front, Source(frames, masks.first(torch.tensor([11, 6]), 11), Source(ids, masks.not_padding(ids, 0)))
+
+
+def test_every_place_of_the_source_looks_at_the_words() -> None:  # SPEC A6.4
+    """x + W_o [softmax(q kᵀ/√d) v of each head] with q from LN(x), k and v from the text: 11 places, and 4 or 2 words."""
+    front, source = make_fused()
+    placed = front(source, Look((Tap("fusion"),)))
+    (seen,) = placed.seen
+    assert seen.weights_BHTS.shape == (2, 4, 11, 4)
+    assert placed.axes == (11,)
+    for row, (length, number) in enumerate(((11, 4), (6, 2))):
+        x = front.front(Source(source.values[row : row + 1, :length], source.allow[row : row + 1, :length])).x_BSD[0]
+        words = front.words(source.beside.values[row : row + 1, :number])
+        text = front.reader(words, masks.first(torch.tensor([number]), number))[0][0]
+        attention, normal = front.attention, front.norm(x)
+        q, k, v = attention.query(normal), attention.key(text), attention.value(text)
+        heads, weights = [], []
+        for head in range(4):
+            part = slice(2 * head, 2 * head + 2)
+            scores = (q[:, part] @ k[:, part].T / math.sqrt(2)).exp()
+            weights.append(scores / scores.sum(-1, keepdim=True))
+            heads.append(weights[-1] @ v[:, part])
+        expected = x + torch.cat(heads, -1) @ attention.output.weight.T + attention.output.bias
+        torch.testing.assert_close(placed.x_BSD[row, :length], expected)
+        torch.testing.assert_close(seen.weights_BHTS[row, :, :length, :number], torch.stack(weights))
+        assert (seen.weights_BHTS[row, ..., number:] == 0).all()
+
+
+def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # SPEC A6.4
+    model = make_front_model("sound with text, luong")
+    first, without_sound, without_text, _ = make_rows("sound with text, luong")
+    targets = make_targets(1, 6)
+
+    def logits(*rows: Both) -> torch.Tensor:
+        return model.decode(targets.repeat(len(rows), 1), model.encode(source_batch(rows))).logits_BTV
+
+    assert isinstance(first, Both)
+    assert (logits(first) - logits(first._replace(text=[4, 6, 5]))).abs().max() > 1e-6
+    assert (logits(first) - logits(first._replace(text=[]))).abs().max() > 1e-6
+    assert (logits(first) - logits(first._replace(file=first.file[:0]))).abs().max() > 1e-6
+    memory = model.encode(source_batch([without_sound, first, without_text]))
+    assert memory.allow_BS[0].tolist() == [True] + [False] * (memory.allow_BS.shape[1] - 1)
+    before = logits(without_sound)
+    assert before.isfinite().all()
+    front = model.source_embedding
+    assert isinstance(front, Fused)
+    (learnt,) = torch.autograd.grad(before.sum(), [front.nothing])
+    assert learnt.abs().max() > 0
+    (learnt,) = torch.autograd.grad(logits(first).sum(), [front.nothing])
+    assert (learnt == 0).all()
+    with pytest.raises(ValueError, match=r"reads a text beside its source, but Source\.beside is None"):
+        model.encode(source_batch([first.file]))
+
+
+# --- data --------------------------------------------------------------------------------------------------------------------
+
+
+def write_rows(folder: Path) -> Path:
+    write_words(folder, ["abc", "h"])
+    rows = [
+        {"audio": "0-1.wav", "how": "every second; one", "text": "a c"},
+        {"audio": "1-1.wav", "how": None, "text": "h"},
+        {"audio": "1-1.wav", "text": "h h"},
+        {"audio": "", "how": "reverse", "text": "b"},
+        {"how": "reverse", "text": "c"},
+        {"audio": None, "how": "", "text": "d"},
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "rows.jsonl"
+
+
+def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) -> None:
+    corpus = read_pairs(write_rows(tmp_path), Columns(("audio", "how"), "text"))
+    assert corpus.pairs == (
+        Pair("0-1.wav\tevery\tsecond\tone", "a c"),
+        Pair("1-1.wav", "h"),
+        Pair("1-1.wav", "h h"),
+        Pair("\treverse", "b"),
+        Pair("\treverse", "c"),
+    )
+    assert corpus.num_empty == 1
+    assert split_source(corpus.pairs[0].source) == ("0-1.wav", "every second one")
+    assert split_source("\treverse") == ("", "reverse")
+    assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds
+    found = suggest(corpus.pairs, root=tmp_path)
+    assert "a text beside it" in found.reasons["data.source_columns"]
+    with pytest.raises(UserError, match=r"rows\.jsonl:5: expected a text 'audio' as in the first object"):
+        read_pairs(tmp_path / "rows.jsonl", Columns(("audio",), "text"))
+
+
+def test_both_are_encoded_kept_and_described(tmp_path: Path) -> None:
+    pairs = read_pairs(write_rows(tmp_path), Columns(("audio", "how"), "text")).pairs
+    data = DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols")
+    material = in_memory("rows", pairs, [], data, root=tmp_path)
+    sounds = material.codecs.source
+    assert isinstance(sounds, Sounds)
+    assert beside_size(sounds) == 4 + 4
+    rows = [example.source for example in material.examples]
+    assert [len(row.text) for row in rows] == [3, 0, 0, 1, 1]
+    assert [row.file.shape for row in rows[3:]] == [(0, 80)] * 2
+    assert rows[0].file.equal(Sounds(8000, root=tmp_path).encode("0-1.wav"))
+    assert material.lengths[0].tolist() == [num_places(row.file) + len(row.text) for row in rows]
+    assert sounds.words(pairs[0].source) == ("every", "second", "one", "<eos>")
+    assert sounds.unknown("0-1.wav\tevery third") == ("third",)
+    again = read_source(sounds.to_json()).at(tmp_path)
+    assert again.encode(pairs[0].source).text == rows[0].text
+    write_store(tmp_path / "store", material.examples, len(sounds), 9)
+    store = Store.open(tmp_path / "store")
+    for one, other in zip(store, material.examples, strict=True):
+        assert one.source.file.equal(other.source.file)
+        assert (one.source.text, one.target) == (other.source.text, other.target)
+    assert store.sizes()[0].tolist() == material.lengths[0].tolist()
+    varied = material.batches(TRAIN, 0.0, 1, augment=0.1)(0)
+    assert varied[0].source.beside is not None
+    assert varied[0].source.values.shape[2] == 40
+
+
+def test_a_damaged_description(tmp_path: Path) -> None:
+    sounds = Sounds(8000, beside=Codec.learn(["a b"], "words"))
+    broken = json.loads(sounds.to_json())
+    broken["beside"] = {"model": {}}
+    with pytest.raises(UserError, match="the tokenizer of the texts beside the files cannot be read"):
+        read_source(json.dumps(broken))

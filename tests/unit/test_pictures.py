@@ -1,0 +1,237 @@
+"""Reading pictures of every kind, and drawing maps over them."""
+
+import base64
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from regard.contracts import AttentionMap
+from regard.data import pictures
+from regard.data.pictures import Pictures, open_picture
+from regard.data.tokenizers.codec import Codec
+from regard.errors import UserError
+from regard.inspection import report
+from regard.inspection.render import draw_over, in_words
+from regard.inspection.seeing import see
+from regard.models.build import build
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+
+RED, GREY = (255, 0, 0), 128
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.asarray(open_picture(path))
+
+
+def test_every_mode_becomes_what_one_sees(tmp_path: Path) -> None:  # SPEC A8.1
+    """Alpha lies on white, 16 bits become 8, colours stay colours and grey stays grey."""
+    half = Image.new("RGBA", (16, 8), (255, 0, 0, 128))
+    half.putpixel((0, 0), (0, 0, 0, 0))
+    half.save(tmp_path / "alpha.png")
+    found = pixels(tmp_path / "alpha.png")
+    assert found.shape == (8, 16, 3)
+    assert found[0, 0].tolist() == [255, 255, 255]
+    assert np.abs(found[1, 1].astype(int) - [255, 127, 127]).max() <= 1
+
+    palette = Image.new("RGB", (16, 8), RED).quantize(4)
+    palette.save(tmp_path / "palette.png")
+    assert (pixels(tmp_path / "palette.png") == RED).all()
+    palette.save(tmp_path / "clear.png", transparency=palette.getpixel((0, 0)))
+    assert (pixels(tmp_path / "clear.png") == 255).all()
+    palette.save(tmp_path / "palette.gif")
+    assert (pixels(tmp_path / "palette.gif") == RED).all()
+
+    Image.new("CMYK", (16, 8), (0, 255, 255, 0)).save(tmp_path / "cmyk.jpg", quality=100)
+    assert np.abs(pixels(tmp_path / "cmyk.jpg").astype(int) - RED).max() <= 3
+    Image.new("RGB", (16, 8), RED).save(tmp_path / "plain.jpg", quality=100)
+    assert np.abs(pixels(tmp_path / "plain.jpg").astype(int) - RED).max() <= 3
+
+    ramp = (np.arange(256, dtype=np.uint16) * 257).reshape(8, 32)  # all 16-bit values whose 8-bit ones are whole
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    Image.fromarray(ramp).save(tmp_path / "deep.tiff")
+    for name in ("deep.png", "deep.tiff"):
+        np.testing.assert_array_equal(pixels(tmp_path / name), ramp // 257)
+    Image.fromarray(ramp.astype(np.int32)).save(tmp_path / "int.tiff")
+    np.testing.assert_array_equal(pixels(tmp_path / "int.tiff"), ramp // 257)
+    Image.fromarray((ramp / 65535).astype(np.float32)).save(tmp_path / "float.tiff")
+    assert np.abs(pixels(tmp_path / "float.tiff").astype(int) - ramp // 257).max() <= 1
+
+    Image.new("L", (16, 8), GREY).save(tmp_path / "grey.png")
+    Image.new("LA", (16, 8), (GREY, 0)).save(tmp_path / "grey alpha.png")
+    Image.new("1", (16, 8), 1).save(tmp_path / "one bit.png")
+    for name, value in (("grey.png", GREY), ("grey alpha.png", 255), ("one bit.png", 255)):
+        assert pixels(tmp_path / name).shape == (8, 16)
+        assert (pixels(tmp_path / name) == value).all()
+
+    turned = Image.new("RGB", (16, 8), (0, 0, 255))
+    turned.paste(RED, (0, 0, 8, 8))  # red left; the camera was held so that left is up
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert pixels(tmp_path / "turned.png").shape == (16, 8, 3)
+    assert pixels(tmp_path / "turned.png")[0, 0].tolist() == list(RED)
+    frames = [Image.new("RGB", (16, 8), colour) for colour in (RED, (0, 255, 0))]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    assert (pixels(tmp_path / "film.gif") == RED).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "longest", "expected"),
+    [
+        ((64, 32), 128, (32, 64)),
+        ((640, 320), 128, (64, 128)),
+        ((300, 100), 128, (40, 128)),
+        ((1, 1), 128, (8, 8)),
+        ((1000, 3), 64, (8, 64)),
+        ((13, 21), 128, (24, 16)),
+    ],
+)
+def test_sizes_become_multiples_of_a_cell(
+    tmp_path: Path, size: tuple[int, int], longest: int, expected: tuple[int, int]
+) -> None:
+    Image.new("RGB", size, RED).save(tmp_path / "a.png")
+    for channels in (1, 3):
+        row = Pictures(channels, longest, root=tmp_path).encode("a.png")
+        assert row.shape == (channels, *expected)
+        assert row.dtype == torch.uint8
+    assert row[:, 3, 5].tolist() == list(RED)
+
+
+def test_places_of_pixels_stay(tmp_path: Path) -> None:
+    array = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
+    Image.fromarray(array).save(tmp_path / "a.png")
+    row = Pictures(3, 128, root=tmp_path).encode("a.png")
+    np.testing.assert_array_equal(row.permute(1, 2, 0).numpy(), array)
+
+
+def test_grey_pictures_have_one_channel_unless_one_has_colours(tmp_path: Path) -> None:
+    Image.new("L", (8, 8), 3).save(tmp_path / "grey.png")
+    Image.new("RGB", (8, 8), RED).save(tmp_path / "red.png")
+    assert Pictures.learn(["grey.png", "missing.png"], tmp_path, picture_size=64) == Pictures(1, 64)
+    assert Pictures.learn(["grey.png", "red.png"], tmp_path, picture_size=64) == Pictures(3, 64)
+
+
+def huge(side: int) -> bytes:
+    """A few bytes that claim to be a very large picture."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    content = {}
+    for kind in ("PNG", "JPEG", "GIF"):
+        file = io.BytesIO()
+        Image.fromarray(noise).save(file, kind)
+        content[kind] = file.getvalue()
+    damaged = bytearray(content["PNG"])
+    damaged[len(damaged) // 2] ^= 0xFF
+    files = {
+        "truncated.png": (content["PNG"][: len(content["PNG"]) // 2], "cannot be read as a picture"),
+        "truncated.jpg": (content["JPEG"][: len(content["JPEG"]) // 2], "cannot be read as a picture"),
+        "damaged.png": (bytes(damaged), "cannot be read as a picture"),
+        "text.png": (b"hello", "is not a picture, or of a kind that pillow does not know"),
+        "empty.png": (b"", "is not a picture"),
+        "large.png": (huge(10_000), "is too large a picture"),
+        "bomb.png": (huge(30_000), "is too large a picture"),
+    }
+    for name, (raw, why) in files.items():
+        (tmp_path / name).write_bytes(raw)
+        with pytest.raises(UserError, match=why) as caught:
+            open_picture(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+    (tmp_path / "folder.png").mkdir()
+    for name, why in (("folder.png", "cannot be read as a picture: Is a directory"), ("missing.png", "no such file")):
+        with pytest.raises(UserError, match=rf"{name}.*{why}"):
+            open_picture(tmp_path / name)
+    monkeypatch.setattr(pictures.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'reading pictures needs pillow; type: pip install "regard\[plot\]"'):
+        open_picture(tmp_path / "text.png")
+
+
+# --- maps --------------------------------------------------------------------------------------------------------------------
+
+
+def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings | None = None) -> regard.Translator:
+    """An untrained model of pictures; p.png, of 5 x 3 cells, lies in tmp_path."""
+    torch.manual_seed(3)
+    settings = settings or RnnSettings(width=20, embedding=7, front="picture", channels=8)
+    array = np.random.default_rng(1).integers(0, 256, (24, 40, 3), dtype=np.uint8)
+    Image.fromarray(array).save(tmp_path / "p.png")
+    target = Codec.learn(["X Y Z"], "symbols")
+    model = build(settings, 3, len(target)).eval()
+    return regard.Translator(model, Pictures(3, 64, root=tmp_path), target, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RnnSettings(width=20, embedding=7, front="picture", channels=8),
+        RnnSettings(width=20, embedding=7, front="picture", channels=8, choice="one"),
+        TransformerSettings(width=20, heads=2, feed_forward=29, front="patches"),
+    ],
+    ids=["soft", "hard", "patches"],
+)
+def test_the_map_of_every_word(tmp_path: Path, settings: RnnSettings | TransformerSettings) -> None:  # SPEC A8.3 A8.2
+    """Rows and columns are those of the picture: cell (r, c) is place r · columns + c of the memory."""
+    translator = make_translator(tmp_path, settings)
+    seen = see(translator, "p.png", output=(4, 5, 6))
+    assert seen.axes == (3, 5)
+    weights = seen.layer("cross", -1).numbers["weights"].mean(0)
+    result = translator("p.png", max_length=4)
+    one = result.attention()
+    assert one.axes == (3, 5)
+    maps = one.maps_TRC
+    assert maps.shape == (len(one.target), 3, 5)
+    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(len(one.target)))
+    for row in range(3):
+        for column in range(5):
+            place = one.source.index(f"{row},{column}")
+            torch.testing.assert_close(maps[:, row, column], one.mean_TS[:, place])
+    if getattr(settings, "choice", "soft") == "one":
+        assert set(weights.flatten().tolist()) == {0.0, 1.0}
+    told = report.page_data(seen)
+    assert told["axes"] == (3, 5)
+    picture = Image.open(io.BytesIO(base64.b64decode(str(told["picture"]).removeprefix("data:image/png;base64,"))))
+    np.testing.assert_array_equal(np.asarray(picture), np.asarray(Image.open(tmp_path / "p.png")))
+    assert str(told["picture"]) in report.page(seen)
+    lines = str(in_words(one)).splitlines()
+    best = int(one.mean_TS[0].argmax())
+    assert f"row {best // 5}, column {best % 5}: {one.mean_TS[0].max():.2f}" in lines[1]
+
+
+def test_a_map_is_drawn_over_the_picture(tmp_path: Path) -> None:  # SPEC A8.3
+    """One word looks at the cell in row 0, column 2 of 2 x 4: there the picture is as bright as it is, elsewhere veiled."""
+    Image.new("RGB", (64, 32), (255, 255, 255)).save(tmp_path / "white.png")
+    weights = torch.zeros(1, 1, 8)
+    weights[0, 0, 2] = 1.0
+    labels = tuple(f"{row},{column}" for row in range(2) for column in range(4))
+    path = draw_over(AttentionMap(weights, labels, ("$x_",), "cross", 0, (2, 4)), tmp_path / "white.png", tmp_path / "o.png")
+    drawn = np.asarray(Image.open(path).convert("L")).astype(int)
+    veiled = drawn < 200
+    rows = np.flatnonzero(veiled.mean(1) > 0.2)  # not those of the title
+    assert len(rows)
+    borders = np.flatnonzero(np.diff(rows) > 1)
+    assert len(borders) == 1  # two panels: smooth above, cells below
+    lower = drawn[rows[borders[0] + 1] : rows[-1] + 1]
+    columns = np.flatnonzero((lower < 200).any(0))
+    lower = lower[:, columns[0] : columns[-1] + 1]
+    high, wide = lower.shape[0] / 2, lower.shape[1] / 4
+    means = [[lower[int((r + 0.3) * high) : int((r + 0.7) * high), int((c + 0.3) * wide) : int((c + 0.7) * wide)].mean()
+              for c in range(4)] for r in range(2)]  # fmt: skip
+    assert means[0][2] > 250
+    assert all(mean < 170 for r, row in enumerate(means) for c, mean in enumerate(row) if (r, c) != (0, 2))
+    with pytest.raises(UserError, match="cross attention of this model has no maps: its source is no picture or grid"):
+        draw_over(AttentionMap(weights, labels, ("x",), "cross", 0), tmp_path / "white.png", tmp_path / "o.png")

@@ -1,0 +1,362 @@
+"""Sources that are files: reading them, keeping them, learning from them, with damaged ones among them."""
+
+import io
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from safetensors.torch import save_file
+
+import regard
+from regard.checkpoint import folder
+from regard.data.arrays import npy, read_array
+from regard.data.batch import Batches, Example, Order, collate, lengths, source_batch
+from regard.data.codecs import FILE_CODECS, read_source, recognise
+from regard.data.features import Frames, Grids
+from regard.data.pictures import Pictures
+from regard.data.sources import num_places
+from regard.data.store import Store, write_store
+from regard.errors import UserError
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+from regard.training.material import from_files, survey
+from regard.training.run import run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings, override, suggest
+
+COLOURS = {"red": (230, 20, 30), "green": (10, 200, 40), "blue": (20, 40, 220)}
+
+
+def draw_squares(place: Path, number: int) -> list[dict[str, str]]:
+    """Pictures of one coloured square each, and what is in them."""
+    chance, rows = random.Random(7), []
+    place.mkdir(parents=True, exist_ok=True)
+    for index in range(number):
+        colour, side = chance.choice(list(COLOURS)), chance.choice(["left", "right"])
+        picture = Image.new("RGB", (32, 16), (chance.randrange(200, 256),) * 3)
+        picture.paste(COLOURS[colour], (x := 2 if side == "left" else 18, 4, x + 10, 12))
+        picture.save(place / f"{index}.png")
+        rows.append({"image": f"{place.name}/{index}.png", "text": f"{colour} on the {side}"})
+    return rows
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def quiet() -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=200, highlight=False, markup=False, soft_wrap=True), out
+
+
+# --- arrays ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "|u1"])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 7), (0, 4), (1,)])
+def test_arrays_of_numpy_are_read(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.asarray(np.random.default_rng(3).random(shape) * 200, dtype=dtype)
+    np.save(tmp_path / "a.npy", array)
+    with open(tmp_path / "b.npy", "wb") as file:
+        np.lib.format.write_array(file, array, version=(2, 0))
+    for name in ("a.npy", "b.npy"):
+        np.testing.assert_array_equal(read_array(tmp_path / name).numpy(), array)
+    save_file({"features": torch.from_numpy(array.copy())}, tmp_path / "c.safetensors")
+    assert torch.equal(read_array(tmp_path / "c.safetensors"), torch.from_numpy(array.copy()))
+
+
+def test_what_is_no_plain_array_is_refused(tmp_path: Path) -> None:
+    good = npy(torch.zeros(3, 5))
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "big.npy", np.zeros((2, 3), dtype=">f4"))
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(np.zeros((2, 3), dtype="f4")))
+    with open(tmp_path / "three.npy", "wb") as file:
+        np.lib.format.write_array(file, np.zeros(2), version=(3, 0))
+    (tmp_path / "short.npy").write_bytes(good[:-1])
+    (tmp_path / "long.npy").write_bytes(good + b"\0")
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "header.npy").write_bytes(good[:12] + b"{" + good[13:])
+    (tmp_path / "size.npy").write_bytes(good.replace(b"(3, 5)", b"(9**9,"))
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "two.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"12345678901234")
+    for name, text in {
+        "objects.npy": r"holds numbers of the type '\|O' in C order, expected one of <f2, <f4, <f8, \|u1",
+        "big.npy": "'>f4' in C order",
+        "fortran.npy": "'<f4' in Fortran order",
+        "three.npy": "has version 03 of the .npy format, expected 1 or 2",
+        "short.npy": r"damaged: its header says \(3, 5\), which takes 60 bytes, but 59 follow",
+        "long.npy": "but 61 follow",
+        "text.npy": "is no .npy file: it begins with b'no arr'",
+        "empty.npy": "is no .npy file",
+        "header.npy": "its header cannot be read",
+        "size.npy": "its header cannot be read",
+        "two.safetensors": r"holds 2 tensors \(a, b\), expected one",
+        "bad.safetensors": "is damaged or no safetensors file",
+        "none.npy": "no such file",
+        "none.safetensors": "no such file",
+    }.items():
+        with pytest.raises(UserError, match=text) as caught:
+            read_array(tmp_path / name)
+        assert name in str(caught.value)
+
+
+# --- features ----------------------------------------------------------------------------------------------------------------
+
+
+def test_features_are_normalised_by_what_was_learnt_from(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    grids = [torch.randn(rows, columns, 3) * torch.tensor([1.0, 5.0, 0.0]) + 2 for rows, columns in ((2, 3), (4, 1), (3, 3))]
+    for number, grid in enumerate(grids):
+        (tmp_path / f"{number}.npy").write_bytes(npy(grid))
+    names = [f"{number}.npy" for number in range(3)]
+    codec = Grids.learn(["missing.npy", *names], tmp_path, picture_size=8)
+    flat = torch.cat([grid.flatten(0, 1) for grid in grids])
+    torch.testing.assert_close(torch.tensor(codec.mean), flat.mean(0))
+    torch.testing.assert_close(torch.tensor(codec.deviation)[:2], flat.std(0, unbiased=False)[:2])
+    assert codec.deviation[2] == 1.0  # always the same: nothing to divide by
+    row = codec.encode("0.npy")
+    assert row.shape == (3, 2, 3)  # (features, rows, columns), as pictures have it
+    torch.testing.assert_close(row[1, 1, 2], (grids[0][1, 2, 1] - flat.mean(0)[1]) / flat.std(0, unbiased=False)[1])
+    again = read_source(codec.to_json())
+    assert again == codec
+    assert again.root == Path()
+    assert torch.equal(again.at(tmp_path).encode("1.npy"), codec.encode("1.npy"))
+    assert codec.labels("0.npy", (2, 3)) == ("0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
+    with pytest.raises(UserError, match=r"0.npy has shape \(2, 3, 3\), expected \(frames, features\)"):
+        Frames.learn(names, tmp_path, picture_size=8)
+    (tmp_path / "nan.npy").write_bytes(npy(torch.full((2, 2, 3), torch.nan)))
+    with pytest.raises(UserError, match=r"nan.npy holds numbers that are not finite"):
+        codec.encode("nan.npy")
+    (tmp_path / "wide.npy").write_bytes(npy(torch.zeros(2, 2, 4)))
+    with pytest.raises(UserError, match=r"wide.npy has 4 features, but this model reads 3"):
+        codec.encode("wide.npy")
+
+
+def test_a_description_of_a_source_is_read_strictly() -> None:
+    good = json.loads(Pictures(3, 64).to_json())
+    assert read_source(json.dumps(good)) == Pictures(3, 64)
+    for change, text in {
+        '{"unit": "smell"}': "unknown unit 'smell'; expected one of picture, sound, grid, frames",
+        "[]": "not a description of a source",
+        json.dumps({**good, "extra": 1}): "missing or unknown: extra",
+        json.dumps({"unit": "picture", "channels": 3}): "missing or unknown: longest",
+        json.dumps({**good, "channels": "3"}): "channels",
+        json.dumps({**good, "root": "/"}): "missing or unknown: root",
+    }.items():
+        with pytest.raises(UserError, match=text):
+            read_source(change)
+
+
+# --- batches and the store ---------------------------------------------------------------------------------------------------
+
+
+def test_pictures_and_frames_are_padded_at_their_ends() -> None:
+    pictures = [torch.full((3, 8, 16), 255, dtype=torch.uint8), torch.zeros(3, 16, 8, dtype=torch.uint8)]
+    source = source_batch(pictures)
+    assert source.values.shape == (2, 3, 16, 16)
+    assert source.allow.shape == (2, 16, 16)
+    assert (source.values[0, :, :8] == 1).all()
+    assert (source.values[0, :, 8:] == 0).all()
+    assert (source.values[1, :, :, :8] == -1).all()
+    assert source.allow[0, :8].all()
+    assert not source.allow[0, 8:].any()
+    assert source.allow.sum((1, 2)).tolist() == [128, 128]
+    frames = source_batch([torch.ones(5, 3), torch.ones(2, 3)])
+    assert frames.values.shape == (2, 5, 3)
+    assert frames.allow.sum(1).tolist() == [5, 2]
+    assert [num_places(row) for row in (pictures[0], torch.ones(3, 4, 5), torch.ones(5, 3), [4, 5])] == [2, 20, 5, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_the_store_keeps_tensors(tmp_path: Path, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    shapes = [(3, 16, 8), (3, 8, 24), (3, 8, 8)]
+    examples = [
+        Example((torch.rand(shape) * 255).to(dtype), [4 + number] * (number + 1)) for number, shape in enumerate(shapes)
+    ]
+    assert write_store(tmp_path / "s", iter(examples), 3, 300, {"why": "test"}) == 3
+    store = Store.open(tmp_path / "s")
+    for one, other in zip(store, examples, strict=True):
+        assert isinstance(one.source, torch.Tensor)
+        assert torch.equal(one.source, other.source)
+        assert one.target == other.target
+        assert one.source.dtype == dtype
+    assert torch.equal(store.sizes()[0], lengths(examples)[0])
+    assert store.metadata == {"why": "test"}
+    with pytest.raises(ValueError, match=r"a source of type torch.float64 does not fit those before it"):
+        write_store(tmp_path / "t", [*examples, Example(torch.zeros(1, 1, 1, dtype=torch.float64), [4])], 3, 300)
+    assert not (tmp_path / "t").exists()
+
+
+def test_augmentation_is_a_function_of_the_place_in_the_run() -> None:
+    torch.manual_seed(1)
+    codec = Pictures(1, 32)
+    examples = [Example((torch.rand(1, 16, 32) * 255).to(torch.uint8), [4]) for _ in range(6)]
+    order = Order(lengths(examples), batch_tokens=30, seed=5)
+
+    def batches(amount: float) -> Batches:
+        return Batches(examples, order, lambda one, chance: Example(codec.varied(one.source, amount, chance), one.target))  # type: ignore[arg-type]
+
+    (one,), (again,) = batches(0.1)(3), batches(0.1)(3)
+    assert torch.equal(one.source.values, again.source.values)
+    (plain,), (still,) = Batches(examples, order)(3), batches(0.0)(3)
+    assert torch.equal(plain.source.values, still.source.values)
+    assert not torch.equal(plain.source.values, one.source.values)
+    later = batches(0.1)(3 + order.epoch_length)
+    assert one.source.values.shape == later[0].source.values.shape
+    blank = torch.full((1, 16, 32), 200, dtype=torch.uint8)
+    assert torch.equal(codec.varied(blank, 0.3, random.Random(1)), blank)  # the edge goes on beyond the edge
+    marked = torch.zeros(1, 16, 32, dtype=torch.uint8)
+    marked[:, 4:8, 4:8] = 255  # left stays left
+    for seed in range(20):
+        moved = codec.varied(marked, 0.1, random.Random(seed)).float()
+        assert moved[:, :, :16].sum() > 10 * moved[:, :, 16:].sum()
+
+
+# --- from files to a model ---------------------------------------------------------------------------------------------------
+
+SMALL = RunSettings(
+    data=DataSettings(source_unit="picture", target_unit="words", picture_size=32, held_out=0.2),
+    model=RnnSettings(width=32, embedding=16, score_width=16, front="picture", channels=16, dropout=0.0),
+    train=TrainSettings(steps=250, batch_tokens=200, learning_rate=5e-3),
+)
+
+
+def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
+    rows = draw_squares(tmp_path / "p", 12)
+    data = DataSettings(files=(str(write_rows(tmp_path / "a.jsonl", rows)),))
+    found = survey(data)
+    assert found.sample[0].source == "p/0.png"
+    suggestion = suggest(found.sample, 12, tmp_path)
+    chosen = suggestion.settings
+    assert (chosen.data.source_unit, chosen.data.target_unit, chosen.model.front) == ("picture", "words", "picture")  # type: ignore[union-attr]
+    assert "names of pictures, such as p/0.png" in suggestion.reasons["data.source_unit"]
+    (tmp_path / "f.npy").write_bytes(npy(torch.zeros(4, 3)))
+    (tmp_path / "g.npy").write_bytes(npy(torch.zeros(4, 2, 3)))
+    assert recognise(["gone.npy", "f.npy"], tmp_path) is Frames
+    assert recognise(["g.npy"], tmp_path) is Grids
+    assert recognise(["a.PNG", "b.jpeg"], tmp_path) is Pictures
+    assert recognise(["a.png", "a sentence"], tmp_path) is None
+    assert recognise(["a.png\tV"], tmp_path) is None
+    assert set(FILE_CODECS) >= {"picture", "grid", "frames"}
+
+
+def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  # SPEC A8.1
+    """With damaged files among them, which are counted, said, and left out."""
+    rows = draw_squares(tmp_path / "p", 150)
+    (tmp_path / "p" / "3.png").write_bytes(b"this is no picture")
+    (tmp_path / "p" / "5.png").write_bytes((tmp_path / "p" / "5.png").read_bytes()[:60])
+    (tmp_path / "p" / "7.png").unlink()
+    settings = replace(SMALL, data=replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),), augment=0.05))
+    console, out = quiet()
+    told: list[str] = []
+    place = tmp_path / "m.run"
+    material = from_files(settings.data, survey(settings.data), place, told.append)
+    assert len(material.examples) + len(material.held_out) == 147
+    (said,) = (one for one in told if "cannot be read" in one)
+    assert "left out (data.bad_files=stop makes this an error): 3" in said
+    for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
+        assert any(f"line {line}: " in one and f"{name}.png" in one and why in one for one in said.splitlines()), said
+    trained = run(material, settings, console, torch.device("cpu"))
+    assert "colour pictures of at most 32 pixels" in out.getvalue()
+    assert trained.rates.word < 0.1
+    folder.save(trained.saved, tmp_path / "m")
+    assert {path.name for path in (tmp_path / "m").iterdir()} >= {"source.json", "target.tokenizer.json"}
+
+    translator = regard.load(tmp_path / "m")
+    name = str(tmp_path / "p" / "0.png")
+    result = translator(name)
+    assert result.text == rows[0]["text"]
+    assert result.source_tokens == ()
+    one, other = translator.batch([name, str(tmp_path / "p" / "1.png")], beam=3)
+    assert (one.text, other.text) == (rows[0]["text"], rows[1]["text"])
+    attention = result.attention()
+    assert attention.source == tuple(f"{row},{column}" for row in range(2) for column in range(4))
+    assert attention.weights_HTS.shape == (1, 5, 8)
+    assert [j for _, j in result.alignment()] == [0, 1, 2, 3]
+    (scored,) = translator.score([name], [rows[0]["text"]])
+    assert scored.log_prob == pytest.approx(result.log_prob, abs=1e-4)
+    with pytest.raises(UserError, match=r"7.png: no such file"):
+        translator(str(tmp_path / "p" / "7.png"))
+    with pytest.raises(UserError, match="explain follows tokens, and this model reads pictures"):
+        regard.explain(translator, name)
+
+    again: list[str] = []
+    later = from_files(settings.data, survey(settings.data), place, again.append, begun=True)
+    assert later.digest == material.digest
+    assert any("cannot be read" in one for one in again)  # said again, without reading them again
+    Image.new("RGB", (33, 47)).save(tmp_path / "p" / "9.png")
+    with pytest.raises(UserError, match="the data is not what it was when this run began"):
+        from_files(settings.data, survey(settings.data), place, again.append, begun=True)
+    with pytest.raises(UserError, match=r"3.png is not a picture.*data.bad_files=skip"):
+        from_files(replace(settings.data, bad_files="stop"), survey(settings.data), tmp_path / "o", again.append)
+
+
+def test_held_out_pictures_may_lie_elsewhere(tmp_path: Path) -> None:
+    rows, others = draw_squares(tmp_path / "one" / "p", 20), draw_squares(tmp_path / "two" / "q", 5)
+    data = replace(
+        SMALL.data,
+        files=(str(write_rows(tmp_path / "one" / "a.jsonl", rows)),),
+        held_out_files=(str(write_rows(tmp_path / "two" / "b.jsonl", others)),),
+    )
+    material = from_files(data, survey(data), tmp_path / "run", lambda text: None)
+    assert (len(material.examples), len(material.held_out)) == (20, 5)
+    assert material.codecs.source.encode(material.held_out[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
+
+
+def test_when_no_file_can_be_read_the_first_reason_is_said(tmp_path: Path) -> None:
+    rows = [{"image": f"{number}.png", "text": "a"} for number in range(9)]
+    data = replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),))
+    with pytest.raises(UserError, match=r"\d.png: no such file"):
+        from_files(data, survey(data), tmp_path / "run", lambda text: None)
+
+
+def test_frames_learn_too(tmp_path: Path) -> None:
+    chance, rows = random.Random(5), []
+    for number in range(150):
+        word = [chance.randrange(4) for _ in range(chance.randrange(1, 4))]
+        frames = torch.cat([F * torch.ones(chance.randrange(2, 4), 1) for F in torch.eye(4)[word].unsqueeze(1)])
+        (tmp_path / f"{number}.npy").write_bytes(npy(frames))
+        rows.append({"features": f"{number}.npy", "text": " ".join("abcd"[one] for one in word)})
+    settings = RunSettings(
+        data=replace(
+            SMALL.data,
+            files=(str(write_rows(tmp_path / "a.jsonl", rows)),),
+            source_unit="frames",
+            target_unit="symbols",
+        ),
+        model=RnnSettings(width=32, embedding=16, score_width=16, front="frames", dropout=0.0),
+        train=TrainSettings(steps=200, batch_tokens=200, learning_rate=8e-3),
+    )
+    material = from_files(settings.data, survey(settings.data), tmp_path / "run", lambda text: None)
+    trained = run(material, settings, quiet()[0], torch.device("cpu"))
+    assert trained.rates.symbol < 0.25
+    result = trained.translator(rows[0]["features"])
+    assert result.attention().source == tuple(map(str, range(len(read_array(tmp_path / "0.npy")))))
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match=r"the model reads tokens .*unit picture; set model.front=picture or patches"):
+        override(RunSettings(), ["data.source_unit=picture"])
+    with pytest.raises(UserError, match=r"the model reads picture .*unit characters; set model.front=tokens"):
+        override(RunSettings(), ["model.front=picture"])
+    with pytest.raises(UserError, match=r"this model has no soft attention to its source; set train.doubly_stochastic=0"):
+        override(RunSettings(), ["train.doubly_stochastic=1", "model.choice=one"])
+    with pytest.raises(UserError, match="this model has no soft attention"):
+        override(RunSettings(), ["train.doubly_stochastic=1", "model.decoder=fixed"])
+    with pytest.raises(ValueError, match="patches want an encoder of attention layers"):
+        RnnSettings(front="patches")
+    with pytest.raises(ValueError, match="width 22 does not split into sines and cosines of rows and columns"):
+        RnnSettings(width=22, front="picture")
+    with pytest.raises(ValueError, match="10 channels in its last stage"):
+        RnnSettings(front="picture", channels=10)
+    with pytest.raises(ValueError, match="tie=all shares the embedding of source tokens, but this model reads patches"):
+        TransformerSettings(front="patches", tie="all")
+    assert collate([Example([4], [5])]).source.values.tolist() == [[4, 3]]
