@@ -231,8 +231,8 @@ def both_ways(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
 
 
 def real_pixels(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
-    """x with zeros at its padding, whatever stood there."""
-    return x_BCHW.masked_fill(~allow_BHW.unsqueeze(1), 0.0)
+    """x with zeros at its padding, whatever finite numbers stood there (a product takes a fifth of the time of masked_fill)."""
+    return x_BCHW * allow_BHW.unsqueeze(1).to(x_BCHW.dtype)
 
 
 FRONTS: dict[FrontName, Callable[[int, int, int, bool], Front]] = {

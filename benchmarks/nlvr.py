@@ -1,0 +1,208 @@
+"""Scenes are described: how many things each of three boxes holds, and of which colours, shapes and sizes.
+
+    python benchmarks/nlvr.py FOLDER [--steps N]      FOLDER holds dev.json.gz and images.tar.xz of NLVR (Suhr et al. 2017)
+
+The human sentences are left alone: what is learnt is a sentence made from the structure of the scene, box by box, such as
+"three : blue yellow : circle triangle : small large ; one : black : square : medium ; …" (colours, shapes and sizes that occur,
+in a fixed order). The 2,967 pictures show 986 scenes, most in three orders of their boxes; a fifth of the scenes, with all
+their orders, is held out. One table:
+
+    soft        attention at every word
+    hard        one place at every word; the first half of the updates is soft
+    seen once   the mean of all places starts the decoder: soft is to be at least 10 points better
+
+Then a page for each of ten held-out pictures, with the map of every word, and one picture of all of them: nlvr.maps/ beside the
+current folder. One seed; two processes at a time, one thread each.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from regard.data.corpus import Pair
+from regard.inspection.render import draw_over
+from regard.inspection.report import write_page
+from regard.inspection.seeing import see
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.training.material import in_memory
+from regard.training.run import Answered, run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+
+ORDERS = {"0": (0, 1, 2), "1": (0, 2, 1), "2": (1, 0, 2)}
+"""The last number in a picture's name -> which box of the structure stands where; found by comparing with the pixels."""
+NUMBERS = "none one two three four five six seven eight".split()
+COLOURS = {"Black": "black", "#0099ff": "blue", "Yellow": "yellow"}
+SHAPES = ("circle", "square", "triangle")
+SIZES = {10: "small", 20: "medium", 30: "large"}
+ATTRIBUTES = ("count", "colours", "shapes", "sizes")
+NUM_SHOWN = 10
+
+DATA = DataSettings(source_unit="picture", target_unit="words", picture_size=200, augment=0.02)
+SOFT = RnnSettings(width=128, embedding=48, score_width=64, decoder="bahdanau", front="picture", channels=64, dropout=0.2)
+TRAIN = TrainSettings(steps=2000, batch_tokens=2400, learning_rate=3e-3, ema=0.995)
+
+
+@dataclass(frozen=True)
+class Job:
+    model: RnnSettings
+    steps: int
+    soft_steps: int = 0
+
+
+JOBS = {
+    "soft": Job(SOFT, 2000),
+    "hard": Job(replace(SOFT, choice="one"), 1000, soft_steps=1000),
+    "seen once": Job(replace(SOFT, decoder="fixed", every_step=True), 2000),
+}
+
+
+# --- sentences ---------------------------------------------------------------------------------------------------------------
+
+
+def describe(boxes: list[list[dict[str, Any]]]) -> str:
+    return " ; ".join(map(describe_box, boxes))
+
+
+def describe_box(things: list[dict[str, Any]]) -> str:
+    """ "two : blue yellow : circle : small" """
+    colours = [name for key, name in COLOURS.items() if any(thing["color"] == key for thing in things)]
+    shapes = [name for name in SHAPES if any(thing["type"] == name for thing in things)]
+    sizes = [name for key, name in SIZES.items() if any(thing["size"] == key for thing in things)]
+    return " : ".join((NUMBERS[len(things)], *(" ".join(names) or "none" for names in (colours, shapes, sizes))))
+
+
+def attributes(sentence: str) -> list[list[str]]:
+    """Three boxes of four attributes each, whatever was written."""
+    boxes = [[part.strip() for part in box.split(":")] for box in sentence.split(";")]
+    return [(box + [""] * 4)[:4] for box in (boxes + [[""]] * 3)[:3]]
+
+
+def unpack(data: Path, folder: Path) -> tuple[list[Pair], list[Pair]]:
+    """(what to learn from, what is held out); the pictures lie in the folder then."""
+    scenes = {}
+    with gzip.open(data / "dev.json.gz", "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            scenes[row["identifier"]] = row["structured_rep"]
+    with tarfile.open(data / "images.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    sides: tuple[list[Pair], list[Pair]] = ([], [])
+    for path in sorted(folder.rglob("*.png")):
+        _, first, second, order = path.stem.split("-")
+        boxes = scenes[f"{first}-{second}"]
+        held_out = hashlib.sha256(first.encode()).digest()[0] < 51  # a fifth, by the scene
+        pair = Pair(str(path.relative_to(folder)), describe([boxes[at] for at in ORDERS[order]]))
+        sides[held_out].append(pair)
+    return sides
+
+
+# --- one job -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    exact: float
+    attributes: dict[str, float]
+    learnt_from: int
+    asked: int
+    seconds: float
+    signature: str
+
+
+def measure(name: str, data: Path, steps: int | None) -> Outcome:
+    torch.set_num_threads(1)
+    job, quiet = JOBS[name], Console(quiet=True) if steps is None else Console(stderr=True)
+    with tempfile.TemporaryDirectory() as folder:
+        learning, asking = unpack(data, Path(folder))
+        material = in_memory("nlvr-dev", learning, asking, DATA, root=Path(folder))
+        begun, before = time.process_time(), None
+        if job.soft_steps:
+            train = replace(TRAIN, steps=steps or job.soft_steps)
+            before = run(material, RunSettings(data=DATA, model=SOFT, train=train), quiet, torch.device("cpu")).saved
+            train = replace(TRAIN, steps=steps or job.steps, learning_rate=1.5e-3, entropy_bonus=0.01)
+        else:
+            train = replace(TRAIN, steps=steps or job.steps)
+        settings = RunSettings(data=DATA, model=job.model, train=train)
+        trained = run(material, settings, quiet, torch.device("cpu"), start_from=before)
+        seconds = time.process_time() - begun
+        if name != "seen once":
+            show(trained.translator, asking, Path(folder), Path("nlvr.maps") / name)
+        rates = rates_of(trained.answers)
+        return Outcome(1 - trained.rates.word, rates, len(learning), len(asking), seconds, trained.signature)
+
+
+def rates_of(answers: list[Answered]) -> dict[str, float]:
+    """Of each attribute the share of boxes in which it is exactly right."""
+    hits = dict.fromkeys(ATTRIBUTES, 0)
+    for answered in answers:
+        for ours, known in zip(attributes(answered.result.text), attributes(answered.references[0]), strict=True):
+            for attribute, one, other in zip(ATTRIBUTES, ours, known, strict=True):
+                hits[attribute] += one == other
+    return {attribute: count / (3 * len(answers)) for attribute, count in hits.items()}
+
+
+def show(translator: Any, asking: list[Pair], root: Path, out: Path) -> None:
+    """Ten held-out pictures, chosen before anybody saw how well they are described."""
+    for number, pair in enumerate(sorted(asking, key=lambda pair: hashlib.sha256(pair.source.encode()).digest())[:NUM_SHOWN]):
+        seen = see(translator, pair.source)
+        write_page(replace(seen, text=Path(pair.source).name), out / f"{number}.html", model=f"expected: {pair.target}")
+        draw_over(translator(pair.source).attention(), root / pair.source, out / f"{number}.png")
+
+
+# --- all jobs ----------------------------------------------------------------------------------------------------------------
+
+
+def start(name: str, data: Path, steps: int | None) -> Outcome:
+    command = [sys.executable, __file__, str(data), "--job", name, *([str(steps)] if steps else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return Outcome(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main(data: Path, steps: int | None) -> None:
+    lines = [
+        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}; one thread each",
+        "name; % exactly right; % of boxes with the right count, colours, shapes, sizes; processor seconds",
+    ]
+    print(*lines, sep="\n", flush=True)
+    with ThreadPoolExecutor(2) as workers:
+        found = dict(zip(JOBS, workers.map(lambda name: start(name, data, steps), JOBS), strict=True))
+    for name, one in found.items():
+        parts = "  ".join(f"{attribute} {100 * share:5.1f}" for attribute, share in one.attributes.items())
+        lines.append(f"{name:<10} exact {100 * one.exact:5.1f}   {parts}   {one.seconds:.0f} s")
+    difference = 100 * (found["soft"].exact - found["seen once"].exact)
+    lines.append(f"soft is {difference:.1f} points above seen once: {'as' if difference >= 10 else 'NOT as'} asked for")
+    lines.append(f"{found['soft'].learnt_from:,} pictures learnt from, {found['soft'].asked:,} held out")
+    print(*lines[2:], sep="\n", flush=True)
+    if steps is None:
+        settings = [f"{name}: {job}" for name, job in JOBS.items()]
+        signatures = [f"{name}: {one.signature}" for name, one in found.items()]
+        result = Path(__file__).with_suffix(f".{date.today()}.txt")
+        result.write_text("\n".join([*lines, "", repr(TRAIN), *settings, "", *signatures]) + "\n")
+        print(f"written to {result.name}; look at nlvr.maps/")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    place, given = Path(sys.argv[1]), sys.argv[2:]
+    if given[:1] == ["--job"]:
+        print(json.dumps(asdict(measure(given[1], place, int(given[2]) if len(given) > 2 else None))))
+    else:
+        main(place, int(given[1]) if given[:1] == ["--steps"] else None)
