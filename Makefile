@@ -27,6 +27,7 @@ bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their d
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/inspection.py
+	$(BIN)/python benchmarks/digits.py
 
 mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
 	$(BIN)/python tests/mutants.py

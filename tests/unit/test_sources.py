@@ -12,9 +12,12 @@ import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
+from table import make_front_model, make_rows
 
 import regard
 from regard.checkpoint import folder
+from regard.contracts import Look, Tap
+from regard.core.losses import Baseline
 from regard.data.arrays import npy, read_array
 from regard.data.batch import Batches, Example, Order, collate, lengths, source_batch
 from regard.data.codecs import FILE_CODECS, read_source, recognise
@@ -25,6 +28,7 @@ from regard.data.store import Store, write_store
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.loop import batch_loss
 from regard.training.material import from_files, survey
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, override, suggest
@@ -340,6 +344,36 @@ def test_frames_learn_too(tmp_path: Path) -> None:
     assert trained.rates.symbol < 0.25
     result = trained.translator(rows[0]["features"])
     assert result.attention().source == tuple(map(str, range(len(read_array(tmp_path / "0.npy")))))
+
+
+@pytest.mark.parametrize("name", ["picture, luong", "picture, bahdanau lstm", "picture, transformer"])
+def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A8.1
+    """Σ_i (1 − Σ_t α_ti)² over the real places and words of every picture, and it teaches."""
+    model, rows = make_front_model(name), make_rows(name)
+    batch = collate([Example(row, [4 + number] * (number + 1)) for number, row in enumerate(rows)])
+    plain, _ = batch_loss(model, batch, TrainSettings(), Baseline())
+    model.zero_grad()
+    total, _ = batch_loss(model, batch, TrainSettings(doubly_stochastic=0.7), Baseline())
+    total.backward()
+    learnt = sum(one.grad.abs().sum().item() for one in model.parameters() if one.grad is not None)
+    expected = 0.0
+    for number, row in enumerate(rows):
+        memory = model.encode(source_batch([row]))
+        ids = batch.target_in_BT[number : number + 1, : number + 2]
+        (seen,) = model.decode(ids, memory, Look((Tap("cross", layer=-1),))).seen
+        expected += (1 - seen.weights_BHTS[0].mean(0).sum(0)).square().sum().item()
+    assert total.item() - plain.item() == pytest.approx(0.7 * expected, rel=1e-9)
+    model.zero_grad()
+    batch_loss(model, batch, TrainSettings(), Baseline())[0].backward()
+    assert abs(sum(one.grad.abs().sum().item() for one in model.parameters() if one.grad is not None) - learnt) > 1e-3
+
+
+def test_another_kind_of_model_still_reads_pictures() -> None:
+    changed = override(SMALL, ["model.kind=transformer"])
+    assert changed.model.front == "picture"  # type: ignore[union-attr]
+    assert override(SMALL, ["model.kind=tiny", "model.front=patches"]).model.front == "patches"  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"the model reads tokens"):
+        override(SMALL, ["model.kind=decoder_only"])
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

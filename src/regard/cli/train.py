@@ -38,7 +38,8 @@ def train(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz. Or a run file, .yaml."
+            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz; a source may be the "
+            "name of a picture. Or a run file, .yaml."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),

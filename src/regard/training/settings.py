@@ -456,6 +456,8 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
         found = model_tree(kind)
         if isinstance(found, Mistake):
             raise UserError(found.on_command_line)
+        if "front" in found:  # what the data is stays
+            found["front"] = getattr(settings.model, "front", "tokens")
         tree["model"] = found
     known = dict(leaves(tree))
     for key, value in pairs.items():
