@@ -46,9 +46,9 @@ from digits import Row, draw_rows, drawn_digits
 SEEDS = (1, 2, 3)
 NUM_LEARNT, NUM_ASKED = 6000, 500
 ROWS = {"least": 2, "most": 6, "width": 120, "height": 24}
-DATA = DataSettings(source_unit="picture", target_unit="words")
+DATA = DataSettings(source_unit="picture", target_unit="words", augment=0.05)
 SOFT = RnnSettings(width=96, embedding=32, score_width=48, decoder="bahdanau", front="picture", channels=64, dropout=0.1)
-TRAIN = TrainSettings(steps=1600, batch_tokens=1400, learning_rate=4e-3, ema=0.99)
+TRAIN = TrainSettings(steps=1600, batch_tokens=1400, learning_rate=4e-3, ema=0.995)
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,17 @@ def test_places_of_pixels_stay(tmp_path: Path) -> None:
     np.testing.assert_array_equal(row.permute(1, 2, 0).numpy(), array)
 
 
+def test_photographs_are_decoded_no_larger_than_needed(tmp_path: Path) -> None:
+    rows, columns = np.mgrid[0:1200, 0:1600]
+    waves = np.stack([127 + 120 * np.sin(rows / 90), 127 + 120 * np.cos(columns / 130), 127 + 0 * rows], axis=-1)
+    Image.fromarray(waves.astype(np.uint8)).save(tmp_path / "photo.jpg", quality=95)
+    assert open_picture(tmp_path / "photo.jpg", 128).size == (400, 300)
+    assert open_picture(tmp_path / "photo.jpg").size == (1600, 1200)
+    row = Pictures(3, 128, root=tmp_path).encode("photo.jpg")
+    whole = open_picture(tmp_path / "photo.jpg").resize((128, 96))
+    assert np.abs(row.permute(1, 2, 0).numpy().astype(int) - np.asarray(whole)).max() <= 6
+
+
 def test_grey_pictures_have_one_channel_unless_one_has_colours(tmp_path: Path) -> None:
     Image.new("L", (8, 8), 3).save(tmp_path / "grey.png")
     Image.new("RGB", (8, 8), RED).save(tmp_path / "red.png")

@@ -59,7 +59,7 @@ class Pictures(FileCodec):
         return cls(3 if "RGB" in found else 1, picture_size, root=root)
 
     def read(self, path: Path) -> Tensor:
-        picture = open_picture(path).convert("L" if self.channels == 1 else "RGB")
+        picture = open_picture(path, self.longest).convert("L" if self.channels == 1 else "RGB")
         scale = min(1.0, self.longest / max(picture.size))
         width, height = (max(1, round(side * scale / CELL)) * CELL for side in picture.size)
         if (width, height) != picture.size:
@@ -100,8 +100,11 @@ def check_pillow() -> None:
         raise UserError('reading pictures needs pillow; type: pip install "regard[plot]"')
 
 
-def open_picture(path: Path) -> Image:
-    """Whole and upright, in the mode L or RGB: see-through on white, 16 bits and more brought to 8, the first of several."""
+def open_picture(path: Path, longest: int | None = None) -> Image:
+    """Whole and upright, in the mode L or RGB: see-through on white, 16 bits and more brought to 8, the first of several.
+
+    longest: a photograph that is to be made that small need not be decoded in full.
+    """
     check_pillow()
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -110,6 +113,8 @@ def open_picture(path: Path) -> Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", category=UserWarning)  # odd metadata is not news
             with Image.open(path) as file:
+                if longest:
+                    file.draft(None, (2 * longest, 2 * longest))
                 file.load()
                 picture = ImageOps.exif_transpose(file)
     except FileNotFoundError:
