@@ -229,7 +229,8 @@ def test_a_map_is_drawn_over_the_picture(tmp_path: Path) -> None:  # SPEC A8.3
     weights = torch.zeros(1, 1, 8)
     weights[0, 0, 2] = 1.0
     labels = tuple(f"{row},{column}" for row in range(2) for column in range(4))
-    path = draw_over(AttentionMap(weights, labels, ("$x_",), "cross", 0, (2, 4)), tmp_path / "white.png", tmp_path / "o.png")
+    one = AttentionMap(weights, labels, ("$x_",), "cross", 0, (2, 4))
+    path = regard.draw(one, tmp_path / "o.png", over=tmp_path / "white.png")
     drawn = np.asarray(Image.open(path).convert("L")).astype(int)
     veiled = drawn < 200
     rows = np.flatnonzero(veiled.mean(1) > 0.2)  # not those of the title

@@ -37,9 +37,15 @@ def check_drawing(path: str | Path) -> None:
         raise UserError(f"{path}: the ending says what to draw; expected one of {', '.join(ENDINGS)}")
 
 
-def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path) -> Path:
-    """Draws the average over the heads of each map, side by side. Rows are target tokens, columns source tokens."""
+def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over: str | Path | None = None) -> Path:
+    """Draws the average over the heads of each map, side by side. Rows are target tokens, columns source tokens.
+
+    over: the picture that one map belongs to; then every word's part of it is drawn over that."""
     check_drawing(path)
+    if over is not None:
+        if not isinstance(maps, AttentionMap):
+            raise ValueError("one map is drawn over a picture; got several")
+        return draw_over(maps, over, path)
     from matplotlib.figure import Figure
 
     maps = [maps] if isinstance(maps, AttentionMap) else list(maps)

@@ -259,7 +259,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     unit = target.unit if target.words < 1.5 else "words"
     few = number < 20_000
     train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
-    steps = _rounded(min(20_000, max(1000, 30 * number / 32)))
+    steps = _rounded(min(20_000, max(1000, 30 * number / 16)))  # of 128 places each, say
     train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
     is_picture = codec.unit == "picture"
     settings = RunSettings(
@@ -285,7 +285,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         "model.kind": "a recurrent decoder that looks at its source at every word is quickest to learn",
         "model.decoder": "where it looked last tells it where to look next",
         "model.dropout": few_said,
-        "train.steps": f"30 times through {number:,} pairs are wanted, in 1,000 to 20,000 updates",
+        "train.steps": f"about 30 times through {number:,} pairs are wanted, in 1,000 to 20,000 updates",
     }
     if is_picture:
         reasons["data.augment"] = f"{few_said}: each is seen a little moved and scaled"
