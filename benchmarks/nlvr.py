@@ -11,7 +11,7 @@ their orders, is held out. One table:
     hard        one place at every word; the first half of the updates is soft
     seen once   the mean of all places starts the decoder: soft is to be at least 10 points better
 
-Then a page for each of ten held-out pictures, with the map of every word, and one picture of all of them: nlvr.maps/ beside the
+Then a page of ten held-out pictures with the map of every word, maps.html, and one to explore for each, in nlvr.maps/ in the
 current folder. One seed; two processes at a time, one thread each.
 """
 
@@ -27,9 +27,11 @@ import sys
 import tarfile
 import tempfile
 import time
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +162,16 @@ def rates_of(answers: list[Answered]) -> dict[str, float]:
 
 def show(translator: Any, asking: list[Pair], root: Path, out: Path) -> None:
     """Ten held-out pictures, chosen before anybody saw how well they are described."""
+    parts = ['<!doctype html><meta charset="utf-8"><title>NLVR: the map of every word</title>']
     for number, pair in enumerate(sorted(asking, key=lambda pair: hashlib.sha256(pair.source.encode()).digest())[:NUM_SHOWN]):
-        seen = see(translator, pair.source)
+        result = translator(pair.source)
+        seen = see(translator, pair.source, output=result.ids, finished=result.finished)
         write_page(replace(seen, text=Path(pair.source).name), out / f"{number}.html", model=f"expected: {pair.target}")
-        draw_over(translator(pair.source).attention(), root / pair.source, out / f"{number}.png")
+        drawn = draw_over(result.attention(), root / pair.source, out / f"{number}.png").read_bytes()
+        verdict = "right" if result.text == pair.target else f"expected: {pair.target}"
+        parts.append(f"<h2>{escape(Path(pair.source).name)}</h2><p>{escape(result.text)}<br>{escape(verdict)}</p>")
+        parts.append(f'<img style="max-width:100%" src="data:image/png;base64,{b64encode(drawn).decode()}">')
+    (out / "maps.html").write_text("\n".join(parts))
 
 
 # --- all jobs ----------------------------------------------------------------------------------------------------------------
