@@ -368,6 +368,25 @@ def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A
     assert abs(sum(one.grad.abs().sum().item() for one in model.parameters() if one.grad is not None) - learnt) > 1e-3
 
 
+def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # SPEC A8.2
+    """No gradient runs through a choice; what teaches the score, and the network before it, is the reward of what was drawn."""
+    model = make_front_model("picture, hard").train()
+    batch = collate([Example(row, [4, 5, 6]) for row in make_rows("picture")])
+    torch.manual_seed(3)
+    total, baseline = batch_loss(model, batch, TrainSettings(), Baseline())
+    total.backward()
+    learnt = {name: one.grad.abs().sum().item() for name, one in model.named_parameters() if one.grad is not None}
+    assert all(learnt[name] > 0 for name in learnt if name.startswith(("score.", "source_embedding.halve.")))
+    assert any(name.startswith("score.") for name in learnt)
+    assert baseline != Baseline()
+    torch.manual_seed(3)
+    decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
+    assert decoded.choice_log_prob_BT is not None
+    model.zero_grad()
+    decoded.logits_BTV.sum().backward()  # the words alone teach the score nothing
+    assert all(one.grad is None or not one.grad.any() for name, one in model.named_parameters() if name.startswith("score."))
+
+
 def test_another_kind_of_model_still_reads_pictures() -> None:
     changed = override(SMALL, ["model.kind=transformer"])
     assert changed.model.front == "picture"  # type: ignore[union-attr]
