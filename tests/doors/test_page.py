@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -414,3 +415,18 @@ def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int,
     assert stripe is not None
     assert stripe["x"] + stripe["width"] / 2 == pytest.approx(heat["x"] + 30.5 / 50 * heat["width"], abs=1.5)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_words_beside_a_sound(opened: Open) -> None:  # SPEC A6.4
+    """Rows are places of the sound, columns the words beside it."""
+    seen = heard()
+    weights = torch.rand(2, 50, 3, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    seen = replace(seen, beside=("every", "second", "<eos>"), layers=(*seen.layers, Layer("fusion", 0, {"weights": weights})))
+    page = opened(seen)
+    page.click("#kind-fusion")
+    page.click('.thumb[data-layer="0"][data-head="1"]')
+    assert page.inner_text("#h-one") == "source → text beside it · layer 0 · head 1"
+    assert float(hover(page, 20, 1, 50, 3)) == pytest.approx(weights[1, 20, 1].item(), abs=6e-5)
+    assert page.inner_text("#readout span") == "“0.80 s” (20) looks at “second” (1)"
+    assert page.locator("#above canvas").count() == 0
+    assert page.locator("#above span").all_inner_texts() == ["every", "second", "<eos>"]

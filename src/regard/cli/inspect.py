@@ -12,7 +12,7 @@ PAGE, ARRAYS = ".html", ".npz"
 
 def inspect(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What to translate: a text, or the name of a picture.")],
+    text: Annotated[str, typer.Argument(help="What to translate: a text, or the name of a picture or sound.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -35,6 +35,7 @@ def inspect(
     import regard
     from regard.contracts import Kind
     from regard.data.pictures import Pictures
+    from regard.data.sources import split_source
     from regard.errors import UserError
     from regard.inspection.render import ENDINGS, check_drawing, draw_over, in_terminal, in_words
 
@@ -75,6 +76,6 @@ def inspect(
         return
     attention = attention or result.attention(kind, layer)  # type: ignore[arg-type]
     if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
-        console.print(f"drawn in {draw_over(attention, text, out)}")
+        console.print(f"drawn in {draw_over(attention, split_source(text)[0], out)}")
     else:
         console.print(f"drawn in {regard.draw(attention, out)}")

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 HANDFUL = 1024
 
 
-def groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+def trim_behind(line: str) -> str:
+    """For a text beside a file: what stands before the TAB may be missing."""
+    return line.strip(" \r\n") if line.strip() else ""
+
+
+def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
     """Lines by the handful, stripped as the sides of a pair are in training. A bad line ends it, after those before it."""
     group: list[str] = []
     try:
         for line in lines:
-            group.append(line.strip())
+            group.append(trim(line))
             if len(group) == size:
                 yield group
                 group = []
@@ -43,7 +48,7 @@ def groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     yield group
 
 
-def as_they_come(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+def as_they_come(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
     """The same from a pipe: whatever has arrived while the last handful was translated, and at least one line.
 
     Reading goes on beside the translation, so a slow pipe is answered line by line and a fast one in full handfuls.
@@ -56,7 +61,7 @@ def as_they_come(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     def read() -> None:
         try:
             for line in lines:
-                arrived.put(line.strip())
+                arrived.put(trim(line))
         except BaseException as error:
             arrived.put(error)
         else:
@@ -158,7 +163,7 @@ def translate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate standard input, line by line. An empty line stays empty. For a model of pictures, a line is a file's name."""
+    """Translate standard input, line by line. An empty line stays empty. For pictures and sounds, a line names a file."""
     given = {
         "beam": beam,
         "n_best": n_best,
@@ -183,18 +188,20 @@ def translate(
         raise UserError("--align is for the best output; say --json to get several and their alignment")
     translator = open_model(model, score, device, threads, max_source)
     from regard.data.corpus import decode_lines
+    from regard.data.sources import beside_size
     from regard.data.tokenizers.codec import Codec
     from regard.pipeline import Refused
 
     report = Report(max_length, of_text=isinstance(translator.source, Codec))
 
+    trim = trim_behind if beside_size(translator.source) else str.strip
     lines = decode_lines(sys.stdin.buffer, "standard input")
     if stream:
-        stream_lines(translator, lines, search, report)
+        stream_lines(translator, lines, search, report, trim)
         report.print()
         return
     number = 0
-    for group in handfuls(lines):
+    for group in handfuls(lines, trim):
         for text, result in zip(group, translator.translate(group, first=number, **search), strict=True):
             if isinstance(result, Refused):
                 print(flush=True)
@@ -215,20 +222,22 @@ def translate(
     report.print()
 
 
-def handfuls(lines: Iterator[str]) -> Iterator[list[str]]:
+def handfuls(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[str]]:
     """From a file always the same handfuls, from a pipe or a keyboard what has come."""
     import os
     import stat
 
     whole = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    return groups(lines, HANDFUL) if whole else as_they_come(lines, HANDFUL)
+    return groups(lines, HANDFUL, trim) if whole else as_they_come(lines, HANDFUL, trim)
 
 
-def stream_lines(translator: "Translator", lines: Iterator[str], search: dict[str, object], report: "Report") -> None:
+def stream_lines(
+    translator: "Translator", lines: Iterator[str], search: dict[str, object], report: "Report", trim: Callable[[str], str]
+) -> None:
     for number, line in enumerate(lines):
         told = 0
         try:
-            for part in translator.stream(line.strip(), **search):
+            for part in translator.stream(trim(line), **search):
                 text = one_line(part.text)
                 print(text[told:], end="", flush=True)
                 told = max(told, len(text))

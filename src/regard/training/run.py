@@ -92,11 +92,12 @@ def run(
             console.print(remark)
     source, target = material.codecs.source, material.codecs.target
     torch.manual_seed(settings.seed)
-    model = build(settings.model, len(source), len(target), scores, beside=beside_size(source)).to(device)
+    model = build(settings.model, len(source), len(target), scores, beside=(words := beside_size(source))).to(device)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(material.examples):,} pairs to learn from, "
         f"{len(material.held_out):,} held out; "
         f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
+        f"{f'with texts of {words} words beside them, ' if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
     )
     if transfer:

@@ -61,3 +61,33 @@ def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None: 
     done = regard_command("inspect", "m", "tones/broken.wav", cwd=folder)
     assert done.returncode == 1
     assert "tones/broken.wav: truncated" in done.stderr
+
+
+def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    """SPEC A6.4: two source fields, either of which may be missing, through every command."""
+    folder, _ = heard
+    rows = [json.loads(line) for line in (folder / "tones" / "speech.jsonl").read_text().splitlines()[:40]]
+    rows = [{**row, "how": ("forwards", "from the end")[number % 2]} for number, row in enumerate(rows)]
+    rows += [{"audio": None, "how": "forwards", "text": "a"}, {"audio": "1-1.wav", "text": "b"}]
+    (folder / "tones" / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = ["--from", "audio,how", "--to", "text"]
+    options = ["--set", "train.steps=3", "--set", "train.validate_every=0", "--threads", "1"]
+    done = regard_command("train", "tones/two.jsonl", *columns, "--out", "two", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "data.source_columns=audio,how" in done.stdout
+    assert "40 mel bands, with texts of 8 words beside them" in done.stdout
+    assert "beside" in json.loads((folder / "two" / "source.json").read_text())
+    lines = "tones/0-1.wav\tfrom the end\ntones/0-1.wav\n\tforwards\ntones/0-1.wav\tsideways\n"
+    done = regard_command("translate", "two", input=lines, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 4
+    assert "sideways" in done.stderr
+    done = regard_command("evaluate", "two", "tones/two.jsonl", *columns, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "42 sources" in done.stdout
+    done = regard_command(
+        "inspect", "two", "tones/0-1.wav", "--beside", "from the end", "--kind", "fusion", "--out", "two.html", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    for word in ("from", "the", "end", "<eos>"):
+        assert word in done.stdout
