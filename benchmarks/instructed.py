@@ -19,11 +19,13 @@ result is written beside this script, with its date, unless settings are changed
 from __future__ import annotations
 
 import math
+import multiprocessing
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -102,9 +104,9 @@ def share(trained: Trained, asked: Sequence[tuple[str, str]]) -> str:
     return interval(sum(one.text == text for one, (_, text) in zip(outputs, asked, strict=True)), len(asked))
 
 
-def main(data: Path, *changes: str) -> None:
-    torch.set_num_threads(2)
-    settings = override(SETTINGS, changes)
+def job(data: Path, name: str, settings: RunSettings) -> list[str]:
+    """Trains one of the three models and asks it; what to tell of it."""
+    torch.set_num_threads(1)
     lines: list[str] = []
 
     def tell(line: str) -> None:
@@ -115,36 +117,47 @@ def main(data: Path, *changes: str) -> None:
         folder = Path(place)
         learnt_from, kept_back = split(unpack(data, folder / "recordings"))
         learning, asked = make_tasks(learnt_from, NUM_LEARNT, folder, 1), make_tasks(kept_back, NUM_ASKED, folder, 2)
-        alone = replace(settings, data=replace(settings.data, source_columns=()))
-        text_model = replace(settings.model, front="tokens")
-        written = replace(alone, model=text_model, data=replace(alone.data, source_unit="words", augment=0.0))
+        there = {"sound": name != "text", "text": name != "sound"}
+        pairs = [[task.pair(**there) for task in tasks] for tasks in (learning, asked)]
+        if name == "text":
+            pairs = [[pair._replace(source=pair.source.strip().replace("\t", " ")) for pair in some] for some in pairs]
+        began = time.perf_counter()
+        material = in_memory(name, *pairs, settings.data, root=folder)
+        trained = run(material, settings, Console(quiet=True), torch.device("cpu"))
+        minutes = (time.perf_counter() - began) / 60
+        tell(f"{name}: {share(trained, pairs[1])} of {len(asked)} exactly right; {minutes:.1f} min; {trained.signature}")
+        if name == "both":
+            ask(trained, asked, tell)
+    return lines
 
-        def train(name: str, settings: RunSettings, source: Callable[[Task], str]) -> Trained:
-            began = time.perf_counter()
-            pairs = [[Pair(source(task), task.pair().target) for task in tasks] for tasks in (learning, asked)]
-            material = in_memory(name, *pairs, settings.data, root=folder)
-            trained = run(material, settings, Console(quiet=True), torch.device("cpu"))
-            exact = share(trained, [(pair.source, pair.target) for pair in pairs[1]])
-            tell(f"{name}: {exact} of {len(asked)} exactly right; {(time.perf_counter() - began) / 60:.1f} min")
-            return trained
 
-        both = train("both", settings, lambda task: task.pair().source)
-        for name, there in (("without its sound", {"sound": False}), ("without its instruction", {"text": False})):
-            tell(f"  {name}: {share(both, [(task.pair(**there).source, task.pair().target) for task in asked])}")
-        for how in ORDERS:
-            pairs = [(join_columns((task.name, how)), task.answer(how)) for task in asked]
-            tell(f"  all asked with {how!r}: {share(both, pairs)}")
-        tell("  where the sound looks, by instruction: share of the weight on each word, mean of heads, places and strings")
-        for how in ORDERS:
-            maps = [both.translator(join_columns((task.name, how))).attention("fusion") for task in asked[:50]]
-            words = torch.stack([one.mean_TS.mean(0) for one in maps]).mean(0)
-            tell(
-                "    " + ", ".join(f"{word} {weight:.2f}" for word, weight in zip(maps[0].source, words.tolist(), strict=True))
-            )
-        train("sound", alone, lambda task: task.name)
-        short = replace(written, train=replace(written.train, steps=min(500, settings.train.steps)))
-        train("text", short, lambda task: task.how)
-    tell(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {asdict(settings)}")
+def ask(both: Trained, asked: Sequence[Task], tell: Callable[[str], None]) -> None:
+    """What the model that has both makes of one alone, and of every instruction; and which words the sound looks at."""
+    for name, there in (("without its sound", {"sound": False}), ("without its instruction", {"text": False})):
+        tell(f"  {name}: {share(both, [(task.pair(**there).source, task.pair().target) for task in asked])}")
+    for how in ORDERS:
+        pairs = [(join_columns((task.name, how)), task.answer(how)) for task in asked]
+        tell(f"  all asked with {how!r}: {share(both, pairs)}")
+    tell("  which words the sound looks at, mean of heads, places and 50 strings:")
+    for how in ORDERS:
+        maps = [both.translator(join_columns((task.name, how))).attention("fusion") for task in asked[:50]]
+        words = torch.stack([one.mean_TS.mean(0) for one in maps]).mean(0).tolist()
+        tell("    " + ", ".join(f"{word} {weight:.2f}" for word, weight in zip(maps[0].source, words, strict=True)))
+
+
+def main(data: Path, *changes: str) -> None:
+    settings = override(SETTINGS, changes)
+    sound = replace(settings, data=replace(settings.data, source_columns=()))
+    text = replace(
+        sound,
+        data=replace(sound.data, source_unit="words", augment=0.0),
+        model=replace(settings.model, front="tokens"),
+        train=replace(settings.train, steps=min(300, settings.train.steps)),
+    )
+    jobs = {"both": settings, "sound": sound, "text": text}
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        lines = [line for told in processes.map(job, [data] * 3, jobs, jobs.values()) for line in told]
+    lines.append(f"torch {torch.__version__}, two processes of one thread; {asdict(settings)}")
     if not changes:
         result = Path(__file__).with_suffix(f".{date.today()}.txt")
         result.write_text("\n".join(lines) + "\n")
