@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.layers.scores import ScoreMaker
     from regard.training.material import Survey
     from regard.training.run import Trained
-    from regard.training.settings import RunSettings
+    from regard.training.settings import RunSettings, StartSettings
     from regard.training.transfer import Transfer
 
 READING = ("data.files", "data.held_out_files", "data.source_columns", "data.target_column", "data.max_length")
@@ -83,7 +83,7 @@ def train(
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import describe, expectation
+    from regard.training.settings import StartSettings, describe, expectation
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
@@ -93,19 +93,25 @@ def train(
     if not begun:
         folder.check_place(out, replace=overwrite)
     scores = own_score(score)
-    transfer, parent = origins(encoder_from, freeze, start_from, scores)
+    start = read_config(given, scores).start if given else StartSettings()
+    if start_from or encoder_from or freeze:
+        start = StartSettings(model=str(start_from or ""), encoder=str(encoder_from or ""), freeze=freeze)
+    transfer, parent = origins(start, scores)
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
         "source_columns": columns_of(from_),
         "target_column": to,
     }
+    if any(change.strip().startswith("start.") for change in set_ or ()):
+        raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
     settings, reasons, found = settle(
         given, options, changes, scores, transfer.saved if transfer else parent, whole=parent is not None
     )
+    settings = replace(settings, start=start)
     if parent and settings.model != parent.settings:
-        raise UserError(f"--start-from {start_from}: its model settings stay as they are; leave out what changes them")
+        raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
     if begun:
         check_same(settings, read_config(place.config, scores), out)
 
@@ -126,19 +132,13 @@ def train(
     tell(trained, out, console)
 
 
-def origins(
-    encoder_from: Path | None, freeze: bool, start_from: Path | None, scores: "Mapping[str, ScoreMaker]"
-) -> "tuple[Transfer | None, Saved | None]":
+def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
     """(a model whose encoder is taken over, a model that learns on)."""
     from regard.checkpoint import folder
     from regard.training.transfer import Transfer
 
-    if freeze and not encoder_from:
-        raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
-    if encoder_from and start_from:
-        raise UserError("--start-from takes a whole model and --encoder-from only an encoder; say one of them")
-    transfer = Transfer(folder.load(encoder_from, scores), freeze) if encoder_from else None
-    return transfer, folder.load(start_from, scores) if start_from else None
+    transfer = Transfer(folder.load(Path(start.encoder), scores), start.freeze) if start.encoder else None
+    return transfer, folder.load(Path(start.model), scores) if start.model else None
 
 
 def settle(

@@ -188,7 +188,13 @@ def _escape(character: str) -> str:
 
 def _meanings(settings: RunSettings) -> dict[str, str]:
     """{"train.steps": what it means}."""
-    groups = {"": settings, "data.": settings.data, "model.": settings.model, "train.": settings.train}
+    groups = {
+        "": settings,
+        "data.": settings.data,
+        "model.": settings.model,
+        "train.": settings.train,
+        "start.": settings.start,
+    }
     return {prefix + name: text for prefix, group in groups.items() for name, text in _texts(type(group).__mro__[:-1]).items()}
 
 

@@ -136,6 +136,24 @@ class TrainSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartSettings:
+    """What a run starts from: nothing, a whole model that learns on, or the encoder of another."""
+
+    model: str = ""
+    """The folder of a model that learns on, with its settings and vocabulary."""
+    encoder: str = ""
+    """The folder of a model whose encoder this one takes over."""
+    freeze: bool = False
+    """Whether that encoder stays as it is."""
+
+    def __post_init__(self) -> None:
+        if self.freeze and not self.encoder:
+            raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
+        if self.model and self.encoder:
+            raise UserError("--start-from takes a whole model and --encoder-from only an encoder; say one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Of all chance: another seed is another run."""
@@ -144,6 +162,7 @@ class RunSettings:
         RnnSettings()
     )
     train: TrainSettings = TrainSettings()
+    start: StartSettings = StartSettings()
 
     def __post_init__(self) -> None:
         check_fit(self.data.source_unit, getattr(self.model, "front", "tokens"))
