@@ -213,7 +213,7 @@ def mix(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:
     if dot is None:
         return _plain(query, prepared, value, rule)
     if rule.nearness is None:
-        return Attended(_fused(*dot, value, rule.allow))
+        return Attended(_fused(*dot, value, rule.allow, causal=rule.causal))
     query, key, scale = dot
 
     def fused(part: slice, seed: int | None) -> Tensor:
@@ -279,11 +279,11 @@ def leading_shape(*tensors: Tensor) -> torch.Size:
     return torch.Size(common)
 
 
-def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None) -> Tensor:
+def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
     """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros.
 
-    `mask` is boolean (True = may attend) or is added to the scores. Where several heads of the queries share their keys, they
-    become rows of one head: no key is copied.
+    `mask` is boolean (True = may attend) or is added to the scores; causal: it says no more than that, and is not read. Where
+    several heads of the queries share their keys, they become rows of one head: no key is copied.
     """
     heads = query.shape[-3] if query.dim() > 2 else 1
     groups = key.shape[-3] if key.dim() > 2 and value.dim() > 2 and key.shape[-3] == value.shape[-3] else heads
@@ -304,14 +304,16 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
             return tensor
         return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
-    if mask is not None:
+    if mask is not None and not causal:
         shared = mask.dim() < 3 or mask.shape[-3] == 1  # one mask for all heads stays one
         mask = mask.expand(*lead[:-1], 1 if shared else heads, *mask.shape[-2:])
         mask = mask.reshape(batch, mask.shape[-3], *mask.shape[-2:])
     if query.shape[-1] != width:  # the fast kernels also want one width; zeros add nothing to a dot product
         widest = max(query.shape[-1], width)
         query, key, value = (F.pad(tensor, (0, widest - tensor.shape[-1])) for tensor in (query, key, value))
-    context = F.scaled_dot_product_attention(four(query), four(key), four(value), attn_mask=mask, scale=scale)
+    context = F.scaled_dot_product_attention(
+        four(query), four(key), four(value), attn_mask=None if causal else mask, is_causal=causal, scale=scale
+    )
     return context[..., :width].reshape(*lead, num_queries, width)
 
 

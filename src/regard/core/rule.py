@@ -33,7 +33,10 @@ class Nearness:
 
 @dataclass(frozen=True)
 class Rule:
-    """All that decides how queries mix values, besides queries, keys and values themselves."""
+    """All that decides how queries mix values, besides queries, keys and values themselves.
+
+    causal: `allow` is masks.causal and nothing else, so that the fused kernel need not read it, nor work where it forbids.
+    """
 
     score: Score
     allow: Tensor | None = None
@@ -41,6 +44,7 @@ class Rule:
     choice: Choice = "soft"
     dropout: float = 0.0
     generator: torch.Generator | None = None
+    causal: bool = False
 
     def check(self) -> None:
         if not isinstance(self.score, Score):
@@ -65,7 +69,7 @@ class Rule:
         if known is None:
             return self
         known = known.unsqueeze(-2)
-        return replace(self, allow=known if self.allow is None else masks.both(self.allow, known))
+        return replace(self, allow=known if self.allow is None else masks.both(self.allow, known), causal=False)
 
     def picked(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Rule:
         """The same for some of the heads (axis -3) and queries (axis -2)."""
@@ -75,7 +79,7 @@ class Rule:
         if nearness is not None:
             slopes_H = pick_axis(nearness.slopes_H, -1, heads)
             nearness = replace(nearness, slopes_H=slopes_H, query_places=pick_axis(nearness.query_places, -1, rows))
-        return replace(self, allow=allow, nearness=nearness)
+        return replace(self, allow=allow, nearness=nearness, causal=self.causal and rows is None)
 
     def allow_rows(self, part: slice) -> Tensor | None:
         return self.allow if self.allow is None or self.allow.shape[-2] == 1 else self.allow[..., part, :]

@@ -113,10 +113,13 @@ class MultiHeadAttention(nn.Module):
         allow: Tensor | None,
         look: Look | None,
         places: tuple[Tensor, Tensor] | None = None,
+        *,
+        causal: bool = False,
     ) -> Attended:
         """The output as context, and what a look asked for.
 
-        places: the numbers of the queries and of the keys, (B or 1, L) each; only ALiBi asks for them.
+        places: the numbers of the queries and of the keys, (B or 1, L) each; only ALiBi asks for them. causal: `allow` is
+        masks.causal and nothing else.
         """
         nearness = None
         if self.slopes_H is not None:
@@ -125,7 +128,7 @@ class MultiHeadAttention(nn.Module):
         output_HvD = None
         if look is not None and isinstance(self.output, nn.Linear):
             output_HvD = self.output.weight.detach().t().unflatten(0, (self.heads, -1))
-        attended = watched(query_BHLd, prepared, value, Rule(self.score, allow, nearness), look, output_HvD)
+        attended = watched(query_BHLd, prepared, value, Rule(self.score, allow, nearness, causal=causal), look, output_HvD)
         context_BLD = self.output(attended.context.transpose(-2, -3).flatten(-2))
         return Attended(context_BLD, seen=attended.seen)
 

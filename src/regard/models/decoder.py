@@ -134,7 +134,7 @@ class TransformerDecoder(nn.Module):
         allow_TT = masks.causal(num_places, device=device)
         if self.window is not None:
             allow_TT = masks.both(allow_TT, masks.window(num_places, width=self.window, device=device))
-        looking = Causal(allow_TT, keep=keep)
+        looking = Causal(allow_TT, plain=self.window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_places, device=device)))
         x_BTD, seen = self._stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
         return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), looking
@@ -169,17 +169,18 @@ class TransformerDecoder(nn.Module):
 
 
 class Causal:
-    """Looks back over a whole sequence at once. keep: the keys and values stay, so that a cache can go on from them."""
+    """Looks back over a whole sequence at once. plain: `allow` is the causal mask and nothing else. keep: the keys and values
+    stay, so that a cache can go on from them."""
 
-    def __init__(self, allow_TT: Tensor, *, keep: bool = False) -> None:
-        self.allow_TT, self.keep = allow_TT, keep
+    def __init__(self, allow_TT: Tensor, *, plain: bool, keep: bool = False) -> None:
+        self.allow_TT, self.plain, self.keep = allow_TT, plain, keep
         self.kept: list[KeysValues] = []
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> Attended:
         keys, values = attention.keys_values(x_BTD)
         if self.keep:
             self.kept.append((keys, values))
-        return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look)
+        return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look, causal=self.plain)
 
 
 class Cached:

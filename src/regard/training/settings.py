@@ -359,6 +359,8 @@ def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
     preset = TRANSFORMERS["small" if large else "tiny"]
     model = replace(preset, tie="all" if shared else "output", dropout=0.1 if large else 0.3)
     train = TrainSettings(batch_tokens=2048, learning_rate=3e-3, label_smoothing=0.1, ema=0.999)
+    if not large:
+        train = replace(train, batch_tokens=1024, warmup=0.02)
     epoch = number * target.words * 1.4 / train.batch_tokens
     steps = _rounded(min(20_000, max(1000, 40 * epoch)))
     settings = RunSettings(
@@ -376,6 +378,7 @@ def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
             "model.kind": f"sentences; {number:,} pairs"
             + (" are enough for the preset small" if large else ": the preset tiny"),
             "model.dropout": f"{number:,} pairs" + ("" if large else ", which are few"),
+            "train.batch_tokens": "many small updates" if not large else "the data is large",
             "train.steps": f"{steps / epoch:.1f} times through {number:,} pairs; 40 are wanted, in 1,000 to 20,000 updates",
         },
     )
