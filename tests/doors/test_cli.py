@@ -348,9 +348,9 @@ def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) ->
     (old,), (new,) = before.score(["catt"], ["K AE T"]), after.score(["catt"], ["K AE T"])
     assert new.log_prob > old.log_prob
 
-    again = regard_command("train", "learnt-on.run/run.yaml", "--threads", "1", "--out", "again", cwd=workplace)
+    again = regard_command("train", "learnt-on.run/run.yaml", "--threads", "1", "--out", "learnt-again", cwd=workplace)
     assert again.returncode == 0, again.stderr
-    digests = [json.loads((workplace / out / "config.json").read_text())["sha256"] for out in ("learnt-on", "again")]
+    digests = [json.loads((workplace / out / "config.json").read_text())["sha256"] for out in ("learnt-on", "learnt-again")]
     assert digests[0] == digests[1]  # the run file says what it started from
     forbidden = regard_command("train", "others.tsv", "--set", "start.model=elsewhere", cwd=workplace)
     assert "what a run starts from is said with --start-from" in forbidden.stderr

@@ -128,7 +128,7 @@ def test_what_is_written_is_read_back(
     settings = RunSettings(seed=seed, data=data, model=model, train=train)
     text = write_config(settings, {"train.steps": reason, "seed": reason})
     assert parse_config(text, "run.yaml") == settings
-    assert len(text.splitlines()) == 1 + len(list(leaves(asdict(settings)))) + 2 * 3  # a blank line and a name per section
+    assert len(text.splitlines()) == 1 + len(list(leaves(asdict(settings)))) + 2 * 4  # a blank line and a name per section
 
 
 def test_every_setting_has_a_line_with_its_reason_or_its_meaning() -> None:

@@ -260,11 +260,10 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
     (tmp_path / "p" / "7.png").unlink()
     settings = replace(SMALL, data=replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),), augment=0.05))
     console, out = quiet()
-    told: list[str] = []
     place = tmp_path / "m.run"
-    material = from_files(settings.data, survey(settings.data), place, told.append)
+    material = from_files(settings.data, survey(settings.data), place, console)
     assert len(material.examples) + len(material.held_out) == 147
-    (said,) = (one for one in told if "cannot be read" in one)
+    said = out.getvalue()
     assert "left out (data.bad_files=stop makes this an error): 3" in said
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
         assert any(f"line {line}: " in one and f"{name}.png" in one and why in one for one in said.splitlines()), said
@@ -292,15 +291,15 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
     with pytest.raises(UserError, match="explain follows tokens, and this model reads pictures"):
         regard.explain(translator, name)
 
-    again: list[str] = []
-    later = from_files(settings.data, survey(settings.data), place, again.append, begun=True)
+    console, out = quiet()
+    later = from_files(settings.data, survey(settings.data), place, console, begun=True)
     assert later.digest == material.digest
-    assert any("cannot be read" in one for one in again)  # said again, without reading them again
+    assert "cannot be read" in out.getvalue()  # said again, without reading them again
     Image.new("RGB", (33, 47)).save(tmp_path / "p" / "9.png")
     with pytest.raises(UserError, match="the data is not what it was when this run began"):
-        from_files(settings.data, survey(settings.data), place, again.append, begun=True)
+        from_files(settings.data, survey(settings.data), place, console, begun=True)
     with pytest.raises(UserError, match=r"3.png is not a picture.*data.bad_files=skip"):
-        from_files(replace(settings.data, bad_files="stop"), survey(settings.data), tmp_path / "o", again.append)
+        from_files(replace(settings.data, bad_files="stop"), survey(settings.data), tmp_path / "o", console)
 
 
 def test_held_out_pictures_may_lie_elsewhere(tmp_path: Path) -> None:
@@ -310,7 +309,7 @@ def test_held_out_pictures_may_lie_elsewhere(tmp_path: Path) -> None:
         files=(str(write_rows(tmp_path / "one" / "a.jsonl", rows)),),
         held_out_files=(str(write_rows(tmp_path / "two" / "b.jsonl", others)),),
     )
-    material = from_files(data, survey(data), tmp_path / "run", lambda text: None)
+    material = from_files(data, survey(data), tmp_path / "run", quiet()[0])
     assert (len(material.examples), len(material.held_out)) == (20, 5)
     assert material.codecs.source.encode(material.held_out[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
 
@@ -319,7 +318,7 @@ def test_when_no_file_can_be_read_the_first_reason_is_said(tmp_path: Path) -> No
     rows = [{"image": f"{number}.png", "text": "a"} for number in range(9)]
     data = replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),))
     with pytest.raises(UserError, match=r"\d.png: no such file"):
-        from_files(data, survey(data), tmp_path / "run", lambda text: None)
+        from_files(data, survey(data), tmp_path / "run", quiet()[0])
 
 
 def test_frames_learn_too(tmp_path: Path) -> None:
@@ -339,7 +338,7 @@ def test_frames_learn_too(tmp_path: Path) -> None:
         model=RnnSettings(width=32, embedding=16, score_width=16, front="frames", dropout=0.0),
         train=TrainSettings(steps=200, batch_tokens=200, learning_rate=8e-3),
     )
-    material = from_files(settings.data, survey(settings.data), tmp_path / "run", lambda text: None)
+    material = from_files(settings.data, survey(settings.data), tmp_path / "run", quiet()[0])
     trained = run(material, settings, quiet()[0], torch.device("cpu"))
     assert trained.rates.symbol < 0.25
     result = trained.translator(rows[0]["features"])
