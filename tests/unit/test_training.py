@@ -185,7 +185,7 @@ def test_settings_are_changed_by_name() -> None:
         (["train.steps"], r"--set train.steps: expected key=value"),
         (
             ["qqq=3"],
-            r"no setting 'qqq'; expected one of seed, data.files, .*data.source_unit, .*train.patience, train.metric, start.model, .*$",
+            r"no setting 'qqq'; expected one of seed, data.files, .*data.source_unit, .*train.metric, start.model, .*$",
         ),
         (["train.steps=many"], r"--set train.steps: input should be a valid integer.*got 'many'"),
         (["train.steps=0"], r"--set train.steps: input should be greater than or equal to 1, got '0'"),
