@@ -48,7 +48,7 @@ LONGEST, NUM_LEARNT, NUM_ASKED = 5, 4000, 400
 SETTINGS = RunSettings(
     data=DataSettings(source_unit="sound", target_unit="symbols", augment=0.1),
     model=RnnSettings(front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.2),
-    train=TrainSettings(steps=2000, batch_tokens=1024, learning_rate=3e-3, label_smoothing=0.1, ema=0.995),
+    train=TrainSettings(steps=1500, batch_tokens=1024, learning_rate=3e-3, label_smoothing=0.1, ema=0.995),
 )
 
 Recordings = Mapping[str, Mapping[int, Sequence[Tensor]]]

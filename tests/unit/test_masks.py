@@ -27,3 +27,8 @@ def test_padding_and_lengths() -> None:  # SPEC A4.1
 def test_both() -> None:  # SPEC A4.3
     combined = masks.both(masks.causal(3), masks.first(torch.tensor([2]), 3)[:, None])
     assert combined.int().tolist() == [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]]
+
+
+def test_at_least_first() -> None:
+    allow = masks.first(torch.tensor([2, 0, 3]), 3)
+    assert masks.at_least_first(allow).int().tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]

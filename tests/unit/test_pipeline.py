@@ -340,6 +340,16 @@ def test_a_terminal_shows_the_weights() -> None:
     assert "\x1b[38;2;206;230;190;48;2;206;230;190m██" in captured.get()  # 0.9, a full cell
 
 
+def test_many_places_get_narrow_cells() -> None:
+    """One for each, and as many names as there is room for, each where its place begins; the largest weight is the darkest."""
+    weights = torch.zeros(1, 2, 30)
+    weights[0, 0, 3], weights[0, 0, 4], weights[0, 1, 29] = 0.2, 0.1, 0.05
+    times = tuple(f"{0.04 * place:.2f} s" for place in range(30))
+    head, *rows = render.in_terminal(AttentionMap(weights, times, ("one", "<eos>"), "cross", 0)).plain.splitlines()
+    assert head == "      " + "0.00 s  0.32 s  0.64 s  0.96 s"
+    assert rows == ["one   " + "   █▒" + " " * 25, "<eos> " + " " * 29 + "░"]
+
+
 def test_drawing_without_matplotlib_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(render, "can_draw", lambda: False)
     with pytest.raises(UserError, match=r'pip install "regard\[plot\]"'):

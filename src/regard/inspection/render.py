@@ -21,7 +21,7 @@ from regard.errors import UserError
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
-WIDEST = 80
+WIDEST = 120
 """Cells of a terminal."""
 
 
