@@ -28,6 +28,14 @@ bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their d
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/digits.py
+ifdef DATA  # a folder with multi30k, sigmorphon2021-g2p, nlvr-dev and fsdd: make bench DATA=…
+	$(BIN)/python benchmarks/throughput.py $(DATA)/multi30k
+	$(BIN)/python benchmarks/multi30k.py $(DATA)/multi30k
+	$(BIN)/python benchmarks/g2p.py $(DATA)/sigmorphon2021-g2p
+	$(BIN)/python benchmarks/nlvr.py $(DATA)/nlvr-dev
+	$(BIN)/python benchmarks/spoken.py $(DATA)/fsdd
+	$(BIN)/python benchmarks/instructed.py $(DATA)/fsdd
+endif
 
 mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
 	$(BIN)/python tests/mutants.py

@@ -83,7 +83,7 @@ def train(
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import StartSettings, describe, expectation
+    from regard.training.settings import StartSettings
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
@@ -93,9 +93,9 @@ def train(
     if not begun:
         folder.check_place(out, replace=overwrite)
     scores = own_score(score)
-    start = read_config(given, scores).start if given else StartSettings()
-    if start_from or encoder_from or freeze:
-        start = StartSettings(model=str(start_from or ""), encoder=str(encoder_from or ""), freeze=freeze)
+    start = StartSettings(model=str(start_from or ""), encoder=str(encoder_from or ""), freeze=freeze)
+    if given and start == StartSettings():
+        start = read_config(given, scores).start
     transfer, parent = origins(start, scores)
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
@@ -103,24 +103,14 @@ def train(
         "source_columns": columns_of(from_),
         "target_column": to,
     }
-    if any(change.strip().startswith("start.") for change in set_ or ()):
-        raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-    settings, reasons, found = settle(
-        given, options, changes, scores, transfer.saved if transfer else parent, whole=parent is not None
-    )
-    settings = replace(settings, start=start)
+    settings, reasons, found = settle(given, options, changes, scores, start, transfer.saved if transfer else parent)
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
     if begun:
         check_same(settings, read_config(place.config, scores), out)
 
-    console.print(found.counts.say())
-    if advice := expectation(found.counts.pairs):
-        console.print(advice)
-    told = f"from {given}" if given else "chosen from the data"
-    console.print(f"settings {told}; all of them: {place.config}; change any with --set")
-    console.print(describe(settings, reasons))
+    say(console, found, f"from {given}" if given else "chosen from the data", place.config, settings, reasons)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
     material = from_files(settings.data, found, place.path, console, known, begun=begun)
     if not begun:
@@ -146,22 +136,24 @@ def settle(
     options: Mapping[str, Any],
     changes: list[str],
     scores: "Mapping[str, ScoreMaker]",
+    start: "StartSettings",
     origin: "Saved | None",
-    *,
-    whole: bool,
 ) -> "tuple[RunSettings, dict[str, str], Survey]":
     """All settings of the run, the reasons for them, and what was found in the data, which had to be read for that.
 
-    origin: a model that this one starts from, whole or with its encoder only.
+    origin: the model that this one starts from, whole or with its encoder only.
     """
     from regard.training.config import read_config
     from regard.training.material import folder_of, survey
     from regard.training.settings import RunSettings, override, suggest
 
     def with_options(settings: RunSettings) -> RunSettings:
-        return replace(settings, data=replace(settings.data, **{name: value for name, value in options.items() if value}))
+        data = replace(settings.data, **{name: value for name, value in options.items() if value})
+        return replace(settings, data=data, start=start)
 
     told = {change.partition("=")[0].strip(): "given with --set" for change in changes}
+    if any(key.startswith("start.") for key in told):
+        raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
     if given:
         settings = override(with_options(read_config(given, scores)), changes, scores)
         if not settings.data.files:
@@ -170,13 +162,26 @@ def settle(
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
     found = survey(override(with_options(RunSettings()), early).data)
     suggestion = suggest(found.sample, found.counts.pairs, folder_of(tuple(map(str, options["files"]))))
-    start = with_options(suggestion.settings)
+    settings = with_options(suggestion.settings)
     if origin:  # its model, and tokens as it knows them
         before = origin.training.get("settings", {}).get("data", {})
-        same = ("source_unit", "target_unit", "shared", "vocabulary") if whole else ("source_unit",)
+        same = ("source_unit", "target_unit", "shared", "vocabulary") if start.model else ("source_unit",)
         tokens = {name: before[name] for name in same if name in before}
-        start = replace(start, model=origin.settings, data=replace(start.data, **tokens))
-    return override(start, changes, scores), {**suggestion.reasons, **told}, found
+        settings = replace(settings, model=origin.settings, data=replace(settings.data, **tokens))
+    return override(settings, changes, scores), {**suggestion.reasons, **told}, found
+
+
+def say(
+    console: "Console", found: "Survey", whence: str, config: Path, settings: "RunSettings", reasons: Mapping[str, str]
+) -> None:
+    """What there is to learn from, and how it will be learnt."""
+    from regard.training.settings import describe, expectation
+
+    console.print(found.counts.say())
+    if advice := expectation(found.counts.pairs):
+        console.print(advice)
+    console.print(f"settings {whence}; all of them: {config}; change any with --set")
+    console.print(describe(settings, reasons))
 
 
 def tell(trained: "Trained", out: Path, console: "Console") -> None:
