@@ -77,7 +77,8 @@ def test_laws_3_and_4_hold_for_what_was_learnt(name: str, beam: int, monkeypatch
         for one, other in zip(exact[size], exact[64], strict=False):
             assert one.tokens == other.tokens
             assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
-    assert len({result.text for result in exact[64]}) > has_cross(name)  # with attention: not the same for all
+    if beam == 1 and has_cross(name):
+        assert len({result.text for result in exact[64]}) > 1  # not the same for all
 
     sources, texts = [pair.source for pair in words()[600:]], [result.text for result in exact[64]]
     for scored, result in zip(translator.score(sources, texts), exact[64], strict=True):
