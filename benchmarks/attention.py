@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -30,6 +29,7 @@ os.environ["KERAS_HOME"] = os.devnull  # so it finds no settings, and writes non
 import keras
 import torch
 import torch.nn.functional as F
+from dated import write_result
 
 import regard
 from regard.core.attention import additive_scores
@@ -199,9 +199,7 @@ def main(lengths: list[int]) -> None:
         for length in lengths or LENGTHS:
             lines += table(kind, length, rounds=20 if length <= 2048 else 5)
     if not lengths:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
 from functools import partial
 from pathlib import Path
 
 import torch
+from dated import write_result
 from torch import Tensor
 
 from regard.checkpoint.folder import Saved, load
@@ -290,9 +290,7 @@ def main(model: str, sentences: str, number: int = 1000, threads: int = 2, *, wr
             print(*lines[shown:], sep="\n", flush=True)
             shown = len(lines)
     if write:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ import statistics
 import sys
 import time
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
 
 import torch
+from dated import write_result
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -96,9 +95,7 @@ def main(seeds: list[int]) -> None:
             f"{seconds:.0f} s for training and dev | {trained.signature}"
         )
         print(lines[-1], flush=True)
-    result = Path(__file__).with_suffix(f".{date.today()}.txt")
-    result.write_text("\n".join(lines) + "\n")
-    print(f"written to {result.name}")
+    write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from pathlib import Path
 
 import torch
+from dated import write_result
 from rich.console import Console
 
 from regard.models.build import ModelSettings
@@ -161,9 +161,7 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         settings = [f"{name}: {JOBS[name]}" for name in names]
         signatures = [f"{name}: {one.signature}" for name, outcomes in found.items() for one in outcomes]
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join([*lines, "", *settings, "", *signatures]) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, [*lines, "", *settings, "", *signatures])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
+from dated import write_result
 
 import regard
 from regard.data.corpus import Pair, read_pairs
@@ -95,15 +96,13 @@ def race(data: Path, command: str) -> None:
         (log,) = folder.glob("yoyodyne/**/metrics.csv")
         with open(log) as file:
             right = [float(row["val_accuracy"]) for row in csv.DictReader(file) if row["val_accuracy"]]
-    text = (
-        f"{date.today()}, torch {torch.__version__}, 2 threads, word error rate on dut dev\n"
-        f"regard, nothing configured: {ours.rates['dev']:.1f} % (beam 5) after {ours.minutes:.1f} minutes; {ours.signature}\n"
-        f"Yoyodyne: {100 - 100 * max(right):.1f} % after {minutes:.1f} minutes, {len(right)} epochs\n"
-    )
-    print(text)
-    result = Path(__file__).with_name(f"g2p-race.{date.today()}.txt")
-    result.write_text(text)
-    print(f"written to {result.name}")
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, 2 threads, word error rate on dut dev",
+        f"regard, nothing configured: {ours.rates['dev']:.1f} % (beam 5) after {ours.minutes:.1f} minutes; {ours.signature}",
+        f"Yoyodyne: {100 - 100 * max(right):.1f} % after {minutes:.1f} minutes, {len(right)} epochs",
+    ]
+    print(*lines, sep="\n")
+    write_result(Path(__file__).with_name("g2p-race"), lines)
 
 
 def table(outcomes: dict[str, Outcome]) -> str:
@@ -124,12 +123,10 @@ def main(data: Path, *languages: str) -> None:
     wanted = languages or tuple(BASELINES)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         outcomes = dict(zip(wanted, pool.map(lambda language: learn(data, language, Path(folder)), wanted), strict=True))
-    text = f"{date.today()}, torch {torch.__version__}, two runs at a time, one thread each\n\n{table(outcomes)}\n"
+    text = f"{date.today()}, torch {torch.__version__}, two runs at a time, one thread each\n\n{table(outcomes)}"
     print(text)
     if set(wanted) == set(BASELINES):
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text(text)
-        print(f"written to {result.name}")
+        write_result(__file__, [text])
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
+from dated import write_result
+
 LENGTHS, ROUNDS, THREADS = (2048, 8192), 5, 2
 WIDTH, HEADS, LAYERS, VOCAB, MOST_BYTES = 512, 8, 12, 1000, 12e9
 PAGE = 4096
@@ -153,7 +155,7 @@ def main(arguments: list[str]) -> None:
     report = "\n".join([head, *(line for length in lengths for line in ["", *rounds(length)])])
     print(report)
     if not arguments:
-        Path(__file__).with_suffix(f".{date.today()}.txt").write_text(report + "\n")
+        write_result(__file__, [report])
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from pathlib import Path
 
 import torch
+from dated import write_result
 from rich.console import Console
 from spoken import NAMES, Recordings, spoken, unpack, write
 from torch import Tensor
@@ -159,9 +159,7 @@ def main(data: Path, *changes: str) -> None:
         lines = [line for told in processes.map(job, [data] * 3, jobs, jobs.values()) for line in told]
     lines.append(f"torch {torch.__version__}, two processes of one thread; {asdict(settings)}")
     if not changes:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

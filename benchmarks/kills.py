@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 
 import torch
+from dated import write_result
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "doors"))
 from kills import begin, finish, random_kills
@@ -43,9 +43,7 @@ def main(number: int = 30) -> None:
         print(lines[-1], flush=True)
         assert found[0] == found[1], "the weights differ"
     if number == 30:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import date
-from pathlib import Path
 from typing import Literal
 
 import torch
+from dated import write_result
 from rich.console import Console
 
 from regard.data.corpus import Pair
@@ -205,9 +204,7 @@ def main(parts: list[str]) -> None:
             print(lines[-1], flush=True)
     if not parts:
         settings = [f"{name}: {JOBS[name]}" for name in names]
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join([*lines, "", *settings, "", *signatures]) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, [*lines, "", *settings, "", *signatures])
 
 
 if __name__ == "__main__":

@@ -22,10 +22,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 
 import torch
+from dated import write_result
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -226,9 +225,7 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
         )
     print(*lines[1:], sep="\n")
     if write:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import date
 from pathlib import Path
 
 import sacrebleu
 import torch
+from dated import write_result
 
 from regard.checkpoint.files import replace_file, sha256
 from regard.checkpoint.runs import Checkpoint, Checkpoints
@@ -183,9 +183,7 @@ def main(folder: Path, minutes: float = 80, *changes: str) -> None:
         f"{order.padding():.1%} padding; stopped {clock.num_stops} times"
     )
     if not changes and minutes == 80:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(clock.lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, clock.lines)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ import time
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
+from dated import write_result
 from rich.console import Console
 
 from regard.data.corpus import Pair
@@ -201,9 +201,8 @@ def main(data: Path, steps: int | None) -> None:
     if steps is None:
         settings = [f"{name}: {job}" for name, job in JOBS.items()]
         signatures = [f"{name}: {one.signature}" for name, one in found.items()]
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join([*lines, "", repr(TRAIN), *settings, "", *signatures]) + "\n")
-        print(f"written to {result.name}; look at nlvr.maps/")
+        write_result(__file__, [*lines, "", repr(TRAIN), *settings, "", *signatures])
+        print("look at nlvr.maps/")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from dated import write_result
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -144,9 +143,7 @@ def main(rounds: int = 20, threads: int = 2) -> None:
     for name in CASES:
         lines += table(name, rounds)
     if (rounds, threads) == (20, 2):
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ import wave
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 
 import torch
+from dated import write_result
 from rich.console import Console
 from torch import Tensor
 
@@ -151,9 +151,7 @@ def main(data: Path, *given: str) -> None:
     ]
     print("\n".join(lines[-2:]))
     if not given:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import torch
+from dated import write_result
 from models import marian
 from multi30k import Clock, Stopwatch, begin, read
 from torch import nn
@@ -94,9 +94,7 @@ def main(folder: Path, rounds: int = 10, *, write: bool = False) -> None:
     lines.append(f"ratio {middle:.2f} ({low:.2f}-{high:.2f})")
     print(*lines, sep="\n")
     if write:
-        result = Path(__file__).with_suffix(f".{date.today()}.txt")
-        result.write_text("\n".join(lines) + "\n")
-        print(f"written to {result.name}")
+        write_result(__file__, lines)
 
 
 if __name__ == "__main__":
