@@ -18,7 +18,7 @@ Model = Annotated[Path, typer.Argument(help="A model folder.")]
 Pairs = Annotated[
     list[Path],
     typer.Argument(
-        help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz.", metavar="FILE..."
+        help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz.", metavar="FILE"
     ),
 ]
 From = Annotated[

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from regard.data.files import read_bytes
 from regard.errors import UserError
 
 WRITTEN = {torch.float32: "<f4", torch.float64: "<f8", torch.int64: "<i8", torch.uint8: "|u1", torch.uint16: "<u2"}
@@ -58,12 +59,7 @@ def _read_safetensors(path: Path) -> Tensor:
 
 def _read_npy(path: Path) -> Tensor:
     """Versions 1 and 2, C order, little-endian floating-point numbers or bytes; the header must fit the file to the byte."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    content = read_bytes(path)
     if not content.startswith(MAGIC):
         raise UserError(f"{path} is no .npy file: it begins with {content[:6]!r}, expected {MAGIC!r}; write it with numpy.save")
     version = content[6:7]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import read_array
-from regard.data.sources import FileCodec
+from regard.data.sources import FileCodec, look_at
 from regard.errors import UserError
 
 SAMPLE = 200
@@ -32,19 +31,9 @@ class Features(FileCodec):
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
-        count, errors = 0, list[UserError]()
-        total = squares = torch.zeros(())
-        for name in islice(names, SAMPLE):
-            try:
-                numbers = cls._numbers(root / name).flatten(0, -2).double()
-                if count and numbers.shape[1] != len(total):
-                    raise UserError(f"{root / name} has {numbers.shape[1]} features, but those before it {len(total)}")
-            except UserError as error:
-                errors.append(error)
-                continue
-            count, total, squares = count + len(numbers), total + numbers.sum(0), squares + numbers.square().sum(0)
-        if not count:
-            raise errors[0] if errors else UserError(f"there are no {cls.nouns} to learn from")
+        moments = look_at(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
+        alike = [one for one in moments if one.shape == moments[0].shape]  # the others cannot be read: `read` says so
+        count, total, squares = torch.stack(alike).sum(0)
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
         return cls(tuple(mean.tolist()), tuple(one if one > 1e-6 else 1.0 for one in deviation.tolist()), root=root)
@@ -64,6 +53,12 @@ class Features(FileCodec):
 
     def about(self) -> str:
         return f"{self.nouns} of {len(self)} features"
+
+    @classmethod
+    def _moments(cls, path: Path) -> Tensor:
+        """(3, features): how many there are, their sums, those of their squares."""
+        numbers = cls._numbers(path).flatten(0, -2).double()
+        return torch.stack((torch.full_like(numbers[0], len(numbers)), numbers.sum(0), numbers.square().sum(0)))
 
     @classmethod
     def _numbers(cls, path: Path) -> Tensor:

@@ -69,6 +69,16 @@ _SAMPLE = 50
 """Lines from which the separator of a .csv file is told."""
 
 
+def read_bytes(path: Path) -> bytes:
+    """A whole file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, optionally .gz."""
     try:

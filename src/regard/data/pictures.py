@@ -8,7 +8,6 @@ import io
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Self, cast
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.sources import CELL, FileCodec
+from regard.data.sources import CELL, FileCodec, look_at
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,15 +47,8 @@ class Pictures(FileCodec):
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         check_pillow()
-        found, errors = set(), list[UserError]()
-        for name in islice(names, SAMPLE):
-            try:
-                found.add(open_picture(root / name).mode)
-            except UserError as error:
-                errors.append(error)
-        if not found:
-            raise errors[0] if errors else UserError("there are no pictures to learn from")
-        return cls(3 if "RGB" in found else 1, picture_size, root=root)
+        modes = look_at(names, SAMPLE, lambda name: open_picture(root / name).mode, cls.nouns)
+        return cls(3 if "RGB" in modes else 1, picture_size, root=root)
 
     def read(self, path: Path) -> Tensor:
         picture = open_picture(path, self.longest).convert("L" if self.channels == 1 else "RGB")

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.core.spectrum import HOP, log_mel, normalise, resample
+from regard.data.files import read_bytes
 from regard.errors import UserError
 
 # N samples  C channels  S frames  F bands
@@ -48,12 +49,7 @@ class Sound:
 def read_sound(path: Path) -> Sound:
     """A WAV file (8, 16, 24, 32 bit, float 32, 64) or a FLAC file, any number of channels, any rate. What is damaged, empty or
     something else is an error that names the file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    content = read_bytes(path)
     if not content:
         raise UserError(f"{path}: the file is empty, expected a sound (WAV or FLAC)")
     if content[:4] == b"RIFF" and content[8:12] == b"WAVE":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
 from regard.data.sound import LOUDEST, SUFFIXES, change_speed, mask_frames, read_sound, to_row
-from regard.data.sources import FileCodec
+from regard.data.sources import FileCodec, look_at
 from regard.errors import UserError
 
 SAMPLE = 100
@@ -41,15 +40,7 @@ class Sounds(FileCodec):
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
-        rates: list[int] = []
-        error = UserError("there are no sounds to learn from")
-        for name in islice(names, SAMPLE):
-            try:
-                rates.append(read_sound(root / name).rate)
-            except UserError as one:
-                error = one
-        if not rates:
-            raise error
+        rates = look_at(names, SAMPLE, lambda name: read_sound(root / name).rate, cls.nouns)
         return cls(FINE if median(rates) >= FINE else COARSE, root=root)
 
     def read(self, path: Path) -> Tensor:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -29,6 +30,8 @@ from regard.core.spectrum import STRIDE
 from regard.data.sound import to_frames
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+
+T = TypeVar("T")
 
 
 class Both(NamedTuple):
@@ -84,6 +87,19 @@ def tensor_batch(rows: Sequence[Tensor]) -> Source:
     if len(axes) == 2:
         allow = masks.both(allow.unsqueeze(-1), masks.first(sizes_B2[:, 1], axes[1]).unsqueeze(-2))
     return Source(values, allow)
+
+
+def look_at(names: Iterable[str], number: int, read: Callable[[str], T], nouns: str) -> list[T]:
+    """What can be read of the first few files. Those that cannot be are passed over; where none can, the first says why."""
+    found, errors = list[T](), list[UserError]()
+    for name in islice(names, number):
+        try:
+            found.append(read(name))
+        except UserError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0] if errors else UserError(f"there are no {nouns} to learn from")
+    return found
 
 
 @dataclass(frozen=True)

@@ -106,25 +106,32 @@ def in_memory(
 def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
     """`pairs` starts reading from the first one whenever it is called; it is told what for. root: from where names of files are
     seen."""
-    sources = (pair.source for pair in pairs("learning source tokens"))
     targets = (pair.target for pair in pairs("learning target tokens"))
-    texts = (split_source(pair.source)[1] for pair in pairs("learning tokens beside the files"))
     if data.shared and not given:
-        both = learn_shared(sources, targets, data.target_unit, data.vocabulary)
+        both = learn_shared(_sources(pairs), targets, data.target_unit, data.vocabulary)
         return Codecs(both, both)
     return Codecs(
-        given.source.at(root) if given.source else _learn_source(sources, texts, data, root),
+        given.source.at(root) if given.source else _learn_source(pairs, data, root),
         given.target or Codec.learn(targets, data.target_unit, data.vocabulary),
     )
 
 
-def _learn_source(sources: Iterator[str], texts: Iterator[str], data: DataSettings, root: Path) -> SourceCodec:
-    """texts: those beside the sources, of which the words are learnt where sources have more than one column."""
-    if data.source_unit in FILE_CODECS:
-        names = filter(None, (split_source(source)[0] for source in sources))
-        codec = FILE_CODECS[data.source_unit].learn(names, root, picture_size=data.picture_size)
-        return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary)) if len(data.source_columns) > 1 else codec
-    return Codec.learn(sources, cast(Unit, data.source_unit), data.vocabulary)
+def _sources(pairs: Callable[[str], Iterator[Pair]]) -> Iterator[str]:
+    return (pair.source for pair in pairs("learning source tokens"))
+
+
+def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, root: Path) -> SourceCodec:
+    """Where sources are files and have more than one column, the words of the texts beside them are learnt, too."""
+    if data.source_unit not in FILE_CODECS:
+        return Codec.learn(_sources(pairs), cast(Unit, data.source_unit), data.vocabulary)
+    kind = FILE_CODECS[data.source_unit]
+    names = filter(None, (split_source(pair.source)[0] for pair in pairs(f"looking at {kind.nouns}")))
+    codec = kind.learn(names, root, picture_size=data.picture_size)
+    del names  # only the first few were read, and a bar waits for the others
+    if len(data.source_columns) < 2:
+        return codec
+    texts = (split_source(pair.source)[1] for pair in pairs("learning tokens beside the files"))
+    return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary))
 
 
 class BadFiles:
@@ -200,8 +207,9 @@ def from_files(
         pairs = counted(_stream(data), counts.pairs, what, console)
         return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
-    how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0)))  # another place is not
-    codecs = [codec.to_json() for codec in given if codec]  # other data
+    # another place is not other data, nor is what training makes of it
+    how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0)))
+    codecs = [codec.to_json() for codec in given if codec]
     sizes = _file_sizes(data, root)
     known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
     before = _material_in(folder / STORE)
