@@ -27,7 +27,8 @@ def doctor() -> None:
     for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
         line(name, version(name))
     line("devices", ", ".join(name for name, there in available_devices().items() if there))
-    line("extras", "; ".join((extra("plot", "matplotlib"), extra("audio", "soundfile"), extra("metrics", "sacrebleu"))))
+    extras = {"plot": "matplotlib", "audio": "soundfile", "metrics": "sacrebleu", "tensorboard": "tensorboard"}
+    line("extras", "; ".join(extra(name, package) for name, package in extras.items()))
 
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 4, 31, 16, generator=generator) for _ in range(3))

@@ -39,7 +39,7 @@ def train(
         list[Path],
         typer.Argument(
             help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz; a source may be the "
-            "name of a picture. Or a run file, .yaml."
+            "name of a picture or sound. Or a run file, .yaml."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
