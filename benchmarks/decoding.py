@@ -1,10 +1,10 @@
 """Speed of decoding: ours against Hugging Face's `generate` and CTranslate2, with the same weights and the same sentences.
 
-    python benchmarks/decoding.py MODEL SENTENCES [sentences] [threads]
+    python benchmarks/decoding.py MODEL SENTENCES REFERENCES [sentences]
 
-MODEL is the folder of a Transformer (pre- or post-norm, sinusoidal positions); SENTENCES a text file, .gz or not, one sentence
-a line. Each system translates all of them with a beam of 1 and of 5, and then one by one. Systems take turns, and the median of
-three rounds counts. What is not installed is left out and said. Ids go in and come out: no system's time holds a tokeniser.
+MODEL is the folder of a Transformer (pre- or post-norm, sinusoidal positions); SENTENCES and REFERENCES are text files, .gz or
+not, one sentence a line. Each system translates all of them on two threads with a beam of 1 and of 5, and then one by one on
+one thread. Systems take turns; the median of five rounds counts. Ids go in and come out: no system's time holds a tokeniser.
 
 Only what computes the same function is compared: Marian is post-norm, so for a pre-norm model Hugging Face runs MBart, whose
 layers are pre-norm; its learned positions are filled with sinusoids. How many outputs are the same is printed.
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import sacrebleu
 import torch
 from dated import write_result
 from torch import Tensor
@@ -30,14 +32,15 @@ from regard.data.batch import source_batch
 from regard.data.corpus import read_lines
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
 from regard.models.transformer import Transformer, TransformerSettings
-from regard.pipeline import Translator, Unit
+from regard.pipeline import BATCH_HYPOTHESES, Translator, Unit
 
 Ids = list[int]
 System = Callable[[Sequence[Ids], int], list[Ids]]
 """(sources, beam) -> the best outputs, in the same order."""
 
 MAX_LENGTH = 128
-ROUNDS = 3
+THREADS = 2
+ROUNDS = 5
 BATCH = 64
 """Sentences side by side, for those systems that must be told; sorted by length in all."""
 
@@ -220,7 +223,7 @@ def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> S
     spec.optimize()
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
-    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=kind, inter_threads=threads, intra_threads=1)
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
         words = [[*(f"t{number}" if number > EOS else "<unk>" for number in ids), "</s>"] for ids in sources]
@@ -241,59 +244,75 @@ def timed(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def main(model: str, sentences: str, number: int = 1000, threads: int = 2, *, write: bool = False) -> None:
-    import tempfile
+def bleu(saved: Saved, written: Sequence[Ids], references: Sequence[str]) -> float:
+    return sacrebleu.corpus_bleu([saved.target.decode(ids) for ids in written], [references]).score
 
-    torch.set_num_threads(threads)
+
+def makers(saved: Saved, place: Path) -> dict[str, Callable[[int], System]]:
+    """Each system for so many threads: ours as workers, CTranslate2 as inter_threads, Hugging Face within its operations."""
+    return {
+        "regard": lambda _: ours(saved),
+        "Hugging Face generate": lambda _: hugging_face(saved),
+        "CTranslate2 float32": lambda threads: ctranslate2_system(saved, "float32", threads, place / f"fp32-{threads}"),
+        "CTranslate2 int8": lambda threads: ctranslate2_system(saved, "int8", threads, place / f"int8-{threads}"),
+    }
+
+
+def together(saved: Saved, systems: dict[str, System], sources: list[Ids], references: list[str], beam: int) -> Iterator[str]:
+    """All sentences at once."""
+    written = {name: run(sources, beam) for name, run in systems.items()}  # warm
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(ROUNDS):
+        for name, run in systems.items():
+            seconds[name].append(timed(partial(run, sources, beam)))
+    for name, took in seconds.items():
+        ratios = sorted(theirs / our for theirs, our in zip(took, seconds["regard"], strict=True))
+        same = sum(a == b for a, b in zip(written[name], written["regard"], strict=True)) / len(sources)
+        speed = len(sources) / statistics.median(took)
+        yield (
+            f"beam {beam}  {name:<22} {speed:7.1f} sentences/s ({min(took):.2f}-{max(took):.2f} s)  regard is "
+            f"{statistics.median(ratios):.2f} x as fast ({ratios[0]:.2f}-{ratios[-1]:.2f})  "
+            f"BLEU {bleu(saved, written[name], references):.2f}  {same:.1%} the same output"
+        )
+
+
+def one_by_one(systems: dict[str, System], sources: list[Ids], beam: int) -> Iterator[str]:
+    """The first hundred sentences alone; systems take turns."""
+    took: dict[str, list[float]] = {name: [] for name in systems}
+    for ids in sources[:100]:
+        for name, run in systems.items():
+            took[name].append(timed(partial(run, [ids], beam)))
+    for name, seconds in took.items():
+        middle, high = (sorted(seconds)[len(seconds) * share // 100] * 1e3 for share in (50, 95))
+        yield f"beam {beam}  {name:<22} one by one, 1 thread: {middle:6.1f} ms p50, {high:6.1f} ms p95"
+
+
+def main(model: str, source_file: str, reference_file: str, number: int = 1000) -> None:
     saved = load(Path(model))
-    sources = [saved.source.encode(line.strip()) for line in read_lines(Path(sentences))][:number]
-    sources = [ids for ids in sources if ids]
+    lines = [[" ".join(line.split()) for line in read_lines(Path(file))][:number] for file in (source_file, reference_file)]
+    sources = [saved.source.encode(line) for line in lines[0]]
+    said = [
+        f"torch {torch.__version__}; {THREADS} threads; {len(sources):,} sentences of {Path(source_file).name}, "
+        f"{sum(map(len, sources)):,} source tokens; length_penalty mean, max_length {MAX_LENGTH}; one process each. "
+        f"regard: {THREADS} workers of one thread, up to {BATCH_HYPOTHESES} hypotheses at a time, rows leave; Hugging Face: "
+        f"batches of {BATCH}, {THREADS} threads; CTranslate2: max_batch_size {BATCH}, inter_threads {THREADS}, intra_threads "
+        f"1. {saved.settings}"
+    ]
+    print(said[0], flush=True)
     with tempfile.TemporaryDirectory() as place:
-        makers: dict[str, Callable[[], System]] = {
-            "regard": lambda: ours(saved),
-            "Hugging Face generate": lambda: hugging_face(saved),
-            "CTranslate2 float32": lambda: ctranslate2_system(saved, "float32", threads, Path(place) / "fp32"),
-            "CTranslate2 int8": lambda: ctranslate2_system(saved, "int8", threads, Path(place) / "int8"),
-        }
-        lines = [
-            f"torch {torch.__version__}, {threads} threads; {len(sources):,} sentences of {Path(sentences).name}, "
-            f"{sum(map(len, sources)):,} source tokens; length_penalty mean, max_length {MAX_LENGTH}; {saved.settings}"
-        ]
-        systems: dict[str, System] = {}
-        for name, make in makers.items():
-            try:
-                systems[name] = make()
-            except ImportError as error:
-                lines.append(f"left out: {name} ({error})")
-        print(*lines, sep="\n", flush=True)
-        shown = len(lines)
-        for beam in (1, 5):
-            written = {name: run(sources, beam) for name, run in systems.items()}  # warm
-            seconds: dict[str, list[float]] = {name: [] for name in systems}
-            for _ in range(ROUNDS):
-                for name, run in systems.items():
-                    seconds[name].append(timed(partial(run, sources, beam)))
-            for name in systems:
-                middle = statistics.median(seconds[name])
-                ratio = middle / statistics.median(seconds["regard"])
-                same = sum(a == b for a, b in zip(written[name], written["regard"], strict=True)) / len(sources)
-                lines.append(
-                    f"beam {beam}  {name:<22} {len(sources) / middle:8.1f} sentences/s ({min(seconds[name]):.2f}-"
-                    f"{max(seconds[name]):.2f} s)  regard is {ratio:.2f} x as fast  {same:.1%} the same output"
-                )
-            for name, run in systems.items():
-                each = sorted(timed(partial(run, [ids], beam)) for ids in sources[:100])
-                lines.append(
-                    f"beam {beam}  {name:<22} one by one: {each[len(each) // 2] * 1e3:6.1f} ms p50, "
-                    f"{each[len(each) * 95 // 100] * 1e3:6.1f} ms p95"
-                )
-            print(*lines[shown:], sep="\n", flush=True)
-            shown = len(lines)
-    if write:
-        write_result(__file__, lines)
+        for threads in (THREADS, 1):
+            torch.set_num_threads(threads)
+            systems = {name: make(threads) for name, make in makers(saved, Path(place)).items()}
+            for beam in (1, 5):
+                found = together(saved, systems, sources, lines[1], beam) if threads > 1 else one_by_one(systems, sources, beam)
+                for line in found:
+                    said.append(line)
+                    print(line, flush=True)
+    if number == 1000:
+        write_result(__file__, said)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 4:
         sys.exit(__doc__)
-    main(*sys.argv[1:3], *map(int, sys.argv[3:]), write=len(sys.argv) == 3)
+    main(*sys.argv[1:4], *map(int, sys.argv[4:]))

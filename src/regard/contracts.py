@@ -470,8 +470,13 @@ class Engine(Protocol):
         look: Look | None = None,
         *,
         numbers: Sequence[int] | None = None,
+        room: int = 0,
     ) -> Iterator[Event]:
-        """Batches of sentences in, events out. Sentences are numbered through all batches, or as `numbers` says."""
+        """Batches of sentences in, events out. Sentences are numbered through all batches, or as `numbers` says.
+
+        room: how many sentences there may be at a time; a batch joins those before it as soon as it fits. Without room, one
+        batch is searched after the other.
+        """
         ...
 
 

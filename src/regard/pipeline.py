@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Any, NoReturn
 
 import torch
@@ -30,6 +31,7 @@ from regard.data.sources import FileCodec, Row, SourceCodec, num_places
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
+from regard.decoding.workers import side_by_side
 from regard.errors import UserError, did_you_mean
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
@@ -39,7 +41,7 @@ BATCH_HYPOTHESES = 320
 """Rows of a step: sentences times hypotheses. More does not make it faster on a CPU."""
 
 BUDGET = 1 << 30
-"""Bytes that the states of one batch may take at their longest."""
+"""Bytes that the states of all batches that run at a time may take at their longest."""
 
 MAX_SOURCE = 1024
 
@@ -247,13 +249,16 @@ class Translator:
 
     def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
         """What was found for each unit, in any order."""
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
         # prompts differ in length, so each goes alone
-        batches = [[unit] for unit in units] if self.continues else self._packed(units, search)
-        for batch in batches:
-            by_number = {unit.number: unit for unit in batch}
-            for event in self._events(batch, search):
-                if event.hypotheses:
-                    yield by_number[event.sentence], event.hypotheses
+        batches = [[unit] for unit in units] if self.continues else self._packed(units, search, workers)
+        return side_by_side([partial(self._found, batch, search) for batch in batches], workers)
+
+    def _found(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
+        by_number = {unit.number: unit for unit in batch}
+        for event in self._events(batch, search):
+            if event.hypotheses:
+                yield by_number[event.sentence], event.hypotheses
 
     def _events(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
         if self.continues:
@@ -262,18 +267,21 @@ class Translator:
         source = source_batch([[] if self.continues else unit.ids for unit in units]).to(self.device)
         return self._engine().generate([source], search, numbers=[unit.number for unit in units])
 
-    def _packed(self, units: Sequence[Unit], search: SearchOptions) -> list[list[Unit]]:
-        """Units of like length side by side, as many as the budget of memory and the width of a step allow."""
+    def _packed(self, units: Sequence[Unit], search: SearchOptions, workers: int = 1) -> list[list[Unit]]:
+        """Units of like length side by side, the longest first: as many as the budget of memory and the width of a step allow,
+        and no more than leaves every worker its share."""
         rows = search.n_best if search.sample else search.beam
         most = max(1, BATCH_HYPOTHESES // rows)
+        rounds = max(1, ceil(len(units) / (most * workers)))
+        most = ceil(len(units) / (rounds * workers))
+        order = sorted(units, key=lambda unit: num_places(unit.ids), reverse=True)
+        size = self._sizes(rows, search.max_length, order[0].ids) if len(units) > 1 else (0, 0)
         batches: list[list[Unit]] = []
-        order = sorted(units, key=lambda unit: num_places(unit.ids))
-        size = self._sizes(rows, search.max_length, order[-1].ids) if len(units) > 1 else (0, 0)
-        for unit in order:
-            needed = size[0] + size[1] * (num_places(unit.ids) + 1)  # the newest is the longest
-            if not batches or len(batches[-1]) == most or (len(batches[-1]) + 1) * needed > BUDGET:
-                batches.append([])
-            batches[-1].append(unit)
+        while order:
+            needed = size[0] + size[1] * (num_places(order[0].ids) + 1)
+            fitting = max(1, min(most, BUDGET // workers // max(1, needed)))
+            batches.append(order[:fitting])
+            order = order[fitting:]
         return batches
 
     @torch.inference_mode()

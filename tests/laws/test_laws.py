@@ -258,26 +258,55 @@ def test_law_3_search_gives_the_same_words_in_any_batch(name: str) -> None:  # S
 
 @every_model
 def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None:  # SPEC A7.5
-    """64 sentences; they end at different times, and leave the batch."""
+    """64 sentences; they end at different times, and leave the batch; where there is room, those that wait join it."""
     model = make_model(name)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     lengths = [1 + number * number % 11 for number in range(64)]
     source = make_source(*lengths)
     found = {}
-    for size in (1, 2, 7, 64):
-        batches = [
-            Source(source.values[first : first + size], source.allow[first : first + size]) for first in range(0, 64, size)
-        ]
-        batches = [Source(one.values[:, : one.allow.sum(-1).max()], one.allow[:, : one.allow.sum(-1).max()]) for one in batches]
+    ways = ((1, 0), (2, 0), (7, 0), (64, 0), (3, 11))
+    for size, room in ways:
         options = SearchOptions(beam=3, n_best=2, max_length=6, min_length=1)
-        found[size] = {one.sentence: one.hypotheses for one in engine.generate(batches, options)}
-        assert sorted(found[size]) == list(range(64))
-    for sentence, alone in found[1].items():
-        for size in (2, 7, 64):
-            for one, other in zip(found[size][sentence], alone, strict=True):
+        events = engine.generate(in_batches(source, size), options, room=room)
+        found[size, room] = {one.sentence: one.hypotheses for one in events}
+        assert sorted(found[size, room]) == list(range(64))
+    for sentence, alone in found[1, 0].items():
+        for way in ways[1:]:
+            for one, other in zip(found[way][sentence], alone, strict=True):
                 assert (one.ids, one.finished) == (other.ids, other.finished)
                 assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
                 assert one.rank_score == pytest.approx(other.rank_score, abs=1e-9)
+
+
+@every_model
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(max_ratio=0.5, max_length=30, no_repeat=2, repetition_penalty=1.5, min_length=3),
+        SearchOptions(max_ratio=0.5, max_length=30, beam=3, n_best=3, no_repeat=3, min_length=11, banned=((9, 11), (7,))),
+        SearchOptions(max_ratio=0.5, max_length=30, sample=True, n_best=2, top_k=9, prefix=(7, 11)),
+    ],
+    ids=["greedy", "beam", "sample"],
+)
+def test_law_3_sentences_that_join_a_running_batch_find_the_same(name: str, options: SearchOptions) -> None:  # SPEC A7.5
+    """Outputs end after 10 to 15 tokens, so the steps hold outputs of many lengths; all that looks at what was written."""
+    model = make_model(name)
+    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    source = make_source(7, 1, 5, 11, 2, 9, 1, 3, 10, 4, 8, 6)
+    alone = {one.sentence: one.hypotheses for one in engine.generate(in_batches(source, 1), options)}
+    joined = {one.sentence: one.hypotheses for one in engine.generate(in_batches(source, 2), options, room=5)}
+    assert sorted(joined) == list(range(12))
+    for sentence, expected in alone.items():
+        assert [one.ids for one in joined[sentence]] == [one.ids for one in expected]
+        for one, other in zip(joined[sentence], expected, strict=True):
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-9)
+            assert one.rank_score == pytest.approx(other.rank_score, abs=1e-9)
+
+
+def in_batches(source: Source, size: int) -> list[Source]:
+    """Sentences in batches of this size, each no wider than its longest."""
+    parts = zip(source.values.split(size), source.allow.split(size), strict=True)
+    return [Source(values[:, : (most := allow.sum(-1).max())], allow[:, :most]) for values, allow in parts]
 
 
 # --- law 4: cached = uncached ------------------------------------------------------------------------------------------------
@@ -451,22 +480,26 @@ def test_law_4_a_beams_log_prob_is_what_score_gives(name: str) -> None:
 
 
 @every_cross
-def test_a_beam_streams_what_it_saw(name: str) -> None:
-    """Rows are reordered at every step; what comes with a token is still what its own hypothesis saw."""
-    model, source = make_model(name), make_source(7, 3, 5)
+@pytest.mark.parametrize("room", [0, 4])
+def test_a_beam_streams_what_it_saw(name: str, room: int) -> None:
+    """Rows are reordered at every step, leave and join; what comes with a token is still what its own hypothesis saw."""
+    model, source = make_model(name), make_source(7, 3, 5, 2, 9)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     look = Look((Tap("cross", layer=-1),))
-    events = list(engine.generate([source], SearchOptions(beam=3, max_length=6, stream=True), look))
-    for sentence in range(3):
+    options = SearchOptions(beam=5, max_length=20, max_ratio=0.5, stream=True)
+    batches = in_batches(source, 2) if room else [source]
+    events = list(engine.generate(batches, options, look, room=room))
+    for sentence, alone in enumerate(in_batches(source, 1)):
         mine = [event for event in events if event.sentence == sentence]
         best = mine[-1].hypotheses[0]
         assert tuple(token for event in mine for token in event.ids) == best.ids
-        one = Source(source.values[sentence][None], source.allow[sentence][None])
-        (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(one), look).seen
+        (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(alone), look).seen
         seen = [one.weights_BHTS for event in mine for one in event.seen]
         assert len(seen) == len(best.ids)
+        size = whole.weights_BHTS.shape[-1]
         for place, weights in enumerate(seen):
-            torch.testing.assert_close(weights, whole.weights_BHTS[:, :, place : place + 1])
+            torch.testing.assert_close(weights[..., :size], whole.weights_BHTS[:, :, place : place + 1])
+            assert (weights[..., size:] == 0).all()
 
 
 # --- law 5: fused = plain ----------------------------------------------------------------------------------------------------

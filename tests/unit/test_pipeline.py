@@ -195,22 +195,34 @@ def test_language_models_go_on_with_a_text(settings: ModelSettings) -> None:
     assert translator.score([""], ["X Y"])[0].log_prob < 0
 
 
-def test_batches_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
     options = SearchOptions(beam=2, max_length=9)
     units = [Unit(number, "", [4] * (1 + number % 13)) for number in range(50)]
     fixed, place = translator._sizes(2, 9)
-    monkeypatch.setattr(pipeline, "BUDGET", 6 * (fixed + 10 * place))
-    batches = translator._packed(units, options)
+    budget = 6 * (fixed + 10 * place)
+    monkeypatch.setattr(pipeline, "BUDGET", workers * budget)
+    batches = translator._packed(units, options, workers)
     assert sorted(unit.number for batch in batches for unit in batch) == list(range(50))
     for batch in batches:
         longest = max(len(unit.ids) for unit in batch)
-        assert len(batch) * (fixed + place * (longest + 1)) <= pipeline.BUDGET
+        assert len(batch) * (fixed + place * (longest + 1)) <= budget
         memory = translator.model.encode(source_batch([unit.ids for unit in batch]))
         state = translator.model.start(memory, torch.full((len(batch), 10), 2))
         held = state.select(torch.zeros(len(batch), 2, dtype=torch.long)).nbytes
         assert held <= len(batch) * (fixed + place * (longest + 1))
     assert len(batches) > 8
+
+
+@pytest.mark.parametrize(("num_units", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (5, 2, [3, 2])])
+def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers: int, sizes: list[int]) -> None:
+    translator = make_translator(TransformerSettings(width=8, heads=2))
+    units = [Unit(number, "", [4] * (1 + number % 13)) for number in range(num_units)]
+    batches = translator._packed(units, SearchOptions(max_length=9), workers)
+    assert [len(batch) for batch in batches] == sizes
+    lengths = [len(unit.ids) for batch in batches for unit in batch]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.contracts import Decoded, Event, Hypothesis, Memory, SearchOptions, Source, Step
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
-from regard.decoding.search import TorchEngine, choose, draw, shared
+from regard.decoding.search import TorchEngine, choose, draw, largest, shared
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 PAD, SOS, EOS, A, B, C = range(6)
@@ -226,6 +226,17 @@ def test_the_choice_of_candidates(
 
 
 # --- constraints -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", [5, 1000, 1023, 1024, 1025, 8001])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_the_largest_of_many_are_those_of_topk(vocabulary: int, number: int) -> None:
+    scores_BKV = torch.randn(3, 2, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    scores_BKV[0, 0, : min(900, vocabulary - 4)] = -torch.inf
+    scores_BKV[1, 1, -number:] += 9  # the last ones fill no block
+    best_BKM, at_BKM = largest(scores_BKV, number)
+    assert torch.equal(best_BKM, scores_BKV.topk(number).values)
+    assert torch.equal(best_BKM, scores_BKV.gather(-1, at_BKM))
 
 
 def test_leaving_tokens_out_does_not_change_the_probability_of_the_others() -> None:

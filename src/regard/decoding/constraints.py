@@ -1,9 +1,12 @@
 """What an output may not contain: pure functions that set the scores of forbidden continuations to −∞.
 
-All change `scores_BKV` in place; `ids_BKT` holds what the hypotheses have written so far, all of one length.
+All change `scores_BKV` in place; `ids_BKT` holds what the hypotheses have written so far, the newest token last. Where outputs
+differ in length, <sos> stands before the shorter ones, which is never written again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +18,12 @@ from regard.contracts import SearchOptions
 NEVER = float("-inf")
 
 
-def constrain(log_probs_BKV: Tensor, ids_BKT: Tensor, options: SearchOptions, eos: int, never: tuple[int, ...]) -> Tensor:
+def constrain(
+    log_probs_BKV: Tensor, ids_BKT: Tensor, lengths: Sequence[int], options: SearchOptions, eos: int, never: tuple[int, ...]
+) -> Tensor:
     """What the search sorts by: log-probabilities, with everything forbidden at −∞ and repetitions made dearer.
+
+    lengths: how many tokens the hypotheses of each sentence have.
 
     Without a repetition penalty this is `log_probs_BKV` itself, changed in place: tokens that can still be chosen keep theirs.
     """
@@ -25,8 +32,8 @@ def constrain(log_probs_BKV: Tensor, ids_BKT: Tensor, options: SearchOptions, eo
         scores_BKV = penalise_repetition(log_probs_BKV.clone(), ids_BKT, options.repetition_penalty)
     if never:
         scores_BKV[..., list(never)] = NEVER
-    if ids_BKT.shape[-1] < options.min_length:
-        scores_BKV[..., eos] = NEVER
+    if options.min_length:
+        scores_BKV[[row for row, length in enumerate(lengths) if length < options.min_length], :, eos] = NEVER
     if options.no_repeat:
         forbid_repeats(scores_BKV, ids_BKT, options.no_repeat)
     for sequence in options.banned:

@@ -11,18 +11,24 @@ Step 3 is exact. Log-probabilities are at most 0, so the score s ≤ 0 of a live
 grow, up to norm(limit + 1). Whatever it ends as, with s' ≤ s and n ≤ limit + 1 tokens, its rank score is s'/norm(n) ≤ s/norm(n)
 ≤ s/norm(limit + 1). If this is not above the rank score of the worst one kept, no step that could follow changes the outcome.
 Greedy search (a beam of 1) is done at the first <eos>.
+
+Sentences leave when they are done, and those that wait enter where there is room, so the rows of a step are at different places
+of their outputs. What they wrote ends at the same place, with the newest token; an output that began later has <sos> before it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from regard.contracts import Event, Hypothesis, Look, Memory, SearchOptions, Seen, Seq2Seq, Source, State
+from regard.contracts import Event, Hypothesis, Look, SearchOptions, Seen, Seq2Seq, Source, State
 from regard.decoding.constraints import NEVER, constrain
 from regard.decoding.scoring import of_tokens
 
@@ -54,10 +60,10 @@ def choose(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Choice:
 
     A row can end in one way only, so its best keep + 1 tokens hold all that could be wanted of it.
     """
-    best_BKM, token_BKM = scores_BKV.topk(min(keep + 1, scores_BKV.shape[-1]))
+    best_BKM, token_BKM = largest(scores_BKV, min(keep + 1, scores_BKV.shape[-1]))
     all_BN = (total_BK.unsqueeze(-1) + best_BKM).flatten(1)
     if (missing := 2 * keep - all_BN.shape[1]) > 0:  # few words: fill up with candidates that cannot win
-        all_BN = torch.nn.functional.pad(all_BN, (0, missing), value=NEVER)
+        all_BN = F.pad(all_BN, (0, missing), value=NEVER)
     score_BN, at_BN = all_BN.topk(2 * keep)
     at_BN = at_BN.clamp(max=token_BKM[0].numel() - 1)
     parent_BN, token_BN = at_BN // token_BKM.shape[-1], token_BKM.flatten(1).gather(1, at_BN)
@@ -65,6 +71,24 @@ def choose(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Choice:
     live_BK, at_BK = score_BN.masked_fill(ends_BN, NEVER).topk(keep)
     ended_BK = score_BN[:, :keep].masked_fill(~ends_BN[:, :keep], NEVER)
     return Choice(live_BK, parent_BN.gather(1, at_BK), token_BN.gather(1, at_BK), ended_BK, parent_BN[:, :keep])
+
+
+def largest(scores_BKV: Tensor, number: int, block: int = 64) -> tuple[Tensor, Tensor]:
+    """The largest scores of each row and their places, as `topk` gives them, but several times faster for a large vocabulary:
+    the largest lie in the blocks with the largest maxima, and those are quickly found."""
+    B, K, V = scores_BKV.shape
+    num_blocks = V // block
+    if num_blocks < 4 * number:
+        best_BKM, at_BKM = scores_BKV.topk(number)
+        return best_BKM, at_BKM
+    whole = num_blocks * block
+    blocks_BKNn = scores_BKV[..., :whole].unflatten(-1, (num_blocks, block))
+    chosen_BKM = blocks_BKNn.amax(-1).topk(number, sorted=False).indices
+    places_BKMn = chosen_BKM.unsqueeze(-1) * block + torch.arange(block, device=scores_BKV.device)
+    rest_BKn = torch.arange(whole, V, device=scores_BKV.device).expand(B, K, -1)
+    places_BKN = torch.cat((places_BKMn.flatten(-2), rest_BKn), dim=-1)
+    best_BKM, at_BKM = scores_BKV.gather(-1, places_BKN).topk(number)
+    return best_BKM, places_BKN.gather(-1, at_BKM)
 
 
 def draw(total_BK: Tensor, scores_BKV: Tensor, eos: int, chance_BK: Tensor, options: SearchOptions) -> Choice:
@@ -99,11 +123,12 @@ class Ended:
 
 @dataclass
 class Sentence:
-    """The part of a sentence that is not a tensor."""
+    """The part of a sentence that is not a tensor. begin: the place among `ids_BKT` where its output begins."""
 
     number: int
     limit: int
     chance: random.Random
+    begin: int = 0
     kept: list[Ended] = field(default_factory=list)
     told: int = 0
     done: bool = False
@@ -121,40 +146,64 @@ class Sentence:
 @dataclass
 class Beams:
     """What the hypotheses of a batch have written. `total` is what the search sorts by, `log_prob` what the model says: they
-    differ where repetitions are penalised. −∞ marks a hypothesis that lives no more."""
+    differ where repetitions are penalised. −∞ marks a hypothesis that lives no more.
+
+    norms: of the longest output that a sentence may have. worst: what a hypothesis must beat to be kept.
+    """
 
     sentences: list[Sentence]
     ids_BKT: Tensor
     log_probs_BKT: Tensor
     total_BK: Tensor
+    norms_B: Tensor
+    worst_B: Tensor
     sights: list[Sight]
 
-    @property
-    def length(self) -> int:
-        return self.ids_BKT.shape[-1]
+    def lengths(self) -> list[int]:
+        """How many tokens the hypotheses of each sentence have."""
+        return [self.ids_BKT.shape[-1] - one.begin for one in self.sentences]
 
     def grown(self, choice: Choice, log_prob_BK: Tensor, sight: Sight | None) -> Beams:
         """One token more."""
         rows_B1 = torch.arange(len(self.sentences), device=choice.parent_BK.device)[:, None]
         sights = self.sights if sight is None else [*self.sights, sight]
-        return Beams(
-            self.sentences,
-            torch.cat((self.ids_BKT[rows_B1, choice.parent_BK], choice.token_BK.unsqueeze(-1)), dim=-1),
-            torch.cat((self.log_probs_BKT[rows_B1, choice.parent_BK], log_prob_BK.unsqueeze(-1)), dim=-1),
-            choice.live_BK,
-            [
-                tuple(replace(one, weights_BHTS=one.weights_BHTS[rows_B1, :, choice.parent_BK].transpose(1, 2)) for one in each)
-                for each in sights
-            ],
+        return replace(
+            self,
+            ids_BKT=torch.cat((self.ids_BKT[rows_B1, choice.parent_BK], choice.token_BK.unsqueeze(-1)), dim=-1),
+            log_probs_BKT=torch.cat((self.log_probs_BKT[rows_B1, choice.parent_BK], log_prob_BK.unsqueeze(-1)), dim=-1),
+            total_BK=choice.live_BK,
+            sights=_each(sights, lambda weights_BHKS: weights_BHKS[rows_B1, :, choice.parent_BK].transpose(1, 2)),
         )
 
     def remaining(self, rows_N: Tensor) -> Beams:
+        """Only these sentences; the places before the first of their tokens go too."""
+        sentences = [self.sentences[row] for row in rows_N.tolist()]
+        first = min(one.begin for one in sentences)
+        for sentence in sentences:
+            sentence.begin -= first
         return Beams(
-            [self.sentences[row] for row in rows_N.tolist()],
-            self.ids_BKT[rows_N],
-            self.log_probs_BKT[rows_N],
+            sentences,
+            self.ids_BKT[rows_N, :, first:],
+            self.log_probs_BKT[rows_N, :, first:],
             self.total_BK[rows_N],
-            [tuple(replace(one, weights_BHTS=one.weights_BHTS[rows_N]) for one in each) for each in self.sights],
+            self.norms_B[rows_N],
+            self.worst_B[rows_N],
+            _each(self.sights[first:], lambda weights_BHKS: weights_BHKS[rows_N]),
+        )
+
+    def joined(self, new: Beams, sos: int) -> Beams:
+        """With sentences that have written nothing but the prefix, and so no more than those that are here."""
+        (_, K, T), (more, own, short) = self.ids_BKT.shape, new.ids_BKT.shape
+        for sentence in new.sentences:
+            sentence.begin = T - short
+        return Beams(
+            self.sentences + new.sentences,
+            torch.cat((self.ids_BKT, F.pad(new.ids_BKT.expand(-1, K, -1), (T - short, 0), value=sos))),
+            torch.cat((self.log_probs_BKT, F.pad(new.log_probs_BKT.expand(-1, K, -1), (T - short, 0)))),
+            torch.cat((self.total_BK, F.pad(new.total_BK, (0, K - own), value=NEVER))),  # those that they lack live no more
+            torch.cat((self.norms_B, new.norms_B)),
+            torch.cat((self.worst_B, new.worst_B)),
+            _each(self.sights, lambda weights_BHKS: F.pad(weights_BHKS, (0, 0) * 3 + (0, more))),
         )
 
     def one(self, row: int, hypothesis: int, sight: Sight | None = None) -> tuple[Sight, ...]:
@@ -164,8 +213,35 @@ class Beams:
                 replace(seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1])
                 for seen in each
             )
-            for each in (*self.sights, *(() if sight is None else (sight,)))
+            for each in (*self.sights[self.sentences[row].begin :], *(() if sight is None else (sight,)))
         )
+
+
+def _each(sights: Sequence[Sight], change: Callable[[Tensor], Tensor]) -> list[Sight]:
+    return [tuple(replace(one, weights_BHTS=change(one.weights_BHTS)) for one in each) for each in sights]
+
+
+@dataclass(frozen=True)
+class Running:
+    """The sentences that are searched now: what they have written, and the token of each hypothesis that is read next."""
+
+    beams: Beams
+    state: State
+    ids_BK: Tensor
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.beams.sentences)
+
+    def remaining(self, rows_N: Tensor) -> Running:
+        return Running(self.beams.remaining(rows_N), self.state.keep(rows_N), self.ids_BK[rows_N])
+
+    def joined(self, new: Running, sos: int) -> Running:
+        K, state = self.ids_BK.shape[1], new.state
+        if new.ids_BK.shape[1] != K:
+            state = state.select(new.ids_BK.new_zeros(new.num_sentences, K))
+        ids_BK = torch.cat((self.ids_BK, new.ids_BK.expand(-1, K)))
+        return Running(self.beams.joined(new.beams, sos), self.state.join(state), ids_BK)
 
 
 # --- the engine --------------------------------------------------------------------------------------------------------------
@@ -188,66 +264,24 @@ class TorchEngine:
         look: Look | None = None,
         *,
         numbers: Sequence[int] | None = None,
+        room: int = 0,
     ) -> Iterator[Event]:
         if look is not None and look.taps and not options.stream:
             raise ValueError("what a Look sees comes with the tokens, but stream is off; set stream=True")
-        first = 0
-        for source in sources:
-            last = first + source.num_sentences
-            yield from self._search(source, list(range(first, last) if numbers is None else numbers[first:last]), options, look)
-            first = last
+        number = iter(range(sum(source.num_sentences for source in sources)) if numbers is None else numbers)
+        waiting = deque(sources)
+        running: Running | None = None
+        while waiting or running:
+            while waiting and (running is None or running.num_sentences + waiting[0].num_sentences <= room):
+                source = waiting.popleft()
+                new = self._begin(source, list(islice(number, source.num_sentences)), options, look)
+                running = new if running is None else running.joined(new, self.sos)
+            if running:
+                running = yield from self._step(running, options, look)
 
-    def _search(self, source: Source, numbers: list[int], options: SearchOptions, look: Look | None) -> Iterator[Event]:
+    def _begin(self, source: Source, numbers: list[int], options: SearchOptions, look: Look | None) -> Running:
+        """Sentences as they stand before their first step. A prefix is read at once; it counts like tokens that were chosen."""
         memory = self.model.encode(source, look)
-        beams, state, ids_BK = self._begin(memory, numbers, options)
-        norms_B = beams.total_BK.new_tensor([options.norm(one.limit + 1) for one in beams.sentences])
-        worst_B = torch.full_like(norms_B, NEVER)
-        sampling = options.sample
-        while True:
-            step = self.model.step(ids_BK, state, look)
-            sight = step.seen if look is not None and options.stream else None
-            log_probs_BKV = step.logits_BKV.log_softmax(-1)
-            scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, options, self.eos, self.never)
-            if sampling:
-                chances = [[one.chance.random() for _ in range(options.n_best)] for one in beams.sentences]
-                chance_BK = torch.tensor(chances, dtype=torch.float64).to(ids_BK.device)
-                choice = draw(beams.total_BK, scores_BKV, self.eos, chance_BK, options)
-            else:
-                choice = choose(beams.total_BK, scores_BKV, self.eos, options.beam)
-            for row in self._end(beams, choice, log_probs_BKV, sight, options):
-                if not sampling:
-                    worst_B[row] = beams.sentences[row].worst(options.n_best)
-                    if options.beam == 1:
-                        choice.live_BK[row] = NEVER
-            over = [row for row, one in enumerate(beams.sentences) if beams.length >= one.limit]
-            if over:
-                choice.live_BK[over] = NEVER
-            done_B = choice.live_BK.amax(-1) / norms_B <= worst_B
-            num_done = 0
-            for row in done_B.nonzero().flatten().tolist():
-                num_done += 1
-                sentence = beams.sentences[row]
-                if not sentence.done:
-                    self._fill(beams, row, options)
-                    sentence.done = True
-                    yield _last(sentence)
-            if num_done == len(beams.sentences):
-                return
-            if num_done:
-                choice.live_BK[done_B] = NEVER
-            V = log_probs_BKV.shape[-1]
-            log_prob_BK = log_probs_BKV.flatten(1).gather(1, choice.parent_BK * V + choice.token_BK)
-            beams, ids_BK = beams.grown(choice, log_prob_BK, sight), choice.token_BK
-            state = _selected(step.state, choice.parent_BK, step.logits_BKV.shape[1])
-            if options.stream:
-                yield from _news(beams)
-            if 4 * num_done >= len(beams.sentences):  # to leave costs a copy of the others: wait until it pays
-                rows = (~done_B).nonzero().flatten()
-                beams, state, ids_BK = beams.remaining(rows), state.keep(rows), ids_BK[rows]
-                norms_B, worst_B = norms_B[rows], worst_B[rows]
-
-    def _begin(self, memory: Memory, numbers: list[int], options: SearchOptions) -> tuple[Beams, State, Tensor]:
-        """Everything as it stands before the first step. A prefix is read at once; it counts like tokens that were chosen."""
         device, B = memory.allow_BS.device, len(numbers)
         begun = torch.tensor([[self.sos, *options.prefix]] * B, device=device)
         state = self.model.start(memory, begun[:, :-1] if options.prefix else None)
@@ -259,18 +293,66 @@ class TorchEngine:
         if K > 1:
             state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
         limits = [_limit(places, options) for places in memory.allow_BS.sum(-1).tolist()]
-        sentences = [
-            Sentence(number, limit, random.Random(f"{options.seed}/{number}"))
-            for number, limit in zip(numbers, limits, strict=True)
-        ]
         beams = Beams(
-            sentences,
+            [
+                Sentence(number, limit, random.Random(f"{options.seed}/{number}"))
+                for number, limit in zip(numbers, limits, strict=True)
+            ],
             begun[:, None, 1:].expand(-1, K, -1),
             log_probs_BT[:, None].expand(-1, K, -1),
             total_B[:, None].expand(-1, K),
+            total_B.new_tensor([options.norm(limit + 1) for limit in limits]),
+            torch.full_like(total_B, NEVER),
             [() for _ in options.prefix],
         )
-        return beams, state, begun[:, -1:].expand(-1, K)
+        return Running(beams, state, begun[:, -1:].expand(-1, K))
+
+    def _step(self, running: Running, options: SearchOptions, look: Look | None) -> Generator[Event, None, Running | None]:
+        """One token further; what goes on, or None."""
+        beams = running.beams
+        step = self.model.step(running.ids_BK, running.state, look)
+        sight = step.seen if look is not None and options.stream else None
+        log_probs_BKV = step.logits_BKV.log_softmax(-1)
+        lengths = beams.lengths()
+        scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.eos, self.never)
+        if options.sample:
+            chances = [[one.chance.random() for _ in range(options.n_best)] for one in beams.sentences]
+            chance_BK = torch.tensor(chances, dtype=torch.float64).to(running.ids_BK.device)
+            choice = draw(beams.total_BK, scores_BKV, self.eos, chance_BK, options)
+        else:
+            choice = choose(beams.total_BK, scores_BKV, self.eos, options.beam)
+        for row in self._end(beams, choice, log_probs_BKV, sight, options):
+            if not options.sample:
+                beams.worst_B[row] = beams.sentences[row].worst(options.n_best)
+                if options.beam == 1:
+                    choice.live_BK[row] = NEVER
+        over = [row for row, one in enumerate(beams.sentences) if lengths[row] >= one.limit]
+        if over:
+            choice.live_BK[over] = NEVER
+        done_B = choice.live_BK.amax(-1) / beams.norms_B <= beams.worst_B
+        done = done_B.nonzero().flatten().tolist()
+        for row in done:
+            sentence = beams.sentences[row]
+            if not sentence.done:
+                self._fill(beams, row, options)
+                sentence.done = True
+                yield _last(sentence)
+        if len(done) == len(beams.sentences):
+            return None
+        if done:
+            choice.live_BK[done_B] = NEVER
+        V = log_probs_BKV.shape[-1]
+        log_prob_BK = log_probs_BKV.flatten(1).gather(1, choice.parent_BK * V + choice.token_BK)
+        running = Running(
+            beams.grown(choice, log_prob_BK, sight),
+            _selected(step.state, choice.parent_BK, step.logits_BKV.shape[1]),
+            choice.token_BK,
+        )
+        if options.stream:
+            yield from _news(running.beams)
+        if 4 * len(done) >= len(beams.sentences):  # to leave costs a copy of the others: wait until it pays
+            return running.remaining((~done_B).nonzero().flatten())
+        return running
 
     def _end(
         self, beams: Beams, choice: Choice, log_probs_BKV: Tensor, sight: Sight | None, options: SearchOptions
@@ -285,6 +367,8 @@ class TorchEngine:
         ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
         lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
         for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
+            begin = beams.sentences[row].begin
+            written, before = written[begin:], before[begin:]
             hypothesis = Hypothesis(
                 tuple(written),
                 sum(before) + last,
@@ -298,17 +382,17 @@ class TorchEngine:
 
     def _fill(self, beams: Beams, row: int, options: SearchOptions) -> None:
         """Where fewer outputs came to an end than are wanted: the best of those that were stopped."""
-        sentence, length = beams.sentences[row], beams.length
+        sentence = beams.sentences[row]
         ended = {one.hypothesis.ids for one in sentence.kept}
         totals = beams.total_BK[row].tolist()
         for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
-            ids = tuple(beams.ids_BKT[row, number].tolist())
+            ids = tuple(beams.ids_BKT[row, number, sentence.begin :].tolist())
             if len(sentence.kept) == options.n_best or totals[number] == NEVER:
                 return
             if ids in ended and not options.sample:
                 continue
-            log_probs = tuple(beams.log_probs_BKT[row, number].tolist())
-            rank_score = totals[number] / options.norm(max(1, length))
+            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.begin :].tolist())
+            rank_score = totals[number] / options.norm(max(1, len(ids)))
             stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
             sentence.keep(Ended(stopped, beams.one(row, number)), options.n_best)
 
@@ -343,11 +427,12 @@ def _news(beams: Beams) -> Iterator[Event]:
     for row, sentence in enumerate(beams.sentences):
         if sentence.done:
             continue
-        rivals = [tuple(ids) for ids in beams.ids_BKT[row][alive_BK[row]].tolist()]
+        written_KT = beams.ids_BKT[row, :, sentence.begin :]
+        rivals = [tuple(ids) for ids in written_KT[alive_BK[row]].tolist()]
         if sentence.kept:
             rivals.append(sentence.kept[0].hypothesis.ids)
         common = shared(rivals)
-        best = tuple(beams.ids_BKT[row, best_B[row]].tolist())
+        best = tuple(written_KT[best_B[row]].tolist())
         certain, tail = best[sentence.told : common], best[common:]
         sights = beams.one(row, best_B[row])[sentence.told : common] if beams.sights else ()
         sentence.told = common
