@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from regard.contracts import Decoded, Event, Hypothesis, Memory, SearchOptions, Source, Step
+from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
-from regard.decoding.search import TorchEngine, choose, draw, largest, shared
+from regard.decoding.search import TorchEngine, choose, draw, shared
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 PAD, SOS, EOS, A, B, C = range(6)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.contracts import Score, Summary
 from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare, same_heads
+from regard.core.largest import largest
 from regard.core.rule import Rule
 
 TILE = 1 << 19
@@ -19,9 +20,6 @@ TILE = 1 << 19
 
 MIN_ROWS = 64
 """Where a tile of all heads would have fewer rows, it has one head."""
-
-BLOCK = 64
-"""Width of the blocks in which the strongest links of a long row are looked for."""
 
 GRID = 128
 """How many block means an axis has at most."""
@@ -177,7 +175,7 @@ def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None)
     forbidden = None if allow is None else ~allow
     if forbidden is not None:
         scores = scores.masked_fill(forbidden, lowest)
-    peak, top_keys = _top(scores, found.top_keys.shape[-1])
+    peak, top_keys = largest(scores, found.top_keys.shape[-1])
     highest = peak[..., :1]
     shifted = scores - highest
     del scores  # one tile less in memory
@@ -195,18 +193,3 @@ def _add_tile(found: Summary, part: slice, scores: Tensor, allow: Tensor | None)
     found.top_weights[..., part, :] = (peak - highest).exp() * share
     found.top_keys[..., part, :] = top_keys
     return powers, share
-
-
-def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`scores.topk(k)`, but quick on long rows: the k best lie in the k blocks with the highest peaks, or behind them all."""
-    num_keys = scores.shape[-1]
-    num_blocks = num_keys // BLOCK
-    if num_blocks < 4 * k:
-        return scores.topk(k, dim=-1)
-    whole, rest = scores.split((num_blocks * BLOCK, num_keys % BLOCK), dim=-1)
-    blocks = whole.unflatten(-1, (num_blocks, BLOCK))
-    best = blocks.amax(-1).topk(k, dim=-1, sorted=False).indices
-    chosen = blocks.gather(-2, best.unsqueeze(-1).expand(*best.shape, BLOCK)).flatten(-2)
-    top, place = torch.cat((chosen, rest), dim=-1).topk(k, dim=-1)
-    block, behind = best.gather(-1, (place // BLOCK).clamp(max=k - 1)), place - k * BLOCK
-    return top, torch.where(behind < 0, block * BLOCK + place % BLOCK, num_blocks * BLOCK + behind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,10 +20,25 @@ Order = Literal["pre", "post"]
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 
+
+class Gelu(nn.Module):
+    """In place where no gradient is wanted: it acts on the widest tensor of a layer, which is then there only once."""
+
+    def __init__(self, approximate: Literal["none", "tanh"]) -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return F.gelu(x, approximate=self.approximate)
+        y: Tensor = torch.ops.aten.gelu_(x, approximate=self.approximate)
+        return y
+
+
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+    "relu": lambda: nn.ReLU(inplace=True),
+    "gelu": lambda: Gelu("none"),
+    "gelu_tanh": lambda: Gelu("tanh"),
     "silu": nn.SiLU,
 }
 
