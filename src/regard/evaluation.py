@@ -16,6 +16,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from regard.data.corpus import Columns, read_lines, read_pairs, shorten
+from regard.data.files import TWO_COLUMNS, is_header
 from regard.errors import UserError
 
 Tokens = tuple[str, ...]
@@ -70,7 +71,10 @@ def signature(facts: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class TestSet:
-    """Sources, each once, with all their references. num_empty: lines that were left out because a side was empty."""
+    """Sources, each once, with all their references.
+
+    num_empty: lines that were left out because a side was empty. notes: what was guessed about the file.
+    """
 
     __test__ = False  # pytest takes it for a test otherwise
 
@@ -78,6 +82,7 @@ class TestSet:
     sources: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
     num_empty: int
+    notes: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -93,26 +98,33 @@ def read_test_set(files: Sequence[Path], source: Sequence[str] = (), targets: Se
         return _read_table(files[0])
     known: dict[str, list[str]] = {}
     num_empty = 0
+    notes: list[str] = []
     for target in targets or ("",):
         corpus = read_pairs(files, Columns(tuple(source), target))
         num_empty += corpus.num_empty
+        notes += corpus.counts.notes
         for pair in corpus.pairs:
             known.setdefault(pair.source, []).append(pair.target)
-    return _test_set(corpus.name, known, num_empty)
+    return _test_set(corpus.name, known, num_empty, notes)
 
 
-def _test_set(name: str, known: Mapping[str, Sequence[str]], num_empty: int) -> TestSet:
+def _test_set(name: str, known: Mapping[str, Sequence[str]], num_empty: int, notes: Sequence[str]) -> TestSet:
     if not known:
         raise UserError(f"{name}: expected sources with references, found none in {num_empty} lines")
-    return TestSet(name, tuple(known), tuple(tuple(dict.fromkeys(one)) for one in known.values()), num_empty)
+    references = tuple(tuple(dict.fromkeys(one)) for one in known.values())
+    return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)))
 
 
 def _read_table(path: Path) -> TestSet:
     known: dict[str, list[str]] = {}
     num_empty = 0
+    notes: list[str] = []
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             num_empty += 1
+            continue
+        if not known and not notes and is_header(line.split("\t"), TWO_COLUMNS)[0]:
+            notes.append(f"line {number} ({', '.join(line.split())}) was taken as the names of the columns")
             continue
         source, *references = (cell.strip() for cell in line.split("\t"))
         if not references:
@@ -122,7 +134,7 @@ def _read_table(path: Path) -> TestSet:
             known.setdefault(source, []).extend(references)
         else:
             num_empty += 1
-    return _test_set(path.name, known, num_empty)
+    return _test_set(path.name, known, num_empty, notes)
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from rich.console import Console
 from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 
 from regard.checkpoint.runs import Checkpoints
+from regard.contracts import Decoded
 from regard.core import losses, masks
-from regard.core.losses import sequence_loss
+from regard.core.losses import Baseline, sequence_loss
 from regard.data.batch import Batch, Batches, Example, Order, collate, derived_seed, lengths
 from regard.data.corpus import Pair
+from regard.data.tokenizers.codec import EOS
 from regard.errors import UserError
 from regard.layers.dropout import Dropout
 from regard.models.build import Model, build, num_parameters
@@ -25,7 +27,7 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import record
 from regard.training.learner import Learner
-from regard.training.loop import Update, learning_rate, train
+from regard.training.loop import Update, choice_loss, learning_rate, train
 from regard.training.material import in_memory
 from regard.training.record import counted, progress
 from regard.training.run import Trained, run
@@ -42,6 +44,21 @@ def test_loss_by_hand_ignores_padding() -> None:
     torch.testing.assert_close(sequence_loss(logits, targets, pad=0, smoothing=0.1), smooth)
     logits[0, 2], logits[1, 1:] = 100 * torch.randn(5), 100 * torch.randn(2, 5)
     torch.testing.assert_close(sequence_loss(logits, targets, pad=0, smoothing=0.1), smooth)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_decisions_are_paid_for_what_came_of_them_beyond_what_was_to_be_expected(lasting: bool) -> None:  # SPEC A3.2
+    """Σ_t (R_t − b n_t) log π(a_t), n_t tokens at b each: the baseline of an early decision is that of many tokens."""
+    batch = collate([Example([5], [1, 4]), Example([5], [])])
+    logits, log_pi = torch.randn(2, 3, 5), -torch.rand(2, 3)
+    decoded = Decoded(logits, torch.eye(5), torch.zeros(5), log_pi, torch.rand(2, 3), choices_last=lasting)
+    log_probs = logits.log_softmax(-1)
+    one, four, end, short = (log_probs[b, t, token].item() for b, t, token in ((0, 0, 1), (0, 1, 4), (0, 2, EOS), (1, 0, EOS)))
+    gains = [one + four + end + 6, four + end + 4, end + 2] if lasting else [one + 2, four + 2, end + 2]
+    expected = -sum(gain * log_pi[0, t].item() for t, gain in enumerate(gains)) - (short + 2) * log_pi[1, 0].item()
+    loss, after = choice_loss(decoded, batch, Baseline(-2.0, 1), entropy_bonus=0.0)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert after.value == pytest.approx((-2.0 + (one + four + end + short) / 4) / 2, rel=1e-5)
 
 
 def test_learning_rate_rises_and_falls_to_nothing() -> None:

@@ -79,7 +79,7 @@ def policy_gradient(
     choice_log_prob_BT: Tensor,
     choice_entropy_BT: Tensor | None = None,
     *,
-    baseline: float = 0.0,
+    baseline: Tensor | float = 0.0,
     entropy_bonus: float = 0.0,
 ) -> Tensor:
     """−Σ_t (R_t − b) log π(a_t), whose gradient teaches where to look (Xu et al. 2015, 4.1; Williams 1992).
@@ -87,7 +87,8 @@ def policy_gradient(
     reward_BT: R_t, detached (`reward_to_go`); where a decision bears on its own token alone, log p(y_t) does, with far less
     noise: the tokens after it add nothing in the mean. choice_log_prob_BT, choice_entropy_BT: of the decisions, 0 at padding.
     Added to −Σ_t log p(y_t | a_≤t), the gradient is, in the mean over the decisions, that of the expected log-likelihood.
-    b (see `Baseline`) changes the spread of the estimate only, the bonus for undecided attention also its aim.
+    b (a number, or one for each t; see `Baseline`) changes the spread of the estimate only, the bonus for undecided attention
+    also its aim.
     """
     loss = -((reward_BT.detach() - baseline) * choice_log_prob_BT).sum()
     if choice_entropy_BT is None or not entropy_bonus:
@@ -97,7 +98,8 @@ def policy_gradient(
 
 @dataclass(frozen=True)
 class Baseline:
-    """A moving average of rewards, in which the first ones are a plain mean."""
+    """A moving average of rewards, in which the first ones are a plain mean. Training keeps that of one token; what is to be
+    expected of a decision is as many times as much as tokens are paid for it."""
 
     value: float = 0.0
     num_rewards: int = 0

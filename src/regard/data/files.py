@@ -184,7 +184,7 @@ def _table_rows(path: Path, columns: Columns, notes: list[str]) -> Iterator[Row]
                 raise UserError(
                     f"{_ragged(path, number, cells, 2)}; give a table with both sides, or two parallel files, source and target"
                 )
-            header, guessed = _is_header(cells, columns)
+            header, guessed = is_header(cells, columns)
             picks = _choose(path, cells, header, columns, notes)
             if not header:
                 yield number, [cells[pick] for pick in picks]
@@ -257,7 +257,7 @@ def _separator(head: list[str]) -> str:
     return min(widths, key=lambda mark: (widths[mark] != 2, any(f"{mark} " in line for line in head)), default=guess)
 
 
-def _is_header(cells: list[str], columns: Columns) -> tuple[bool, bool]:
+def is_header(cells: list[str], columns: Columns) -> tuple[bool, bool]:
     """(whether these are names, whether that was guessed)"""
     if columns.header is not None:
         return columns.header, False

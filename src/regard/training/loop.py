@@ -137,12 +137,15 @@ def choice_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonu
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
     log_probs_BTV = decoded.logits_BTV.detach().log_softmax(-1)
     log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
-    reward_BT = reward_to_go(log_prob_BT) if decoded.choices_last else log_prob_BT.detach()
+    num_paid_BT = real_BT.to(log_prob_BT.dtype)
+    reward_BT = log_prob_BT.detach()
+    if decoded.choices_last:
+        reward_BT, num_paid_BT = reward_to_go(reward_BT), reward_to_go(num_paid_BT)
     loss = policy_gradient(
         reward_BT,
         decoded.choice_log_prob_BT * real_BT,
         decoded.choice_entropy_BT * real_BT,
-        baseline=baseline.value,
+        baseline=baseline.value * num_paid_BT,
         entropy_bonus=entropy_bonus,
     )
-    return loss, baseline.after(((reward_BT * real_BT).sum() / batch.num_targets).item())
+    return loss, baseline.after((log_prob_BT.detach().sum() / batch.num_targets).item())
