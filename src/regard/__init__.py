@@ -95,10 +95,11 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     A model that was trained with a score function of your own names it; give it along as scores={"name": Class}.
     """
     from regard.checkpoint.folder import load as load_folder
-    from regard.core.devices import choose_device
+    from regard.core.devices import choose_device, keep_freed_memory
     from regard.inspection.align import kept_place
     from regard.pipeline import Translator, known_places
 
+    keep_freed_memory()
     saved, chosen = load_folder(Path(path), scores), choose_device(device)
     places = known_places(saved.settings)
     return Translator(

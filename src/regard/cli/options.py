@@ -115,11 +115,12 @@ def make_console() -> "Console":
 
 
 def prepare(device: str, threads: int | None) -> "torch.device":
-    """Sets the number of threads and gives the device."""
+    """Sets up memory and the number of threads, and gives the device."""
     import torch
 
-    from regard.core.devices import choose_device
+    from regard.core.devices import choose_device, keep_freed_memory
 
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     return choose_device(device)

@@ -1,4 +1,7 @@
-"""Where to compute."""
+"""Where to compute, and in which memory."""
+
+import ctypes
+import sys
 
 import torch
 
@@ -27,3 +30,19 @@ def default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
     return torch.mps._get_default_mps_generator() if device.type == "mps" else torch.default_generator
+
+
+def keep_freed_memory() -> None:
+    """Has glibc keep what is freed for what is asked for next; other systems are left alone.
+
+    Otherwise the memory of large tensors goes back to the system at every turn and comes anew, and every page of it costs a
+    fault: about a tenth of the time of a search (docs/LOG.md).
+    """
+    if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallopt"):
+        return
+    library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # its largest value
+    library.mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""As in malloc.h."""
