@@ -169,15 +169,21 @@ def mask_frames(
     *,
     times: int = 2,
     bands: int = 2,
-    time_share: float = 0.1,
+    most_frames: int = 12,
     band_share: float = 0.2,
 ) -> Tensor:
-    """SpecAugment (Park et al. 2019, section 2, without time warping): stretches of time and of bands, each up to a share of
-    the whole, become 0, which is the mean of normalised frames."""
+    """SpecAugment (Park et al. 2019, section 2, without time warping): stretches of time, each of up to 120 ms, and of bands,
+    each up to a share of all, become 0, which is the mean of normalised frames.
+
+    A stretch of time is shorter than a word: what is not to be heard at all cannot be learnt to be written.
+    """
     frames_SF = frames_SF.clone()
-    for axis, number, share in ((0, times, time_share), (1, bands, band_share)):
-        size = frames_SF.shape[axis]
+    num_frames, num_bands = frames_SF.shape
+    for axis, number, size, most in (
+        (0, times, num_frames, min(most_frames, num_frames // 10)),
+        (1, bands, num_bands, int(band_share * num_bands)),
+    ):
         for _ in range(number):
-            width = chance.randint(0, int(share * size))
+            width = chance.randint(0, most)
             frames_SF.narrow(axis, chance.randint(0, size - width), width).zero_()
     return frames_SF

@@ -22,6 +22,8 @@ SAMPLE = 100
 COARSE, FINE = 8_000, 16_000
 LONGEST = 60
 """Seconds."""
+SPEEDS = 5
+"""To either side; each needs a filter of its own, and these are kept."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Sounds(FileCodec):
         return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)
 
     def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
-        """Slower or faster by this share, or neither (Ko et al. 2015), then without some stretches of time and of bands."""
-        fast = change_speed(row.flatten() / LOUDEST, 1 + chance.choice((-amount, 0.0, amount)))
+        """Slower or faster by up to this share (Ko et al. 2015), then without some stretches of time and of bands."""
+        fast = change_speed(row.flatten() / LOUDEST, 1 + amount * chance.randint(-SPEEDS, SPEEDS) / SPEEDS)
         return mask_frames(normalise(log_mel(fast, self.rate)), chance)
 
     def __len__(self) -> int:

@@ -340,7 +340,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
         {
             "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
-            "data.augment": "every sound is heard at three speeds, and without some stretches of time and of bands",
+            "data.augment": "every sound is heard faster or slower, and without some stretches of time and of bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.decoder": "where it listened last tells it where to listen next",
