@@ -27,6 +27,7 @@ from torch import Tensor
 
 from regard.checkpoint.folder import Saved, load
 from regard.contracts import SearchOptions
+from regard.core.devices import keep_freed_memory
 from regard.core.positions import sinusoidal
 from regard.data.batch import source_batch
 from regard.data.corpus import read_lines
@@ -288,6 +289,7 @@ def one_by_one(systems: dict[str, System], sources: list[Ids], beam: int) -> Ite
 
 
 def main(model: str, source_file: str, reference_file: str, number: int = 1000) -> None:
+    keep_freed_memory()  # as regard.load does
     saved = load(Path(model))
     lines = [[" ".join(line.split()) for line in read_lines(Path(file))][:number] for file in (source_file, reference_file)]
     sources = [saved.source.encode(line) for line in lines[0]]

@@ -31,6 +31,7 @@ from dated import write_result
 
 from regard.checkpoint.files import replace_file, sha256
 from regard.checkpoint.runs import Checkpoint, Checkpoints
+from regard.core.devices import keep_freed_memory
 from regard.data.corpus import Pair
 from regard.models.build import build, num_parameters
 from regard.models.transformer import PRESETS
@@ -154,6 +155,7 @@ class Place:
 
 
 def main(folder: Path, minutes: float = 80, *changes: str) -> None:
+    keep_freed_memory()  # as `regard train` does
     torch.set_num_threads(2)
     settings = override(SETTINGS, changes)
     material = in_memory("multi30k", read(folder, "train"), [], settings.data)

@@ -475,6 +475,16 @@ def test_padding_is_counted_and_the_largest_batch_comes_first(sizes: list[tuple[
     assert largest[0] == max(largest)
 
 
+def test_the_first_epoch_can_go_from_short_to_long() -> None:
+    sizes = [(number * 7 % 31, 1) for number in range(200)]
+    order = Order(lengths_of(sizes), batch_tokens=50, seed=3, shortest_first=True)
+    epochs = [[order.update(epoch * order.epoch_length + at)[0] for at in range(order.epoch_length)] for epoch in (0, 1)]
+    longest = [[max(sizes[index][0] for index in batch) for batch in epoch] for epoch in epochs]
+    assert longest[0][1:] == sorted(longest[0][1:])
+    assert longest[1] != sorted(longest[1])
+    assert sorted(index for batch in epochs[0] for index in batch) == list(range(200))
+
+
 def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
     pairs = pronunciations("dev")
     source, target = (Codec.learn([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))

@@ -91,12 +91,20 @@ class Order:
     Examples of like size stand side by side; which of equal size do, and which batch comes when, is drawn anew for every epoch.
     A batch fills at most `batch_tokens` places per side, padding included; a single example that is longer makes a batch of its
     own. An update is a tuple of `accumulate` batches, or fewer at the end of an epoch. The very first batch is the largest:
-    what does not fit into memory shows at once.
+    what does not fit into memory shows at once. shortest_first: the rest of the first epoch goes from short to long.
     """
 
-    def __init__(self, lengths: tuple[Tensor, Tensor], *, batch_tokens: int, accumulate: int = 1, seed: int) -> None:
+    def __init__(
+        self,
+        lengths: tuple[Tensor, Tensor],
+        *,
+        batch_tokens: int,
+        accumulate: int = 1,
+        seed: int,
+        shortest_first: bool = False,
+    ) -> None:
         """lengths: how many places each source and each target has."""
-        self.lengths, self.accumulate, self.seed = lengths, accumulate, seed
+        self.lengths, self.accumulate, self.seed, self.shortest_first = lengths, accumulate, seed, shortest_first
         self.sizes_N = torch.maximum(*lengths) + 1  # with <eos>
         ordered = self.sizes_N.sort().values.tolist()
         self.borders = [0]
@@ -133,6 +141,7 @@ class Order:
         order_N = order_N[self.sizes_N[order_N].argsort(stable=True)]
         batches = torch.randperm(len(self.borders) - 1, generator=chance).tolist()
         if epoch == 0:
+            batches = sorted(batches) if self.shortest_first else batches
             batches.remove(self.largest)
             batches.insert(0, self.largest)
         return order_N, batches

@@ -70,7 +70,13 @@ class Material:
     unknown: Counter[str]
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
-        order = Order(self.lengths, batch_tokens=train.batch_tokens, accumulate=train.accumulate, seed=seed)
+        order = Order(
+            self.lengths,
+            batch_tokens=train.batch_tokens,
+            accumulate=train.accumulate,
+            seed=seed,
+            shortest_first=train.shortest_first,
+        )
         vary = partial(self._varied, subword_dropout, augment)
         return Batches(self.examples, order, vary if subword_dropout or augment else None)
 
