@@ -282,8 +282,8 @@ class State(Protocol):
         """Only these sentences, in this order."""
         ...
 
-    def join(self, other: Self) -> Self:
-        """The sentences of both, ours first."""
+    def join(self, *others: Self) -> Self:
+        """The sentences of all, ours first."""
         ...
 
     def copy(self) -> Self: ...

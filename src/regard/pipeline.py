@@ -43,6 +43,9 @@ BATCH_HYPOTHESES = 320
 BUDGET = 1 << 30
 """Bytes that the states of all batches that run at a time may take at their longest."""
 
+PLACES = 1024
+"""Source places that are encoded at a time; fewer are slow, and more would hold more padding."""
+
 MAX_SOURCE = 1024
 
 _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
@@ -264,15 +267,15 @@ class Translator:
         if self.continues:
             prompt = tuple(units[0].ids) + search.prefix
             search = replace(search, prefix=prompt, max_length=search.max_length + len(prompt))
-        source = source_batch([[] if self.continues else unit.ids for unit in units]).to(self.device)
-        return self._engine().generate([source], search, numbers=[unit.number for unit in units])
+        sources = [source_batch([[] if self.continues else unit.ids for unit in part]).to(self.device) for part in alike(units)]
+        return self._engine().generate(sources, search, numbers=[unit.number for unit in units], room=len(units))
 
     def _packed(self, units: Sequence[Unit], search: SearchOptions, workers: int = 1) -> list[list[Unit]]:
         """Units of like length side by side, the longest first: as many as the budget of memory and the width of a step allow,
         and no more than leaves every worker its share."""
         rows = search.n_best if search.sample else search.beam
         most = max(1, BATCH_HYPOTHESES // rows)
-        rounds = max(1, ceil(len(units) / (most * workers)))
+        rounds = max(1 if workers == 1 or len(units) < 64 * workers else 2, ceil(len(units) / (most * workers)))
         most = ceil(len(units) / (rounds * workers))
         order = sorted(units, key=lambda unit: num_places(unit.ids), reverse=True)
         size = self._sizes(rows, search.max_length, order[0].ids) if len(units) > 1 else (0, 0)
@@ -402,6 +405,14 @@ def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:
     if num_parts:
         raise UserError(f"this text was translated in {num_parts} parts; look at `parts`, each of which has its own attention")
     raise UserError("there is nothing to look at: the text is empty")
+
+
+def alike(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
+    """Parts of a batch, which is sorted by length, that are encoded together: about 1,000 places each, few of them padding."""
+    while units:
+        size = max(1, PLACES // (num_places(units[0].ids) + 1))
+        yield units[:size]
+        units = units[size:]
 
 
 def known_places(settings: ModelSettings) -> int | None:

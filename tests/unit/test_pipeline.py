@@ -24,7 +24,7 @@ from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.pipeline import Refused, Translator, Unit, known_places, sentences
+from regard.pipeline import Refused, Translator, Unit, alike, known_places, sentences
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 
@@ -215,7 +215,9 @@ def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -
     assert len(batches) > 8
 
 
-@pytest.mark.parametrize(("num_units", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (5, 2, [3, 2])])
+@pytest.mark.parametrize(
+    ("num_units", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (200, 2, [50] * 4), (5, 2, [3, 2])]
+)
 def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers: int, sizes: list[int]) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
     units = [Unit(number, "", [4] * (1 + number % 13)) for number in range(num_units)]
@@ -223,6 +225,16 @@ def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers:
     assert [len(batch) for batch in batches] == sizes
     lengths = [len(unit.ids) for batch in batches for unit in batch]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_what_is_encoded_together_is_of_like_length() -> None:
+    units = [Unit(number, "", [4] * max(1, 50 - number)) for number in range(500)]
+    parts = list(alike(units))
+    assert [unit for part in parts for unit in part] == units
+    for part in parts:
+        places = [len(unit.ids) + 1 for unit in part]
+        assert len(places) * max(places) <= pipeline.PLACES
+    assert [len(part) for part in parts[:2]] == [20, 33]
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

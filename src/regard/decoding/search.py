@@ -219,12 +219,17 @@ class Running:
     def remaining(self, rows_N: Tensor) -> Running:
         return Running(self.beams.remaining(rows_N), self.state.keep(rows_N), self.ids_BK[rows_N])
 
-    def joined(self, new: Running, sos: int) -> Running:
-        K, state = self.ids_BK.shape[1], new.state
-        if new.ids_BK.shape[1] != K:
-            state = state.select(new.ids_BK.new_zeros(new.num_sentences, K))
-        ids_BK = torch.cat((self.ids_BK, new.ids_BK.expand(-1, K)))
-        return Running(self.beams.joined(new.beams, sos), self.state.join(state), ids_BK)
+    def joined(self, news: Sequence[Running], sos: int) -> Running:
+        """With sentences that are about to begin."""
+        if not news:
+            return self
+        K, beams, states = self.ids_BK.shape[1], self.beams, []
+        for new in news:
+            beams = beams.joined(new.beams, sos)
+            wide = new.ids_BK.shape[1] == K
+            states.append(new.state if wide else new.state.select(new.ids_BK.new_zeros(new.num_sentences, K)))
+        ids_BK = torch.cat((self.ids_BK, *(new.ids_BK.expand(-1, K) for new in news)))
+        return Running(beams, self.state.join(*states), ids_BK)
 
 
 # --- the engine --------------------------------------------------------------------------------------------------------------
@@ -255,12 +260,11 @@ class TorchEngine:
         waiting = deque(sources)
         running: Running | None = None
         while waiting or running:
-            while waiting and (running is None or running.num_sentences + waiting[0].num_sentences <= room):
+            parts = [running] if running else []
+            while waiting and (not parts or sum(one.num_sentences for one in parts) + waiting[0].num_sentences <= room):
                 source = waiting.popleft()
-                new = self._begin(source, list(islice(number, source.num_sentences)), options, look)
-                running = new if running is None else running.joined(new, self.sos)
-            if running:
-                running = yield from self._step(running, options, look)
+                parts.append(self._begin(source, list(islice(number, source.num_sentences)), options, look))
+            running = yield from self._step(parts[0].joined(parts[1:], self.sos), options, look)
 
     def _begin(self, source: Source, numbers: list[int], options: SearchOptions, look: Look | None) -> Running:
         """Sentences as they stand before their first step. A prefix is read at once; it counts like tokens that were chosen."""

@@ -59,10 +59,10 @@ class CacheState(Rows):
             kept.places_BC = kept.places_BC[:, :room].clone()
         return kept
 
-    def join(self, other: CacheState) -> CacheState:
-        joined = super().join(other)
-        joined.longest, joined.filled = max(self.longest, other.longest), max(self.filled, other.filled)
-        joined.even = self.even and other.even and (self.longest, self.filled) == (other.longest, other.filled)
+    def join(self, *others: CacheState) -> CacheState:
+        joined, states = super().join(*others), (self, *others)
+        joined.longest, joined.filled = max(one.longest for one in states), max(one.filled for one in states)
+        joined.even = all(one.even for one in states) and len({(one.longest, one.filled) for one in states}) == 1
         return joined
 
     def copy(self) -> CacheState:

@@ -9,7 +9,7 @@ A model's state is a dataclass of tensors (or tuples of them, one per layer). Ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -58,17 +58,17 @@ class Rows:
     def copy(self) -> Self:
         return self._map(lambda leaf: leaf.clone(), only_hypotheses=True)
 
-    def join(self, other: Self) -> Self:
-        self._unspent()
-        other._unspent()
+    def join(self, *others: Self) -> Self:
+        for state in (self, *others):
+            state._unspent()
         changes: dict[str, Any] = {}
         for one in self._leaf_fields():
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            parts = [getattr(state, one.name) for state in (self, *others)]
             grows = one.metadata["grows"]
-            if isinstance(mine, tuple):
-                changes[one.name] = tuple(_stack(a, b, grows) for a, b in zip(mine, theirs, strict=True))
+            if isinstance(parts[0], tuple):
+                changes[one.name] = tuple(_stack(layers, grows) for layers in zip(*parts, strict=True))
             else:
-                changes[one.name] = _stack(mine, theirs, grows)
+                changes[one.name] = _stack(parts, grows)
         return replace(self, **changes)
 
     @property
@@ -94,17 +94,19 @@ class Rows:
         return replace(self, **changes)
 
 
-def _stack(mine: Tensor, theirs: Tensor, grows: int | None) -> Tensor:
+def _stack(tensors: Sequence[Tensor], grows: int | None) -> Tensor:
     """One under the other; the axis that grows is filled up with zeros (False in a mask) at its end."""
     if grows is not None:
-        size = max(mine.shape[grows], theirs.shape[grows])
-        mine, theirs = (_fill(tensor, grows, size) for tensor in (mine, theirs))
-    if mine.shape[1:] != theirs.shape[1:]:
-        raise ValueError(
-            f"rows of shape {tuple(theirs.shape[1:])} cannot join rows of shape {tuple(mine.shape[1:])}; "
-            "both states need the same model and the same number of hypotheses"
-        )
-    return torch.cat((mine, theirs))
+        size = max(tensor.shape[grows] for tensor in tensors)
+        tensors = [_fill(tensor, grows, size) for tensor in tensors]
+    mine = tensors[0].shape[1:]
+    for theirs in tensors[1:]:
+        if theirs.shape[1:] != mine:
+            raise ValueError(
+                f"rows of shape {tuple(theirs.shape[1:])} cannot join rows of shape {tuple(mine)}; "
+                "both states need the same model and the same number of hypotheses"
+            )
+    return torch.cat(list(tensors))
 
 
 def _fill(tensor: Tensor, axis: int, size: int) -> Tensor:
