@@ -31,7 +31,7 @@ from regard.data.sources import FileCodec, Row, SourceCodec, num_places
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
-from regard.decoding.workers import side_by_side
+from regard.decoding.workers import CAN_FORK, side_by_side
 from regard.errors import UserError, did_you_mean
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
@@ -42,6 +42,9 @@ BATCH_HYPOTHESES = 320
 
 BUDGET = 1 << 30
 """Bytes that the states of all batches that run at a time may take at their longest."""
+
+WORTH_SHARING = 128
+"""Texts; fewer are searched by all threads together, since processes take some hundredths of a second to begin."""
 
 PLACES = 1024
 """Source places that are encoded at a time; fewer are slow, and more would hold more padding."""
@@ -252,16 +255,24 @@ class Translator:
 
     def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
         """What was found for each unit, in any order."""
-        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        can_share = CAN_FORK and self.device.type == "cpu" and len(units) >= WORTH_SHARING
+        workers = torch.get_num_threads() if can_share else 1
         # prompts differ in length, so each goes alone
         batches = [[unit] for unit in units] if self.continues else self._packed(units, search, workers)
-        return side_by_side([partial(self._found, batch, search) for batch in batches], workers)
+        by_number = {unit.number: unit for unit in units}
+        if workers == 1:
+            for batch in batches:
+                for event in self._ends(batch, search):
+                    yield by_number[event.sentence], event.hypotheses
+            return
+        for number, found in side_by_side([partial(self._told, batch, search) for batch in batches], workers):
+            yield by_number[number], tuple(Hypothesis(**one) for one in found)
 
-    def _found(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
-        by_number = {unit.number: unit for unit in batch}
-        for event in self._events(batch, search):
-            if event.hypotheses:
-                yield by_number[event.sentence], event.hypotheses
+    def _told(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        return ((event.sentence, [vars(one) for one in event.hypotheses]) for event in self._ends(batch, search))
+
+    def _ends(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
+        return (event for event in self._events(batch, search) if event.hypotheses)
 
     def _events(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
         if self.continues:
@@ -275,7 +286,7 @@ class Translator:
         and no more than leaves every worker its share."""
         rows = search.n_best if search.sample else search.beam
         most = max(1, BATCH_HYPOTHESES // rows)
-        rounds = max(1 if workers == 1 or len(units) < 64 * workers else 2, ceil(len(units) / (most * workers)))
+        rounds = max(1 if workers == 1 else 2, ceil(len(units) / (most * workers)))
         most = ceil(len(units) / (rounds * workers))
         order = sorted(units, key=lambda unit: num_places(unit.ids), reverse=True)
         size = self._sizes(rows, search.max_length, order[0].ids) if len(units) > 1 else (0, 0)

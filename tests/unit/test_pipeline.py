@@ -16,6 +16,7 @@ from regard import evaluation, pipeline
 from regard.contracts import AttentionMap, SearchOptions
 from regard.data.batch import source_batch
 from regard.data.tokenizers.codec import Codec
+from regard.decoding.workers import CAN_FORK
 from regard.errors import UserError
 from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
 from regard.inspection import render
@@ -216,7 +217,7 @@ def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("num_units", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (200, 2, [50] * 4), (5, 2, [3, 2])]
+    ("num_units", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (200, 2, [50] * 4), (5, 2, [2, 2, 1])]
 )
 def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers: int, sizes: list[int]) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
@@ -225,6 +226,25 @@ def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers:
     assert [len(batch) for batch in batches] == sizes
     lengths = [len(unit.ids) for batch in batches for unit in batch]
     assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="workers are forked, which only Linux does safely")
+def test_workers_find_what_one_process_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = make_translator(TransformerSettings(width=8, heads=2))
+    texts = ["".join("abc"[number * place % 3] for place in range(1 + number % 9)) for number in range(150)]
+    threads = torch.get_num_threads()
+    alone, shared = [], []
+    try:
+        for number, results in ((1, alone), (2, shared)):
+            torch.set_num_threads(number)
+            results += translator.batch(texts, beam=2, n_best=2, max_length=7)
+    finally:
+        torch.set_num_threads(threads)
+    assert [[one.text for one in result.n_best] for result in shared] == [
+        [one.text for one in result.n_best] for result in alone
+    ]
+    for one, other in zip(shared, alone, strict=True):
+        assert one.n_best[1].token_log_probs == pytest.approx(other.n_best[1].token_log_probs, abs=1e-4)
 
 
 def test_what_is_encoded_together_is_of_like_length() -> None:

@@ -1,66 +1,72 @@
-"""Several searches at a time, each on one core.
+"""Several searches at a time, each in a process of its own on one core.
 
-A step is made of many small operations, of which a second thread can take little; so threads are better used side by side, one
-for each batch, than together on one batch. They share the model. (torch lets go of Python's lock while it computes.)
+A step is made of many small operations, of which a second thread can take little; and threads side by side wait for each other
+between any two of them, because Python lets only one run. Processes that are forked off share the model with their parent and
+begin at once. What they find comes back as lines of JSON. Only Linux forks safely.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from queue import SimpleQueue
-from threading import Event, Thread
-from typing import TypeVar
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import torch
 
-T = TypeVar("T")
-Job = Callable[[], Iterator[T]]
+Job = Callable[[], Iterator[Any]]
+"""What it gives is numbers, texts, lists and dictionaries of them."""
+
+CAN_FORK = sys.platform == "linux"
 
 
-class _Over:
-    """A worker has nothing more to do; or it has met an error."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
-def side_by_side(jobs: Sequence[Job[T]], threads: int) -> Iterator[T]:
-    """What all jobs give, as it comes. An error in one of them ends all; so does the caller who wants no more."""
-    if threads == 1 or len(jobs) == 1:
-        for job in jobs:
-            yield from job()
-        return
-    waiting, found, stop = SimpleQueue[Job[T] | None](), SimpleQueue[T | _Over](), Event()
-    workers = [Thread(target=_work, args=(waiting, found, stop), daemon=True) for _ in jobs[:threads]]
-    for one_or_none in (*jobs, *(None for _ in workers)):
-        waiting.put(one_or_none)
-    for worker in workers:
-        worker.start()
+def side_by_side(jobs: Sequence[Job], workers: int) -> Iterator[Any]:
+    """What all jobs give, as it comes. The first and the last of 2 · workers jobs go to the same worker, and so on: where jobs
+    are sorted by size, all have about as much to do. An error in one of them ends all; so does the caller who wants no more."""
+    fork = get_context("fork")
+    processes, ends = [], []
+    for worker in range(workers):
+        ours, theirs = fork.Pipe(duplex=False)
+        own = [job for number, job in enumerate(jobs) if worker == _turn(number, workers)]
+        process = fork.Process(target=_work, args=(own, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        ends.append(ours)
     try:
-        num_working = len(workers)
-        while num_working:
-            one = found.get()
-            if not isinstance(one, _Over):
-                yield one
-            elif one.error is None:
-                num_working -= 1
-            else:
-                raise one.error
+        while ends:
+            for end in wait(ends):
+                assert isinstance(end, Connection)
+                try:
+                    found = json.loads(end.recv_bytes())
+                except EOFError:
+                    ends.remove(end)
+                    continue
+                if "error" in found:
+                    raise RuntimeError(f"a search failed in a process of its own: {found['error']}")
+                yield found["found"]
     finally:
-        stop.set()
-        for worker in workers:
-            worker.join()
-        torch.set_num_threads(threads)
+        for process in processes:
+            process.terminate()
+            process.join()
 
 
-def _work(waiting: SimpleQueue[Job[T] | None], found: SimpleQueue[T | _Over], stop: Event) -> None:
-    torch.set_num_threads(1)  # of this thread, and of those that begin later
+def _turn(number: int, workers: int) -> int:
+    """Whose a job is: 0, 1, 1, 0, 0, 1, 1, 0, … for two."""
+    place = number % (2 * workers)
+    return min(place, 2 * workers - 1 - place)
+
+
+def _work(jobs: Sequence[Job], end: Connection) -> None:
+    torch.set_num_threads(1)  # the threads of the parent were not forked
     try:
-        while (job := waiting.get()) is not None and not stop.is_set():
-            for one in job():
-                found.put(one)
-                if stop.is_set():
-                    break
-        found.put(_Over())
-    except BaseException as error:  # the caller raises it
-        found.put(_Over(error))
+        for job in jobs:
+            for found in job():
+                end.send_bytes(json.dumps({"found": found}).encode())
+    except KeyboardInterrupt:
+        pass  # the parent has heard it too
+    except Exception as error:  # the parent raises it
+        end.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+    end.close()
