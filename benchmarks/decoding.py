@@ -296,7 +296,7 @@ def main(model: str, source_file: str, reference_file: str, number: int = 1000) 
     said = [
         f"torch {torch.__version__}; {THREADS} threads; {len(sources):,} sentences of {Path(source_file).name}, "
         f"{sum(map(len, sources)):,} source tokens; length_penalty 0, max_length {MAX_LENGTH}; one thread per worker. "
-        f"regard: {THREADS} forked workers of one thread, up to {BATCH_HYPOTHESES} hypotheses at a time, rows leave; Hugging Face: "
+        f"regard: {THREADS} forked workers, up to {BATCH_HYPOTHESES} hypotheses at a time, rows leave; Hugging Face: "
         f"batches of {BATCH}, {THREADS} threads; CTranslate2: max_batch_size {BATCH}, inter_threads {THREADS}, intra_threads "
         f"1. {saved.settings}"
     ]
