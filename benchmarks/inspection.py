@@ -28,7 +28,7 @@ from pathlib import Path
 from dated import write_result
 
 LENGTHS, THREADS = (2048, 8192), 2
-ROUNDS, LONG_ROUNDS = 5, 2
+ROUNDS, LONG_ROUNDS = 3, 1
 """Long texts take minutes."""
 WIDTH, HEADS, LAYERS, VOCAB, MOST_BYTES = 512, 8, 12, 1000, 12e9
 PAGE = 4096
