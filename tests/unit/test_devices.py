@@ -30,4 +30,4 @@ def test_freed_memory_is_used_again() -> None:
         for keep in (True, False)
     )
     assert kept < 3_000
-    assert plain > 30_000
+    assert plain > 10_000  # how often it comes anew is up to glibc
