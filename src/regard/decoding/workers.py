@@ -65,8 +65,8 @@ def _work(jobs: Sequence[Job], end: Connection) -> None:
         for job in jobs:
             for found in job():
                 end.send_bytes(json.dumps({"found": found}).encode())
-    except KeyboardInterrupt:
-        pass  # the parent has heard it too
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass  # the parent has heard it too, or is gone
     except Exception as error:  # the parent raises it
         end.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
     end.close()
