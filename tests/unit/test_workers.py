@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,3 +54,37 @@ def test_who_wants_no_more_gets_no_more() -> None:
     assert next(running)[0] == 0
     running.close()  # type: ignore[attr-defined]
     assert not active_children()
+
+
+def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
+    """It is killed without warning; they notice when they next have something to say."""
+    script = tmp_path / "parent.py"
+    script.write_text(ORPHANS)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = {int(parent.stdout.readline()) for _ in range(2)}
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
+
+
+ORPHANS = """
+import os, time
+from itertools import count
+from regard.decoding.workers import side_by_side
+
+def job():
+    for number in count():
+        yield os.getpid(), number
+        time.sleep(0.001)
+
+told = set()
+for worker, _ in side_by_side([job, job], 2):
+    if worker not in told:
+        told.add(worker)
+        print(worker, flush=True)
+    if len(told) == 2:
+        time.sleep(100)
+"""

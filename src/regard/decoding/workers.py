@@ -30,11 +30,11 @@ def side_by_side(jobs: Sequence[Job], workers: int) -> Iterator[Any]:
     for worker in range(workers):
         ours, theirs = fork.Pipe(duplex=False)
         own = [job for number, job in enumerate(jobs) if worker == _turn(number, workers)]
-        process = fork.Process(target=_work, args=(own, theirs), daemon=True)
+        ends.append(ours)
+        process = fork.Process(target=_work, args=(own, theirs, tuple(ends)), daemon=True)
         process.start()
         theirs.close()
         processes.append(process)
-        ends.append(ours)
     try:
         while ends:
             for end in wait(ends):
@@ -59,7 +59,9 @@ def _turn(number: int, workers: int) -> int:
     return min(place, 2 * workers - 1 - place)
 
 
-def _work(jobs: Sequence[Job], end: Connection) -> None:
+def _work(jobs: Sequence[Job], end: Connection, inherited: Sequence[Connection]) -> None:
+    for one in inherited:
+        one.close()  # only the parent reads: when it is gone, writing fails
     torch.set_num_threads(1)  # the threads of the parent were not forked
     try:
         for job in jobs:
