@@ -121,7 +121,7 @@ def rounds(length: int) -> list[str]:
             command = [sys.executable, __file__, "--one", name, str(length)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found[name].append(json.loads(done.stdout))
-    lines = [f"L = {length:,}: {LAYERS} layers of {HEADS} heads; {num_rounds} rounds"]
+    lines = [f"L = {length:,}: {LAYERS} layers of {HEADS} heads; {num_rounds} round{'s' * (num_rounds > 1)}"]
     for name in CASES:
         if name not in found:
             lines.append(f"  {name:<34} not run; its weights alone have {weights / 1e6:,.0f} MB")

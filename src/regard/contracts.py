@@ -442,10 +442,6 @@ class Hypothesis:
     finished: bool
     token_log_probs: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name in ("ids", "token_log_probs"):  # lists come from JSON
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-
 
 @dataclass(frozen=True)
 class Event:

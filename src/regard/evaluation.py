@@ -16,7 +16,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from regard.data.corpus import Columns, read_lines, read_pairs, shorten
-from regard.data.files import TWO_COLUMNS, is_header
+from regard.data.files import TWO_COLUMNS, header_note, is_header
 from regard.errors import UserError
 
 Tokens = tuple[str, ...]
@@ -123,10 +123,11 @@ def _read_table(path: Path) -> TestSet:
         if not line.strip():
             num_empty += 1
             continue
-        if not known and not notes and is_header(line.split("\t"), TWO_COLUMNS)[0]:
-            notes.append(f"line {number} ({', '.join(line.split())}) was taken as the names of the columns")
+        cells = [cell.strip() for cell in line.split("\t")]
+        if not known and not notes and is_header(cells, TWO_COLUMNS)[0]:
+            notes.append(header_note(number, cells))
             continue
-        source, *references = (cell.strip() for cell in line.split("\t"))
+        source, *references = cells
         if not references:
             raise UserError(f"{path}:{number}: expected source<TAB>reference, found no tab in {shorten(line)!r}")
         references = [reference for reference in references if reference]

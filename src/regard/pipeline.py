@@ -43,7 +43,7 @@ BATCH_HYPOTHESES = 320
 BUDGET = 1 << 30
 """Bytes that the states of all batches that run at a time may take at their longest."""
 
-WORTH_SHARING = 128
+WORTH_A_WORKER = 64
 """Texts; fewer are searched by all threads together, since processes take some hundredths of a second to begin."""
 
 PLACES = 1024
@@ -255,8 +255,8 @@ class Translator:
 
     def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
         """What was found for each unit, in any order."""
-        can_share = CAN_FORK and self.device.type == "cpu" and len(units) >= WORTH_SHARING
-        workers = torch.get_num_threads() if can_share else 1
+        can_share = CAN_FORK and self.device.type == "cpu"
+        workers = max(1, min(torch.get_num_threads(), len(units) // WORTH_A_WORKER)) if can_share else 1
         # prompts differ in length, so each goes alone
         batches = [[unit] for unit in units] if self.continues else self._packed(units, search, workers)
         by_number = {unit.number: unit for unit in units}
@@ -266,7 +266,7 @@ class Translator:
                     yield by_number[event.sentence], event.hypotheses
             return
         for number, found in side_by_side([partial(self._told, batch, search) for batch in batches], workers):
-            yield by_number[number], tuple(Hypothesis(**one) for one in found)
+            yield by_number[number], tuple(_hypothesis(**one) for one in found)
 
     def _told(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         return ((event.sentence, [vars(one) for one in event.hypotheses]) for event in self._ends(batch, search))
@@ -416,6 +416,11 @@ def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:
     if num_parts:
         raise UserError(f"this text was translated in {num_parts} parts; look at `parts`, each of which has its own attention")
     raise UserError("there is nothing to look at: the text is empty")
+
+
+def _hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:
+    """From JSON, which has no tuples."""
+    return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
 
 
 def alike(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:

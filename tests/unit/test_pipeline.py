@@ -267,7 +267,7 @@ def test_test_sets_hold_several_references(tmp_path: Path) -> None:
     assert (data.sources, data.references, data.num_empty) == (("a", "b"), (("X", "Y", "W"), ("Z",)), 2)
     path.write_text("word\tipa\na\tX\nword\tipa\n")
     data = read_test_set([path])
-    assert (data.sources, data.notes) == (("a", "word"), ("line 1 (word, ipa) was taken as the names of the columns",))
+    assert (data.sources, data.notes) == (("a", "word"), ("Line 1 (word, ipa) was taken as the names of the columns",))
     path.write_text("a\tb\nno tab\n")
     with pytest.raises(UserError, match=r"test.tsv:2: expected source<TAB>reference, found no tab in 'no tab'"):
         read_test_set([path])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from regard.decoding.workers import CAN_FORK, side_by_side
+from regard.errors import UserError
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="workers are forked, which only Linux does safely")
 
@@ -46,6 +48,40 @@ def test_an_error_reaches_the_caller_and_ends_the_others() -> None:
 
     with pytest.raises(RuntimeError, match="a search failed in a process of its own: ValueError: no more"):
         list(side_by_side([fail, *(partial(count, 0, 10**9) for _ in range(3))], 2))
+    assert not active_children()
+
+
+def test_a_mistake_of_the_user_stays_one() -> None:
+    def refuse() -> Iterator[int]:
+        yield 1
+        raise UserError("too long by 7")
+
+    with pytest.raises(UserError, match=r"^too long by 7$"):
+        list(side_by_side([refuse, partial(count, 0)], 2))
+    assert not active_children()
+
+
+def test_a_worker_that_is_ended_by_the_system_is_missed() -> None:
+    """As when memory runs out: nothing may be lost in silence."""
+
+    def vanish() -> Iterator[int]:
+        yield 1
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UserError, match=r"ended without a word \(exit code -9\).*--threads 1"):
+        list(side_by_side([vanish, partial(count, 0)], 2))
+    assert not active_children()
+
+
+def test_workers_end_although_their_parent_handles_signals_in_its_own_way() -> None:
+    """Training writes a checkpoint at SIGTERM instead of ending; its forks must not."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        running = side_by_side([partial(count, 0, 10**9) for _ in range(2)], 2)
+        next(running)
+        running.close()  # type: ignore[attr-defined]
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert not active_children()
 
 

@@ -72,7 +72,7 @@ def evaluate(
     num_references = sum(map(len, data.references))
     console.print(f"{data.name}: {len(data.sources):,} sources, {num_references:,} references")
     for note in data.notes:
-        console.print(note[0].upper() + note[1:])
+        console.print(note)
     if data.num_empty:
         console.print(f"{data.num_empty:,} lines left out because a side is empty")
     if stopped := sum(not result.finished for result in results):

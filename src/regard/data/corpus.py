@@ -131,7 +131,7 @@ class Counts:
             sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
         if any(kept.values()):
             sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
-        sentences += [note[0].upper() + note[1:] for note in self.notes]
+        sentences += self.notes
         return ". ".join(sentences) + "."
 
     def say_shared(self, held_out: Counts) -> str:

@@ -189,7 +189,7 @@ def _table_rows(path: Path, columns: Columns, notes: list[str]) -> Iterator[Row]
             if not header:
                 yield number, [cells[pick] for pick in picks]
             elif guessed:
-                notes.append(f"line {number} ({', '.join(cells)}) was taken as the names of the columns")
+                notes.append(header_note(number, cells))
 
 
 def _ragged(path: Path, number: int, cells: list[str], width: int) -> UserError:
@@ -209,7 +209,7 @@ def _text_rows(path: Path, notes: list[str]) -> Iterator[Row]:
             if "\t" not in line and _kind(path) != ".tsv":
                 sign = next((name for name, form in _PAIRS_OF_TEXT.items() if form.fullmatch(line)), sign)
             if sign != "\t":
-                notes.append(f"lines were parted at {sign!r}")
+                notes.append(f"Lines were parted at {sign!r}")
         form = _PAIRS_OF_TEXT.get(sign or "")
         if form is None:
             yield number, line.split("\t")
@@ -226,7 +226,7 @@ def _csv_rows(path: Path, notes: list[str]) -> Iterator[Row]:
     head = list(islice(lines, _SAMPLE))
     mark = _separator(head)
     if mark != ",":
-        notes.append(f"columns were parted at {mark!r}")
+        notes.append(f"Columns were parted at {mark!r}")
     reader = csv.reader((line + "\n" for line in chain(head, lines)), delimiter=mark, strict=True)
     start = 1
     try:
@@ -267,6 +267,10 @@ def is_header(cells: list[str], columns: Columns) -> tuple[bool, bool]:
     return len(names) == len(cells) and all(re.split("[-_]", name)[0] in _NAMES for name in names), True
 
 
+def header_note(number: int, cells: list[str]) -> str:
+    return f"Line {number} ({', '.join(cells)}) was taken as the names of the columns"
+
+
 def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes: list[str]) -> list[int]:
     """Which columns, the target last. `labels` are the names of all of them, or what stands in their first row."""
     labels = [label.strip() for label in labels]
@@ -291,7 +295,7 @@ def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes:
             "e.g. --from 1 --to 2, or --from 1,3 --to 2 for a text and its features"
         )
     if named and not (columns.source and columns.target):
-        notes.append(f"column {labels[source[0]]!r} was read as the source and {labels[target]!r} as the target")
+        notes.append(f"Column {labels[source[0]]!r} was read as the source and {labels[target]!r} as the target")
     return [*source, target]
 
 

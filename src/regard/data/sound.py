@@ -172,8 +172,8 @@ def mask_frames(
     most_frames: int = 12,
     band_share: float = 0.2,
 ) -> Tensor:
-    """SpecAugment (Park et al. 2019, section 2, without time warping): stretches of time, each of up to 120 ms, and of bands,
-    each up to a share of all, become 0, which is the mean of normalised frames.
+    """SpecAugment (Park et al. 2019, section 2, without time warping): stretches of time, each of up to 120 ms and a tenth of
+    all, and of bands, each up to a share of all, become 0, which is the mean of normalised frames.
 
     A stretch of time is shorter than a word: what is not to be heard at all cannot be learnt to be written.
     """

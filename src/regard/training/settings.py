@@ -97,7 +97,7 @@ class TrainSettings:
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Micro-batches per update."""
     shortest_first: bool = False
-    """Whether the first time through the data goes from short to long, which helps where it is hard to find where to look."""
+    """Whether the first time through the data goes from short to long."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4e-3
     """The highest, reached at the end of the warm-up."""
     schedule: Literal["linear", "inverse_sqrt", "cosine", "constant"] = "linear"
