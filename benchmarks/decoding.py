@@ -4,7 +4,8 @@
 
 MODEL is the folder of a Transformer (pre- or post-norm, sinusoidal positions); SENTENCES and REFERENCES are text files, .gz or
 not, one sentence a line. Each system translates all of them on two threads with a beam of 1 and of 5, and then one by one on
-one thread. Systems take turns; the median of three rounds counts. Ids go in and come out: no system's time holds a tokeniser.
+one thread. Systems take turns, each in a process of its own: CTranslate2, for one, sets the number of threads of a process that
+it is loaded into. The median of three rounds counts. Ids go in and come out: no system's time holds a tokeniser.
 
 Only what computes the same function is compared: Marian is post-norm, so for a pre-norm model Hugging Face runs MBart, whose
 layers are pre-norm; its learned positions are filled with sinusoids. How many outputs are the same is printed.
@@ -16,8 +17,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import sacrebleu
@@ -47,6 +52,7 @@ BATCH = 64
 
 
 def ours(saved: Saved) -> System:
+    keep_freed_memory()  # as regard.load does
     translator = Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
@@ -239,33 +245,65 @@ def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> S
 # --- the measurement ---------------------------------------------------------------------------------------------------------
 
 
-def timed(run: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
+@dataclass(frozen=True)
+class Apart:
+    """A system in a process of its own, which waits while others work."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    def __call__(self, sources: Sequence[Ids], beam: int) -> tuple[list[Ids], float]:
+        """(outputs, seconds)"""
+        self.pipe.send((sources, beam))
+        found: tuple[list[Ids], float] = self.pipe.recv()
+        return found
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.join()
+
+
+def apart(name: str, model: str, threads: int) -> Apart:
+    spawn = get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=serve, args=(name, model, threads, theirs))
+    process.start()
+    theirs.close()
+    return Apart(process, ours)
+
+
+def serve(name: str, model: str, threads: int, pipe: Connection) -> None:
+    torch.set_num_threads(threads)
+    saved = load(Path(model))
+    with tempfile.TemporaryDirectory() as place, suppress(EOFError):
+        run = SYSTEMS[name](saved, threads, Path(place))
+        while True:
+            sources, beam = pipe.recv()
+            began = time.perf_counter()
+            written = run(sources, beam)
+            pipe.send((written, time.perf_counter() - began))
 
 
 def bleu(saved: Saved, written: Sequence[Ids], references: Sequence[str]) -> float:
     return sacrebleu.corpus_bleu([saved.target.decode(ids) for ids in written], [references]).score
 
 
-def makers(saved: Saved, place: Path) -> dict[str, Callable[[int], System]]:
-    """Each system for so many threads: ours as workers, CTranslate2 as inter_threads, Hugging Face within its operations."""
-    return {
-        "regard": lambda _: ours(saved),
-        "Hugging Face generate": lambda _: hugging_face(saved),
-        "CTranslate2 float32": lambda threads: ctranslate2_system(saved, "float32", threads, place / f"fp32-{threads}"),
-        "CTranslate2 int8": lambda threads: ctranslate2_system(saved, "int8", threads, place / f"int8-{threads}"),
-    }
+SYSTEMS: dict[str, Callable[[Saved, int, Path], System]] = {
+    "regard": lambda saved, threads, place: ours(saved),
+    "Hugging Face generate": lambda saved, threads, place: hugging_face(saved),
+    "CTranslate2 float32": lambda saved, threads, place: ctranslate2_system(saved, "float32", threads, place),
+    "CTranslate2 int8": lambda saved, threads, place: ctranslate2_system(saved, "int8", threads, place),
+}
+"""Each for so many threads: ours as workers, CTranslate2 as inter_threads, Hugging Face within its operations."""
 
 
-def together(saved: Saved, systems: dict[str, System], sources: list[Ids], references: list[str], beam: int) -> Iterator[str]:
+def together(saved: Saved, systems: Mapping[str, Apart], sources: list[Ids], references: list[str], beam: int) -> Iterator[str]:
     """All sentences at once."""
-    written = {name: run(sources, beam) for name, run in systems.items()}  # warm
+    written = {name: run(sources, beam)[0] for name, run in systems.items()}  # warm
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):
         for name, run in systems.items():
-            seconds[name].append(timed(partial(run, sources, beam)))
+            seconds[name].append(run(sources, beam)[1])
     for name, took in seconds.items():
         ratios = sorted(theirs / our for theirs, our in zip(took, seconds["regard"], strict=True))
         same = sum(a == b for a, b in zip(written[name], written["regard"], strict=True)) / len(sources)
@@ -277,19 +315,18 @@ def together(saved: Saved, systems: dict[str, System], sources: list[Ids], refer
         )
 
 
-def one_by_one(systems: dict[str, System], sources: list[Ids], beam: int) -> Iterator[str]:
+def one_by_one(systems: Mapping[str, Apart], sources: list[Ids], beam: int) -> Iterator[str]:
     """The first hundred sentences alone; systems take turns."""
     took: dict[str, list[float]] = {name: [] for name in systems}
     for ids in sources[:100]:
         for name, run in systems.items():
-            took[name].append(timed(partial(run, [ids], beam)))
+            took[name].append(run([ids], beam)[1])
     for name, seconds in took.items():
         middle, high = (sorted(seconds)[len(seconds) * share // 100] * 1e3 for share in (50, 95))
         yield f"beam {beam}  {name:<22} one by one, 1 thread: {middle:6.1f} ms p50, {high:6.1f} ms p95"
 
 
 def main(model: str, source_file: str, reference_file: str, number: int = 1000) -> None:
-    keep_freed_memory()  # as regard.load does
     saved = load(Path(model))
     lines = [[" ".join(line.split()) for line in read_lines(Path(file))][:number] for file in (source_file, reference_file)]
     sources = [saved.source.encode(line) for line in lines[0]]
@@ -301,15 +338,15 @@ def main(model: str, source_file: str, reference_file: str, number: int = 1000) 
         f"1. {saved.settings}"
     ]
     print(said[0], flush=True)
-    with tempfile.TemporaryDirectory() as place:
-        for threads in (THREADS, 1):
-            torch.set_num_threads(threads)
-            systems = {name: make(threads) for name, make in makers(saved, Path(place)).items()}
-            for beam in (1, 5):
-                found = together(saved, systems, sources, lines[1], beam) if threads > 1 else one_by_one(systems, sources, beam)
-                for line in found:
-                    said.append(line)
-                    print(line, flush=True)
+    for threads in (THREADS, 1):
+        systems = {name: apart(name, model, threads) for name in SYSTEMS}
+        for beam in (1, 5):
+            found = together(saved, systems, sources, lines[1], beam) if threads > 1 else one_by_one(systems, sources, beam)
+            for line in found:
+                said.append(line)
+                print(line, flush=True)
+        for system in systems.values():
+            system.end()
     if number == 1000:
         write_result(__file__, said)
 

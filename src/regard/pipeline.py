@@ -31,7 +31,7 @@ from regard.data.sources import FileCodec, Row, SourceCodec, num_places
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
-from regard.decoding.workers import CAN_FORK, side_by_side
+from regard.decoding.workers import can_fork, side_by_side
 from regard.errors import UserError, did_you_mean
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
@@ -255,7 +255,7 @@ class Translator:
 
     def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
         """What was found for each unit, in any order."""
-        can_share = CAN_FORK and self.device.type == "cpu"
+        can_share = self.device.type == "cpu" and can_fork()
         workers = max(1, min(torch.get_num_threads(), len(units) // WORTH_A_WORKER)) if can_share else 1
         # prompts differ in length, so each goes alone
         batches = [[unit] for unit in units] if self.continues else self._packed(units, search, workers)

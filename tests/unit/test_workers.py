@@ -9,16 +9,16 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing import active_children
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import pytest
 import torch
 
-from regard.decoding.workers import CAN_FORK, side_by_side
+from regard.decoding.workers import can_fork, side_by_side
 from regard.errors import UserError
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="workers are forked, which only Linux does safely")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked, which only Linux does safely")
 
 
 def count(first: int, number: int = 10) -> Iterator[tuple[int, int, int, float]]:
@@ -83,6 +83,13 @@ def test_workers_end_although_their_parent_handles_signals_in_its_own_way() -> N
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not active_children()
+
+
+def test_a_worker_of_a_pool_does_not_fork() -> None:
+    """Processes of a multiprocessing.Pool may have no children: there the search stays in the process."""
+    with get_context("fork").Pool(1) as pool:
+        assert pool.apply(can_fork) is False
+    assert can_fork()
 
 
 def test_who_wants_no_more_gets_no_more() -> None:

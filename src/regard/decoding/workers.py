@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -24,7 +24,10 @@ from regard.errors import UserError
 Job = Callable[[], Iterator[Any]]
 """What it gives is numbers, texts, lists and dictionaries of them."""
 
-CAN_FORK = sys.platform == "linux"
+
+def can_fork() -> bool:
+    """Not where we are ourselves the worker of a pool, which may have no children."""
+    return sys.platform == "linux" and not current_process().daemon
 
 
 def side_by_side(jobs: Sequence[Job], workers: int) -> Iterator[Any]:
