@@ -1,6 +1,7 @@
 """Sound: files against soundfile, resampling and spectra against SciPy and NumPy, subsampling against its formula."""
 
 import builtins
+import math
 import random
 import struct
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from regard.core import masks
 from regard.core.spectrum import log_mel, normalise, resample
-from regard.data.sound import change_speed, mask_frames, read_sound
+from regard.data.sound import add_noise, change_speed, mask_frames, read_sound
 from regard.errors import UserError
 from regard.layers.subsample import Subsampling
 
@@ -229,6 +230,25 @@ def test_silence_is_finite() -> None:
     frames = log_mel(half, 8000)
     assert frames.max() - frames.min() < 18.5  # 80 dB, and not down to the floor of digital silence
     assert normalise(frames).isfinite().all()
+
+
+def test_noise_fills_what_is_quieter_and_leaves_what_is_louder() -> None:
+    """A sound with a range of 100 dB: the noise lies 20 to 80 dB below its loudest place, rough by 2 dB."""
+    decibel = math.log(10) / 10
+    logs = torch.linspace(-100, 0, 40).repeat(200, 1) * decibel
+    before, levels = logs.clone(), []
+    for seed in range(60):
+        noisy = add_noise(logs, random.Random(seed))
+        levels.append(noisy[:, 0].mean().item() / decibel)
+        rough = noisy[:, 0].std().item() / decibel
+        assert 1.5 < rough < 2.5
+        louder = logs > (levels[-1] + 20) * decibel
+        assert (noisy - logs)[louder].abs().max() < 0.1
+        assert (noisy >= logs).all()
+    assert -81 < min(levels) < -70
+    assert -30 < max(levels) < -19
+    assert logs.equal(before)
+    torch.testing.assert_close(add_noise(logs, random.Random(7)), add_noise(logs, random.Random(7)))
 
 
 @pytest.mark.parametrize("num_frames", [100, 500])

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.spectrum import HOP, log_mel, normalise, resample
+from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise, resample
 from regard.data.files import read_bytes
 from regard.errors import UserError
 
@@ -161,6 +161,14 @@ def to_frames(row: Tensor) -> Tensor:
 def change_speed(samples_N: Tensor, factor: float) -> Tensor:
     """Played faster (above 1) or slower, the voice higher or lower with it (Ko et al. 2015)."""
     return resample(samples_N, round(1000 * factor), 1000)
+
+
+def add_noise(logs_SF: Tensor, chance: random.Random, *, loudest: float = 20.0) -> Tensor:
+    """Another room: log-mel frames with steady noise in all bands, from 80 dB to `loudest` dB below the loudest of them."""
+    decibel = LOUDNESS / 80
+    level = logs_SF.max() - chance.uniform(loudest, 80.0) * decibel
+    generator = torch.Generator().manual_seed(chance.getrandbits(32))
+    return torch.logaddexp(logs_SF, level + 2 * decibel * torch.randn(logs_SF.shape, generator=generator))
 
 
 def mask_frames(

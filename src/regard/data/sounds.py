@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
-from regard.data.sound import LOUDEST, SUFFIXES, change_speed, mask_frames, read_sound, to_row
+from regard.data.sound import LOUDEST, SUFFIXES, add_noise, change_speed, mask_frames, read_sound, to_row
 from regard.data.sources import FileCodec, look_at
 from regard.errors import UserError
 
@@ -56,9 +56,9 @@ class Sounds(FileCodec):
         return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)
 
     def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
-        """Slower or faster by up to this share (Ko et al. 2015), then without some stretches of time and of bands."""
+        """Slower or faster by up to this share (Ko et al. 2015), in another room, without stretches of time and of bands."""
         fast = change_speed(row.flatten() / LOUDEST, 1 + amount * chance.randint(-SPEEDS, SPEEDS) / SPEEDS)
-        return mask_frames(normalise(log_mel(fast, self.rate)), chance)
+        return mask_frames(normalise(add_noise(log_mel(fast, self.rate), chance)), chance)
 
     def __len__(self) -> int:
         return BANDS

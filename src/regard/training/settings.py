@@ -58,7 +58,7 @@ class DataSettings:
     """Pictures: the longer side in pixels; larger pictures are made smaller."""
     augment: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """How much files vary in training: pictures are moved and scaled by up to this share of their size; sounds are played
-    faster or slower by it, and stretches of time and of bands are left out."""
+    faster or slower by it, get noise, and lose stretches of time and of bands."""
     bad_files: Literal["skip", "stop"] = "skip"
     """What to do with a file that cannot be read: leave it out and say so, or stop."""
 
@@ -342,7 +342,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
         {
             "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
-            "data.augment": "every sound is heard faster or slower, and without some stretches of time and of bands",
+            "data.augment": "every sound is heard faster or slower, with noise, and without stretches of time and of bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.decoder": "where it listened last tells it where to listen next",
