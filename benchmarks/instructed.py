@@ -54,7 +54,7 @@ KEPT_BACK = 5
 SETTINGS = RunSettings(
     data=DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols", augment=0.1),
     model=RnnSettings(front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
-    train=TrainSettings(steps=2000, batch_tokens=1024, learning_rate=3e-3, label_smoothing=0.05, ema=0.995),
+    train=TrainSettings(steps=2500, batch_tokens=1024, learning_rate=4e-3, ema=0.995, shortest_first=True),
 )
 
 

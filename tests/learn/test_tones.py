@@ -14,7 +14,7 @@ from regard.training.material import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
-SEED = 3
+SEED = 5
 
 
 def learn(folder: Path, steps: int) -> Trained:
@@ -63,7 +63,7 @@ def learn_orders(folder: Path, steps: int) -> tuple[Trained, list[tuple[str, str
         seed=SEED,
         data=DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols"),
         model=RnnSettings(front="sound", width=64, embedding=64, channels=8, dropout=0.0),
-        train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=8e-3),
+        train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=4e-3),
     )
     material = in_memory("tones", pairs[100:], pairs[:100], settings.data, root=folder)
     return run(material, settings, Console(quiet=True), torch.device("cpu")), heard[:100]
@@ -73,7 +73,7 @@ def learn_orders(folder: Path, steps: int) -> tuple[Trained, list[tuple[str, str
 def test_an_instruction_beside_the_sound_is_followed(tmp_path: Path) -> None:  # SPEC A6.4
     """Nine of ten come out right; the other instruction turns them round. Without the instruction half of them cannot be right,
     without the sound next to none."""
-    trained, heard = learn_orders(tmp_path, 400)
+    trained, heard = learn_orders(tmp_path, 500)
     assert trained.rates.word < 0.1
 
     def right(how: str, order: int, *, sound: bool = True) -> float:

@@ -118,7 +118,7 @@ def test_settings_for_sounds(folder: Path) -> None:
     assert recognise([pair.source for pair in pairs], folder) is Sounds
     found = suggest(pairs, root=folder)
     assert (found.settings.data.source_unit, found.settings.data.target_unit) == ("sound", "symbols")
-    assert found.settings.data.augment == 0.1
+    assert found.settings.data.augment == 0.2
     assert found.settings.model.front == "sound"  # type: ignore[union-attr]
     assert found.reasons["data.target_unit"] == "8 different words in 200 texts"
     many = [Pair(f"{number}.FLAC", f"word{number} and{number}") for number in range(200)]

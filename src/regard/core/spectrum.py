@@ -95,12 +95,13 @@ def mel_filters(bands: int, size: int, rate: int, lowest: float = 20.0) -> Tenso
 
 
 def normalise(frames_SF: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over all times and bands of this one sound: how loud it is does not matter. Silence becomes 0.
+    """Every band of this one sound has mean 0, and all of them together variance 1: neither how loud it is matters, nor what a
+    microphone or a room adds to a band throughout. Silence becomes 0.
 
-    One mean and one variance for all bands: with one for each (cepstral mean and variance normalisation) a sound that is short,
-    or a single tone, looks the same in every band, and tones could not be told apart (docs/LOG.md).
+    Not one variance for each band, as in cepstral mean and variance normalisation: bands in which nothing happens would become
+    as loud as those in which somebody speaks, and tones could not be told apart (docs/LOG.md).
     """
     if not len(frames_SF):
         return frames_SF
-    frames_SF = frames_SF - frames_SF.mean()
+    frames_SF = frames_SF - frames_SF.mean(0)
     return frames_SF / (frames_SF.square().mean().sqrt() + 1e-2)

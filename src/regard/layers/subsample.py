@@ -12,8 +12,9 @@ from regard.core.spectrum import STRIDE
 
 
 class Subsampling(nn.Module):
-    """Two convolutions over time and bands, 3 x 3 and stride 2 each (as in Dong et al. 2018), then a projection:
-    (B, S, F) -> (B, ⌈S/4⌉, D).
+    """Two convolutions over time and bands, 3 x 3 and stride 2 each (as in Dong et al. 2018), then a projection
+    and its norm: (B, S, F) -> (B, ⌈S/4⌉, D). Without the norm the places grow eightyfold in the first updates, and
+    drown a text beside them (docs/LOG.md).
 
     Padding is zeroed before each of them, so that it looks like the silence of the edges: what comes out of a row does not
     depend on how long its neighbours are.
@@ -24,6 +25,7 @@ class Subsampling(nn.Module):
         self.first = nn.Conv2d(1, channels, 3, stride=2, padding=1)
         self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
         self.project = nn.Linear(channels * -(-features // STRIDE), width)
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, frames_BSF: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
         """(places (B, s, D), which of them are real)."""
@@ -31,5 +33,5 @@ class Subsampling(nn.Module):
         for convolution in (self.first, self.second):
             x_BCSF = F.relu(convolution(x_BCSF.masked_fill(~allow_BS[:, None, :, None], 0)))
             allow_BS = allow_BS[:, ::2]  # place j has frame 2j in its middle
-        places_BsD: Tensor = self.project(x_BCSF.transpose(1, 2).flatten(2))
+        places_BsD: Tensor = self.norm(self.project(x_BCSF.transpose(1, 2).flatten(2)))
         return places_BsD, allow_BS

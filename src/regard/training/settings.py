@@ -97,7 +97,7 @@ class TrainSettings:
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Micro-batches per update."""
     shortest_first: bool = False
-    """Whether the first time through the data goes from short to long."""
+    """Whether the first time through the data goes from short to long. Sounds want it (docs/LOG.md)."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4e-3
     """The highest, reached at the end of the warm-up."""
     schedule: Literal["linear", "inverse_sqrt", "cosine", "constant"] = "linear"
@@ -323,14 +323,12 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     few = number < 20_000
     steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
     settings = RunSettings(
-        data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.1),
-        model=RnnSettings(
-            front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.2 if few else 0.1
-        ),
+        data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.2 if few else 0.1),
+        model=RnnSettings(front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
         train=TrainSettings(
-            learning_rate=3e-3,
+            learning_rate=4e-3,
             batch_tokens=1024,
-            label_smoothing=0.1,
+            shortest_first=True,
             ema=0.995,
             steps=steps,
             validate_every=_rounded(steps / 8),
@@ -342,11 +340,11 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
         {
             "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
-            "data.augment": "every sound is heard faster or slower, with noise, and without stretches of time and of bands",
+            "data.augment": f"{number:,} sounds: each is heard faster or slower, noisy, without stretches of time and bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.decoder": "where it listened last tells it where to listen next",
-            "model.dropout": f"{number:,} sounds" + (", which are few" if few else ""),
+            "train.shortest_first": "short sounds teach what words sound like, before long ones ask where they are",
             "train.steps": f"20 times through {number:,} pairs are wanted, in 2,000 to 20,000 updates",
             **({"data.source_columns": BESIDE} if any("\t" in pair.source for pair in pairs) else {}),
         },
