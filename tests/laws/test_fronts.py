@@ -164,10 +164,11 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         assert model.step(targets[:, :1], model.start(memory)).logits_BKV.device.type == device
 
 
-def test_the_network_is_its_formula() -> None:  # SPEC A8.1
+@pytest.mark.parametrize("positions", [False, True])
+def test_the_network_is_its_formula(positions: bool) -> None:  # SPEC A8.1
     """Written again with functions alone, on a picture without padding."""
     torch.manual_seed(0)
-    network = Network(3, 20, 12).double()
+    network = Network(3, 20, 12, positions=positions).double()
     pixels = torch.randn(2, 3, 17, 26, dtype=torch.float64)
 
     for block in network.blocks:
@@ -201,8 +202,9 @@ def test_the_network_is_its_formula() -> None:  # SPEC A8.1
                     angle = number * 10000 ** (-2 * k / 10)
                     place += [math.sin(angle), math.cos(angle)]
             cell = x[:, :, row, column]
-            hidden = network.placed.project(cell) + torch.tensor(place, dtype=torch.float64)
-            expected.append(cell @ network.placed.direct.weight.T + network.placed.output(hidden.clamp(min=0)))
+            here = torch.tensor(place, dtype=torch.float64)
+            bound = network.placed.output((network.placed.project(cell) + here).clamp(min=0))
+            expected.append(cell @ network.placed.direct.weight.T + bound + (here if positions else 0))
     placed = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
     assert placed.axes == (3, 4)
     torch.testing.assert_close(placed.x_BSD, torch.stack(expected, dim=1))
@@ -226,7 +228,7 @@ def test_patches_are_a_projection_of_the_pixels_of_a_cell() -> None:
 def test_a_mean_over_the_grid_tells_what_stood_where() -> None:  # SPEC A8.2
     """What the decoder that sees the picture once gets: two features that change places give another mean."""
     torch.manual_seed(0)
-    grid = Grid(5, 20).double()
+    grid = Grid(5, 20, positions=False).double()
     assert isinstance(grid.placed, InGrid)
     features = torch.randn(1, 5, 1, 2, dtype=torch.float64)
     allow = masks.first(torch.tensor([2]), 2)[:, None]

@@ -114,10 +114,12 @@ def in_order(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> Placed:
 
 class InGrid(nn.Module):
     """A x + W₂ relu(W₁ x + φ(row, column)) + b: what a cell shows is bound to where it stands, so that a mean over all cells,
-    which is all that a decoder without attention gets, still tells what stood where."""
+    which is all that a decoder without attention gets, still tells what stood where. positions: whether φ is added once more,
+    for encoders that look from cell to cell."""
 
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
+        self.positions = positions
         self.direct = nn.Linear(features, width, bias=False)
         self.project = nn.Linear(features, width)
         self.output = nn.Linear(width, width)
@@ -125,8 +127,10 @@ class InGrid(nn.Module):
     def forward(self, x_BHWF: Tensor, allow_BHW: Tensor) -> Placed:
         bound_BHWD = self.project(x_BHWF)
         bound_BHWD = bound_BHWD + grid_positions(bound_BHWD)
-        x_BSD = (self.direct(x_BHWF) + self.output(bound_BHWD.relu())).flatten(1, 2)
-        return Placed(x_BSD, allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
+        x_BHWD = self.direct(x_BHWF) + self.output(bound_BHWD.relu())
+        if self.positions:
+            x_BHWD = x_BHWD + grid_positions(x_BHWD)
+        return Placed(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
 
 
 def grid_positions(x_BHWD: Tensor) -> Tensor:
@@ -139,9 +143,9 @@ def grid_positions(x_BHWD: Tensor) -> Tensor:
 
 
 class Grid(Front):
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
-        self.placed = InGrid(features, width)
+        self.placed = InGrid(features, width, positions=positions)
 
     def forward(self, source: Source, look: Look | None = None) -> Placed:
         placed: Placed = self.placed(source.values.movedim(1, -1).to(self.placed.project.weight.dtype), source.allow)
@@ -207,12 +211,12 @@ class Network(Front):
     Pixels go in, and features come out, both as they are and standardised: a picture of one colour is still of that colour.
     """
 
-    def __init__(self, channels_in: int, width: int, channels: int) -> None:
+    def __init__(self, channels_in: int, width: int, channels: int, *, positions: bool) -> None:
         super().__init__()
         sizes = (2 * channels_in, channels // 4, channels // 2, channels)
         self.halve = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(sizes))
         self.blocks = nn.ModuleList(Residual(size) for size in sizes[1:])
-        self.placed = InGrid(2 * channels, width)
+        self.placed = InGrid(2 * channels, width, positions=positions)
 
     def forward(self, source: Source, look: Look | None = None) -> Placed:
         allow_BHW = source.allow
@@ -236,17 +240,17 @@ def real_pixels(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
 
 
 FRONTS: dict[FrontName, Callable[[int, int, int, bool], Front]] = {
-    "picture": lambda size, width, channels, positions: Network(size, width, channels),
+    "picture": lambda size, width, channels, positions: Network(size, width, channels, positions=positions),
     "patches": lambda size, width, channels, positions: Patches(size, width),
-    "grid": lambda size, width, channels, positions: Grid(size, width),
+    "grid": lambda size, width, channels, positions: Grid(size, width, positions=positions),
     "frames": lambda size, width, channels, positions: Frames(size, width, positions=positions),
     "sound": lambda size, width, channels, positions: Sound(size, width, channels, positions=positions),
 }
-"""name -> (numbers in a pixel, cell or frame; width; channels of convolutions; whether frames need positions) -> front."""
+"""name -> (numbers in a pixel, cell or frame; width; channels of convolutions; whether places need positions) -> front."""
 
 
 def make_front(name: FrontName, size: int, width: int, channels: int, *, positions: bool, beside: int = 0) -> Front:
-    """size: numbers in a pixel, cell or frame. positions: whether frames need them. beside: how many tokens the texts have that
+    """size: numbers in a pixel, cell or frame. positions: whether places need them. beside: how many tokens the texts have that
     stand beside the sources; 0: there are none."""
     front = FRONTS[name](size, width, channels, positions)
     return Fused(front, width, beside) if beside else front
