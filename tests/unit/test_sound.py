@@ -213,7 +213,7 @@ def test_log_mel_equals_the_definition(rate: int, number: int, bands: int) -> No
     np.testing.assert_allclose(single.numpy(), expected, atol=2e-2)
 
 
-def test_normalised_frames() -> None:
+def test_normalised_frames() -> None:  # SPEC A8.4
     frames = log_mel(torch.from_numpy(noise(8000)), 8000)
     found = normalise(frames)
     centred = frames.numpy() - frames.numpy().mean(0)
