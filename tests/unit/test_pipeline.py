@@ -16,7 +16,7 @@ from regard import evaluation, pipeline
 from regard.contracts import AttentionMap, SearchOptions
 from regard.data.batch import source_batch
 from regard.data.tokenizers.codec import Codec
-from regard.decoding.workers import CAN_FORK
+from regard.decoding.workers import can_fork
 from regard.errors import UserError
 from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
 from regard.inspection import render
@@ -228,7 +228,7 @@ def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers:
     assert lengths == sorted(lengths, reverse=True)
 
 
-@pytest.mark.skipif(not CAN_FORK, reason="workers are forked, which only Linux does safely")
+@pytest.mark.skipif(not can_fork(), reason="workers are forked, which only Linux does safely")
 def test_workers_find_what_one_process_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
     texts = ["".join("abc"[number * place % 3] for place in range(1 + number % 9)) for number in range(150)]
