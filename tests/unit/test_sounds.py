@@ -95,6 +95,7 @@ def test_training_hears_other_speeds_and_less_than_everything(folder: Path) -> N
             noisy = normalise(add_noise(log_mel(row.flatten() / LOUDEST, RATE), chance))
             assert ((one == 0) | (one - noisy).abs().lt(1e-5)).all()
     assert any((one == 0).any() for one in heard)
+    assert sounds.varied(sounds.missing(), 0.1, random.Random(1)).shape == (0, 40)
     batch = source_batch([*heard[:3], to_frames(row)])
     assert batch.values.shape[2] == 40
 

@@ -165,6 +165,8 @@ def change_speed(samples_N: Tensor, factor: float) -> Tensor:
 
 def add_noise(logs_SF: Tensor, chance: random.Random, *, loudest: float = 20.0) -> Tensor:
     """Another room: log-mel frames with steady noise in all bands, from 80 dB to `loudest` dB below the loudest of them."""
+    if not len(logs_SF):
+        return logs_SF
     decibel = LOUDNESS / 80
     level = logs_SF.max() - chance.uniform(loudest, 80.0) * decibel
     generator = torch.Generator().manual_seed(chance.getrandbits(32))

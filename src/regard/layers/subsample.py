@@ -13,8 +13,8 @@ from regard.core.spectrum import STRIDE
 
 class Subsampling(nn.Module):
     """Two convolutions over time and bands, 3 x 3 and stride 2 each (as in Dong et al. 2018), then a projection
-    and its norm: (B, S, F) -> (B, ⌈S/4⌉, D). Without the norm the places grow eightyfold in the first updates, and
-    drown a text beside them (docs/LOG.md).
+    and its norm: (B, S, F) -> (B, ⌈S/4⌉, D). Without the norm the places of a language of tones grew ninetyfold in a
+    hundred updates, while what a text beside them adds did not (docs/LOG.md).
 
     Padding is zeroed before each of them, so that it looks like the silence of the edges: what comes out of a row does not
     depend on how long its neighbours are.
