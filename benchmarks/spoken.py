@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-import struct
 import sys
 import tarfile
 import tempfile
@@ -88,10 +87,10 @@ def spoken(recordings: Mapping[int, Sequence[Tensor]], digits: Sequence[int], ch
 
 
 def write(path: Path, samples: Tensor) -> None:
-    numbers = (samples.clamp(-1, 1) * 32767).round().int().tolist()
+    numbers = (samples.clamp(-1, 1) * 32767).round().to(torch.int16).numpy().astype("<i2")
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes(struct.pack(f"<{len(numbers)}h", *numbers))
+        file.writeframes(numbers.tobytes())
 
 
 def make_strings(recordings: Recordings, speakers: Sequence[str], number: int, folder: Path, seed: int) -> list[Pair]:
@@ -158,7 +157,7 @@ def fold(data: Path, speaker: str, settings: RunSettings) -> Fold:
         held_out = make_strings(recordings, [speaker], NUM_ASKED, folder, seed=2 * number + 1)
         began = time.perf_counter()
         material = in_memory("spoken digits", learning, held_out, settings.data, root=folder)
-        trained = run(material, settings, Console(quiet=True), torch.device("cpu"))
+        trained = run(material, settings, Console(stderr=True, force_terminal=False), torch.device("cpu"))
         minutes = (time.perf_counter() - began) / 60
         several = [one for one in trained.answers if len(one.result.tokens) > 1]
         monotone = sum(map(is_monotone, several)) / max(1, len(several))
