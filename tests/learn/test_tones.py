@@ -14,26 +14,29 @@ from regard.training.material import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
-SEED = 5
+SEED = 3
 
 
-def learn(folder: Path, steps: int) -> Trained:
-    words = make_words(900, 3)
-    pairs = [Pair(*pair) for pair in write_words(folder, words)]
+def learn(folder: Path, pairs: list[Pair], columns: tuple[str, ...], steps: int) -> Trained:
+    """From all but the first hundred pairs, which are asked for. Fewer than a thousand are learnt by heart (docs/LOG.md)."""
     settings = RunSettings(
         seed=SEED,
-        data=DataSettings(source_unit="sound", target_unit="symbols"),
-        model=RnnSettings(front="sound", width=64, embedding=64, channels=8, dropout=0.0),
-        train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=8e-3),
+        data=DataSettings(source_columns=columns, source_unit="sound", target_unit="symbols"),
+        model=RnnSettings(front="sound", width=64, embedding=64, channels=8, dropout=0.1),
+        train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=4e-3),
     )
     material = in_memory("tones", pairs[100:], pairs[:100], settings.data, root=folder)
     return run(material, settings, Console(quiet=True), torch.device("cpu"))
 
 
+def learn_letters(folder: Path, steps: int) -> Trained:
+    return learn(folder, [Pair(*pair) for pair in write_words(folder, make_words(1500, 3))], (), steps)
+
+
 @pytest.mark.slow
 def test_tones_are_heard_one_after_the_other(tmp_path: Path) -> None:  # SPEC A8.4
     """Nine of ten words come out right, and what is looked at moves on from letter to letter; untrained, nothing is right."""
-    before, after = learn(tmp_path, 1), learn(tmp_path, 250)
+    before, after = learn_letters(tmp_path, 1), learn_letters(tmp_path, 400)
     assert before.rates.word > 0.9
     assert after.rates.num_sentences == 100
     assert after.rates.word < 0.1
@@ -53,27 +56,20 @@ ORDERS = {"forwards": 1, "from the end": -1}
 def learn_orders(folder: Path, steps: int) -> tuple[Trained, list[tuple[str, str]]]:
     """Tones and an instruction become letters in one order or the other. Gives the held-out (name of the file, letters) too."""
     chance = random.Random(SEED)
-    words = ["".join(chance.sample(LETTERS, chance.randint(2, 3))) for _ in range(900)]
+    words = ["".join(chance.sample(LETTERS, chance.randint(2, 3))) for _ in range(2500)]
     heard = write_words(folder, words)
     pairs = []
     for name, letters in heard:
         how = chance.choice(list(ORDERS))
         pairs.append(Pair("\t".join((name, *how.split())), " ".join(letters.split()[:: ORDERS[how]])))
-    settings = RunSettings(
-        seed=SEED,
-        data=DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols"),
-        model=RnnSettings(front="sound", width=64, embedding=64, channels=8, dropout=0.0),
-        train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=4e-3),
-    )
-    material = in_memory("tones", pairs[100:], pairs[:100], settings.data, root=folder)
-    return run(material, settings, Console(quiet=True), torch.device("cpu")), heard[:100]
+    return learn(folder, pairs, ("audio", "how"), steps), heard[:100]
 
 
 @pytest.mark.slow
 def test_an_instruction_beside_the_sound_is_followed(tmp_path: Path) -> None:  # SPEC A6.4
     """Nine of ten come out right; the other instruction turns them round. Without the instruction half of them cannot be right,
     without the sound next to none."""
-    trained, heard = learn_orders(tmp_path, 500)
+    trained, heard = learn_orders(tmp_path, 700)
     assert trained.rates.word < 0.1
 
     def right(how: str, order: int, *, sound: bool = True) -> float:
