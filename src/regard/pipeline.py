@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -89,6 +89,11 @@ class Unit:
     ids: Row
 
 
+Found = tuple[Unit, tuple[Hypothesis, ...]]
+Tally = Callable[[Iterator[Found], int], Iterator[Found]]
+"""Sees what is found go by, in any order, to show how far it is; told how much will come."""
+
+
 @dataclass(frozen=True)
 class Translator:
     """Call it with a text, or `batch` with many; keywords are those of SearchOptions. For pictures and sounds the text is the
@@ -109,16 +114,18 @@ class Translator:
     def __call__(self, text: str, **options: Any) -> Result:
         return self.batch([text], **options)[0]
 
-    def batch(self, texts: Sequence[str], **options: Any) -> list[Result]:
+    def batch(self, texts: Sequence[str], *, tally: Tally | None = None, **options: Any) -> list[Result]:
         """One result per text, in the same order."""
         results = []
-        for number, result in enumerate(self.translate(texts, **options)):
+        for number, result in enumerate(self.translate(texts, tally=tally, **options)):
             if isinstance(result, Refused):
                 raise UserError(f"text {number + 1}: {result.reason}" if len(texts) > 1 else result.reason)
             results.append(result)
         return results
 
-    def translate(self, texts: Sequence[str], *, first: int = 0, **options: Any) -> Iterator[Result | Refused]:
+    def translate(
+        self, texts: Sequence[str], *, first: int = 0, tally: Tally | None = None, **options: Any
+    ) -> Iterator[Result | Refused]:
         """One result per text, in the same order, each as soon as it and all before it are there.
 
         first: the number of the first text, where they come in several calls; samples depend on it.
@@ -131,6 +138,8 @@ class Translator:
         found: dict[int, Result] = {}
         units = [unit for plan in plans if isinstance(plan, list) for unit in plan]
         finished = self._run(units, search)
+        if tally is not None:
+            finished = tally(finished, len(units))
         for text, plan in zip(texts, plans, strict=True):
             if isinstance(plan, Refused):
                 yield plan
@@ -253,7 +262,7 @@ class Translator:
 
     # --- the search ---
 
-    def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[Unit, tuple[Hypothesis, ...]]]:
+    def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Found]:
         """What was found for each unit, in any order."""
         can_share = self.device.type == "cpu" and can_fork()
         workers = max(1, min(torch.get_num_threads(), len(units) // WORTH_A_WORKER)) if can_share else 1

@@ -1,6 +1,9 @@
 """The commands, as a user types them."""
 
+import contextlib
 import json
+import os
+import pty
 import re
 import shutil
 import subprocess
@@ -240,6 +243,31 @@ def test_evaluate_measures_and_compares(model: Path, workplace: Path, regard_com
     assert re.match(
         r"data:test.tsv:[0-9a-f]{6} \| weights:[0-9a-f]{6} \| against:[0-9a-f]{6} \| search:beam=3,length_pen", last
     )
+
+
+def test_evaluate_shows_how_far_it_is(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
+    """On a terminal, by standard error: a bar. What is printed stays the same."""
+    lines = (workplace / "pairs.tsv").read_text().splitlines()[:300]  # enough for two workers, if there are two cores
+    (workplace / "many.tsv").write_text("\n".join(lines) + "\n")
+    plain = regard_command("evaluate", model, "many.tsv", "--beam", "1", cwd=workplace)
+    assert (plain.returncode, plain.stderr) == (0, "")
+    number = int(re.match(r"many.tsv: (\d+) sources", plain.stdout)[1])  # type: ignore[index]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "regard", "evaluate", str(model), "many.tsv", "--beam", "1"]
+    terminal = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
+    seen = b""
+    with (
+        (tmp_path / "out").open("wb") as out,
+        subprocess.Popen(command, cwd=workplace, env=terminal, stdout=out, stderr=theirs),
+    ):
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # at its end
+            while some := os.read(ours, 4096):
+                seen += some
+    os.close(ours)
+    assert (tmp_path / "out").read_text() == plain.stdout
+    assert b"translating" in seen
+    assert f"{number - 1}/{number}".encode() in seen  # nobody asks again once the last one is there
 
 
 def test_score_says_how_probable_outputs_are(model: Path, workplace: Path, regard_command: Run) -> None:

@@ -49,19 +49,23 @@ def evaluate(
     data = read_test_set(test, columns_of(from_), columns_of(to))
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
 
+    from functools import partial
+
     import torch
 
     from regard.checkpoint.folder import weights_digest
     from regard.evaluation import by_length
+    from regard.training.record import counted
 
     console = make_console()
+    tally = partial(counted, what="translating", console=make_console(stderr=True))
     translator = open_model(model, score, device, threads, max_source, names_in=test[0])
-    results = translator.batch(data.sources, **search)
+    results = translator.batch(data.sources, tally=tally, **search)
     texts = [result.text for result in results]
     rival, others = None, None
     if against is not None:
         rival = open_model(against, score, device, threads, max_source, names_in=test[0])
-        others = [result.text for result in rival.batch(data.sources, **search)]
+        others = [result.text for result in rival.batch(data.sources, tally=tally, **search)]
 
     def symbols(text: str) -> tuple[str, ...]:
         return translator.target.pieces(text)

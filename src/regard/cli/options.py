@@ -107,11 +107,11 @@ def columns_of(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
-def make_console() -> "Console":
+def make_console(*, stderr: bool = False) -> "Console":
     """Prints what it is given: no colours of its own, no [markup], no broken lines in a log."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True, markup=False)
+    return Console(highlight=False, soft_wrap=True, markup=False, stderr=stderr)
 
 
 def prepare(device: str, threads: int | None) -> "torch.device":

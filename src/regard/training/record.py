@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Protocol, TypeVar
 
 from rich.console import Console
@@ -74,7 +75,12 @@ def progress(console: Console, steps: int, done: int = 0) -> Iterator[Record]:
 
 
 def counted(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
-    """The same items, while it is shown how many of them have gone by."""
+    """The same items, while it is shown how many of them have gone by.
+
+    The first comes before the bar does, whose thread must not be there if making the items begins with a fork.
+    """
+    items = iter(items)
+    items = chain(list(islice(items, 1)), items)
     if console.is_terminal:
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from types import FrameType
 from typing import NoReturn
@@ -27,12 +28,12 @@ from regard.errors import UserError
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
-from regard.pipeline import Translator
+from regard.pipeline import Tally, Translator
 from regard.training.learner import Learner
 from regard.training.loop import Update, judged, train
 from regard.training.material import Material
 from regard.training.place import RunFolder
-from regard.training.record import Record, progress
+from regard.training.record import Record, counted, progress
 from regard.training.settings import RunSettings
 from regard.training.transfer import Transfer, start_encoder
 
@@ -295,7 +296,8 @@ def held_out_loss(model: Model, material: Material, settings: RunSettings, devic
 
 def measured(model: Model, material: Material, settings: RunSettings, console: Console, watch: Watch) -> Trained:
     """Translates all that was held out."""
-    answers = answer(watch.translator, material.held_out, watch.max_length)
+    tally = partial(counted, what="translating what was held out", console=console)
+    answers = answer(watch.translator, material.held_out, watch.max_length, tally)
     num_stopped = sum(not answered.result.finished for answered in answers)
     if num_stopped:
         console.print(
@@ -329,12 +331,12 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
     return Trained(saved, watch.translator, answers, rates, signed)
 
 
-def answer(translator: Translator, pairs: Sequence[Pair], max_length: int) -> list[Answered]:
+def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:
     """Translates every distinct source once; all its targets count as references."""
     references: dict[str, list[str]] = {}
     for pair in pairs:
         references.setdefault(pair.source, []).append(pair.target)
-    results = translator.batch(list(references), max_length=max_length)
+    results = translator.batch(list(references), max_length=max_length, tally=tally)
     codec = translator.target
     return [
         Answered(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
