@@ -75,7 +75,15 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     assert done.returncode == 0, done.stderr
     assert "data.source_columns=audio,how" in done.stdout
     assert "40 mel bands, with texts of 8 words beside them" in done.stdout
+    assert "Kept: rows without 'audio' (1), rows without 'how' (1)" in done.stdout
+    assert done.stdout.endswith("saved in two; next: regard translate two < names.txt\n")
     assert "beside" in json.loads((folder / "two" / "source.json").read_text())
+    for start in ("--start-from", "--encoder-from"):
+        done = regard_command("train", "tones/two.jsonl", *columns, "--out", "three", start, "m", *options, cwd=folder)
+        assert done.returncode == 1
+        assert (
+            "m reads no text beside its sounds, but there are the source columns audio and how; say --from audio" in done.stderr
+        )
     lines = "tones/0-1.wav\tfrom the end\ntones/0-1.wav\n\tforwards\ntones/0-1.wav\tsideways\n"
     done = regard_command("translate", "two", input=lines, cwd=folder)
     assert done.returncode == 0, done.stderr

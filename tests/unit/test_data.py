@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batch import Batches, Example, Order, collate, derived_seed, encode_pairs, lengths, source_batch
-from regard.data.corpus import Columns, Counts, Pair, is_held_out, join_columns, place_of, read_pairs
+from regard.data.corpus import Columns, Counts, Pair, decode_lines, is_held_out, join_columns, place_of, read_pairs
 from regard.data.dictionary import pronunciations, split_of
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
@@ -97,8 +97,12 @@ def test_bad_files_get_a_clear_error(tmp_path: Path, name: str, content: bytes, 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere.tsv: no such file"):
         read_pairs(tmp_path / "nowhere.tsv")
-    with pytest.raises(UserError, match="Is a directory"):
+    with pytest.raises(UserError, match=r"a folder; expected a file of pairs: .* such as lines of {\"audio\":"):
         read_pairs(tmp_path)
+    with pytest.raises(UserError, match=r"a\.wav: a \.wav file is not read; .* such as lines of {\"audio\":"):
+        read_pairs(write(tmp_path / "a.wav", b"RIFF"))
+    with pytest.raises(UserError, match=r"^standard input: this is a sound, not a text; .* names of files"):
+        list(decode_lines([b"RIFF\xac\x10\n"], "standard input"))
     with pytest.raises(UserError, match="cannot be read: Not a gzipped file"):
         read_pairs(write(tmp_path / "a.gz", b"a\tb"))
     with pytest.raises(UserError, match="cannot be read: Compressed file ended"):

@@ -111,6 +111,8 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
         Pair("\treverse", "c"),
     )
     assert corpus.num_empty == 1
+    assert corpus.counts.without == {"audio": 2, "how": 2}
+    assert "rows without 'how' (2), rows without 'audio' (2)" in corpus.counts.say()  # as they were met
     assert split_source(corpus.pairs[0].source) == ("0-1.wav", "every second one")
     assert split_source("\treverse") == ("", "reverse")
     assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds

@@ -81,6 +81,7 @@ MISTAKES = {
     "strange format": (wav(b"\0" * 4, kind=999), "format number 999"),
     "not a number": (wav(struct.pack("<2f", 0.5, float("nan")), kind=3, bits=32), "samples that are no numbers"),
     "short header": (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0abdata\0\0\0\0", "2 bytes say what the samples are"),
+    "mp3": (b"ID3\4" + b"\0" * 100, r"expected a sound \(WAV or FLAC\), but it is MP3; if it is a sound, convert it"),
     "damaged flac": (b"fLaC" + b"\7" * 100, "truncated or damaged"),
 }
 

@@ -2,6 +2,8 @@
 
 import math
 import random
+import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -75,9 +77,20 @@ def test_a_sound_at_two_rates_is_nearly_the_same(folder: Path) -> None:
 
 
 def test_too_long(tmp_path: Path) -> None:
-    write_wav(tmp_path / "long.wav", torch.zeros(61 * 1000), 1000)
-    with pytest.raises(UserError, match=r"long\.wav lasts 61 seconds, the most is 60; cut it"):
+    """Its header is enough to know: an hour at 44,100 samples is not read."""
+    write_wav(tmp_path / "long.wav", torch.zeros(10), 44100)
+    with (tmp_path / "long.wav").open("r+b") as file:
+        file.seek(40)
+        file.write(struct.pack("<I", 2 * 44100 * 3600))
+        file.truncate(44 + 2 * 44100 * 3600)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"long\.wav lasts 3600 seconds, the most is 60; cut it"):
         Sounds(8000, root=tmp_path).encode("long.wav")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    soundfile.write(tmp_path / "long.flac", torch.zeros(61 * 8000).numpy(), 8000)
+    with pytest.raises(UserError, match=r"long\.flac lasts 61 seconds, the most is 60; cut it"):
+        Sounds(8000, root=tmp_path).encode("long.flac")
 
 
 def test_training_hears_other_speeds_and_less_than_everything(folder: Path) -> None:

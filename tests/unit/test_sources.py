@@ -21,6 +21,7 @@ from regard.core.losses import Baseline
 from regard.data.arrays import npy, read_array
 from regard.data.batch import Batches, Example, Order, collate, lengths, source_batch
 from regard.data.codecs import FILE_CODECS, read_source, recognise
+from regard.data.corpus import Pair
 from regard.data.features import Frames, Grids
 from regard.data.pictures import Pictures
 from regard.data.sources import num_places
@@ -252,6 +253,48 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
     assert set(FILE_CODECS) >= {"picture", "grid", "frames"}
 
 
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (
+            ["a.mp3", "b.MP3", "c.ogg"],
+            r"3 of 3 sources .* not read, such as a\.mp3; expected \.bmp.*\.wav.* ffmpeg -i a\.mp3 a\.wav",
+        ),
+        (["p/0.png", "there.mp3", *["some text"] * 18], r"1 of 20 sources .* such as there\.mp3"),  # because it is there
+        (
+            ["p/0.png", "some text", "other text"],
+            r"1 of 3 sources .* names of pictures, such as p/0\.png, but the others are not",
+        ),
+        (["all\ta.wav", "first\tb.wav"], r"'a\.wav', stand in a column behind the first; .* --from audio,instruction"),
+        (["a.wav\tb.wav", "c.wav\td.wav"], r"'b\.wav', stand in a column behind the first"),
+    ],
+)
+def test_names_of_files_are_not_learnt_as_texts(tmp_path: Path, sources: list[str], words: str) -> None:
+    draw_squares(tmp_path / "p", 1)
+    (tmp_path / "there.mp3").write_bytes(b"ID3")
+    pairs = [Pair(source, "x") for source in sources]
+    with pytest.raises(UserError, match=words + ".*; to learn from the names themselves .* data.source_unit=characters"):
+        suggest(pairs, root=tmp_path)
+    assert suggest(pairs, root=tmp_path, of_text=True).settings.data.source_unit == "characters"
+
+
+def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -> None:
+    rows = [*draw_squares(tmp_path / "p", 20), *({"image": "p/gone.png", "text": "a"} for _ in range(30))]
+    data = DataSettings(files=(str(write_rows(tmp_path / "a.jsonl", rows)),), source_unit="picture")
+    console, out = quiet()
+    material = from_files(data, survey(data), tmp_path / "m.run", console)
+    assert len(material.examples) + len(material.held_out) == 20
+    assert "makes this an error): 30, which name 1 files\n  line 21: " in out.getvalue()
+    with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; to leave such files out"):
+        from_files(replace(data, bad_files="stop"), survey(data), tmp_path / "n.run", console)
+    (tmp_path / "sub").mkdir()
+    data = replace(data, files=(str(write_rows(tmp_path / "sub" / "a.jsonl", rows)),))
+    with pytest.raises(
+        UserError, match=r"none of the first \d+ pictures can be read; the first: .*no such file\. Are names right"
+    ):
+        from_files(data, survey(data), tmp_path / "o.run", console)
+
+
 def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  # SPEC A8.1
     """With damaged files among them, which are counted, said, and left out."""
     rows = draw_squares(tmp_path / "p", 150)
@@ -264,7 +307,7 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
     material = from_files(settings.data, survey(settings.data), place, console)
     assert len(material.examples) + len(material.held_out) == 147
     said = out.getvalue()
-    assert "left out (data.bad_files=stop makes this an error): 3" in said
+    assert "left out because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in said
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
         assert any(f"line {line}: " in one and f"{name}.png" in one and why in one for one in said.splitlines()), said
     trained = run(material, settings, console, torch.device("cpu"))

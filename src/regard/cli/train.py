@@ -107,6 +107,7 @@ def train(
     settings, reasons, found = settle(given, options, changes, scores, start, transfer.saved if transfer else parent)
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
+    check_columns(settings, transfer.saved if transfer else parent)
     if begun:
         check_same(settings, read_config(place.config, scores), out)
 
@@ -143,6 +144,7 @@ def settle(
 
     origin: the model that this one starts from, whole or with its encoder only.
     """
+    from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
     from regard.training.material import folder_of, survey
     from regard.training.settings import RunSettings, override, suggest
@@ -151,7 +153,8 @@ def settle(
         data = replace(settings.data, **{name: value for name, value in options.items() if value})
         return replace(settings, data=data, start=start)
 
-    told = {change.partition("=")[0].strip(): "given with --set" for change in changes}
+    told_changes = [tuple(part.strip() for part in change.partition("=")) for change in changes]
+    told = {key: "given with --set" for key, _, _ in told_changes}
     if any(key.startswith("start.") for key in told):
         raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
     if given:
@@ -161,7 +164,9 @@ def settle(
         return settings, told, survey(settings.data)
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
     found = survey(override(with_options(RunSettings()), early).data)
-    suggestion = suggest(found.sample, found.counts.pairs, folder_of(tuple(map(str, options["files"]))))
+    unit = next((value for key, _, value in told_changes if key == "data.source_unit"), "")
+    of_text = bool(unit) and unit not in FILE_CODECS
+    suggestion = suggest(found.sample, found.counts.pairs, folder_of(tuple(map(str, options["files"]))), of_text=of_text)
     settings = with_options(suggestion.settings)
     if origin:  # its model, and tokens as it knows them
         before = origin.training.get("settings", {}).get("data", {})
@@ -186,6 +191,8 @@ def say(
 
 def tell(trained: "Trained", out: Path, console: "Console") -> None:
     """How good it is, where it is wrong, and what to type next."""
+    from regard.data.tokenizers.codec import Codec
+
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
     worst = sorted((one for one in trained.answers if not one.right), key=lambda one: one.result.log_prob)
     for title, some in (("some of them", trained.answers), ("wrong, and what the model was least sure of", worst)):
@@ -193,7 +200,20 @@ def tell(trained: "Trained", out: Path, console: "Console") -> None:
             console.print(f"\n{title}:")
         for answered in some[:5]:
             console.print(f"  {answered}")
-    console.print(f"\nsaved in {out}; next: regard translate {out} < texts.txt")
+    what = "texts" if isinstance(trained.saved.source, Codec) else "names"
+    console.print(f"\nsaved in {out}; next: regard translate {out} < {what}.txt")
+
+
+def check_columns(settings: "RunSettings", origin: "Saved | None") -> None:
+    """Raises if there are texts beside the files, but the model that this one starts from cannot read them."""
+    from regard.data.sources import FileCodec
+
+    columns, start = settings.data.source_columns, settings.start
+    if origin and isinstance(origin.source, FileCodec) and origin.source.beside is None and len(columns) > 1:
+        raise UserError(
+            f"{start.model or start.encoder} reads no text beside its {origin.source.nouns}, but there are the source columns "
+            f"{' and '.join(columns)}; say --from {columns[0]}, or train without that model"
+        )
 
 
 def check_same(settings: "RunSettings", before: "RunSettings", out: Path) -> None:

@@ -62,12 +62,36 @@ def read_source(text: str) -> FileCodec:
         raise UserError(f"the tokenizer of the texts beside the files cannot be read: {error}") from None
 
 
-def recognise(names: Sequence[str], root: Path) -> type[FileCodec] | None:
-    """What kind of files nine of ten names are, by their endings; None if they are text. A text may stand beside each."""
-    names = [name for name, _ in map(split_source, names) if name]
+UNREAD = frozenset(".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split())
+"""Endings of files that people might name as sources, and that are not read."""
+NAMES = UNREAD.union(*(codec.suffixes for codec in FILE_CODECS.values()))
+
+
+def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
+    """What kind of files nine of ten sources are, by their endings; None if they are text. A text may stand beside each.
+
+    Raises where names of files would be learnt as if they were text, because they are of other kinds, stand in another column,
+    or are few.
+    """
+    _check_beside(sources)
+    names = [name for name, _ in map(split_source, sources) if name]
+    unread = [name for name in names if _ending(name) in UNREAD]
+    if 10 * len(unread) >= 9 * len(names) > 0 or _exists(unread, root):
+        raise UserError(
+            f"{len(unread)} of {len(names)} sources that were looked at are names of files that are not read, such as "
+            f"{unread[0]}; expected {_expected()}. Convert them, e.g. ffmpeg -i {Path(unread[0]).name} "
+            f"{Path(unread[0]).stem}.wav; {_AS_TEXT}"
+        )
     for codec in FILE_CODECS.values():
-        fitting = [name for name in names if Path(name).suffix.lower() in codec.suffixes]
-        if 10 * len(fitting) < 9 * len(names) or not fitting:
+        fitting = [name for name in names if _ending(name) in codec.suffixes]
+        if not fitting:
+            continue
+        if 10 * len(fitting) < 9 * len(names):
+            if _exists(fitting, root):
+                raise UserError(
+                    f"{len(fitting)} of {len(names)} sources that were looked at are names of {codec.nouns}, such as "
+                    f"{fitting[0]}, but the others are not; expected files or texts alone. Take the others out; {_AS_TEXT}"
+                )
             continue
         if not issubclass(codec, Features):
             return codec
@@ -78,3 +102,30 @@ def recognise(names: Sequence[str], root: Path) -> type[FileCodec] | None:
                 continue
         return codec
     return None
+
+
+_AS_TEXT = "to learn from the names themselves as texts, say --set data.source_unit=characters"
+
+
+def _expected() -> str:
+    return ", ".join(sorted(NAMES - UNREAD))
+
+
+def _exists(names: Sequence[str], root: Path) -> bool:
+    """Whether any of the first few does."""
+    return any((root / name).is_file() for name in names[:20])
+
+
+def _ending(name: str) -> str:
+    return Path(name).suffix.lower()
+
+
+def _check_beside(sources: Sequence[str]) -> None:
+    """Raises where nine of ten of the texts beside what comes first name files."""
+    beside = [text for _, text in map(split_source, sources) if text]
+    files = [text for text in beside if any(_ending(word) in NAMES for word in text.split())]
+    if files and 10 * len(files) >= 9 * len(beside):
+        raise UserError(
+            f"the names of files, such as {files[0]!r}, stand in a column behind the first; expected them in the first source "
+            f"column, and only there, with a text beside each if you like, e.g. --from audio,instruction; {_AS_TEXT}"
+        )

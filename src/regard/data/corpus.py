@@ -81,6 +81,7 @@ class Counts:
     lines: all of them, with blank ones and the header.
     empty: left out because a side was empty.   too_long: left out; too_long_at: the numbers of the first few lines.
     with_breaks: texts in which tabs or line breaks became spaces.   notes: what was guessed about the file.
+    without: rows that lack one of several source columns, by its name or number.
     lowest, highest: the first and the last `place_of` a source.
     """
 
@@ -93,6 +94,7 @@ class Counts:
     max_length: int | None = None
     with_breaks: int = 0
     notes: list[str] = field(default_factory=list)
+    without: Counter[str] = field(default_factory=Counter)
     hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
     lowest: float = 1.0
     highest: float = 0.0
@@ -125,6 +127,7 @@ class Counts:
             "pairs that occur again": repeats.pairs,
             "sources with several targets": repeats.several,
             "texts in which tabs or line breaks became spaces": self.with_breaks,
+            **{f"rows without {column!r}": count for column, count in self.without.items()},
         }
         sentences = [f"{self.name}: {self.pairs:,} pairs in {self.lines:,} lines"]
         if any(left_out.values()):
@@ -194,6 +197,7 @@ def stream_pairs(
             if len(counts.too_long_at) < 5:
                 counts.too_long_at.append(number)
             continue
+        counts.without.update(name for name, cell in zip(columns.source, cells[:-1], strict=False) if not cell)
         try:
             counts.add(pair)
         except UnicodeEncodeError as error:

@@ -42,7 +42,7 @@ class Columns:
 TWO_COLUMNS = Columns()
 
 
-_SOURCES = set("source src input image picture img photo audio sound wav".split())
+_SOURCES = set("source src input image picture img photo audio sound wav path file filename clip recording".split())
 _TARGETS = set("target tgt trg output caption transcript".split())
 _NUMBERS = set("id idx index no. nr number".split())
 """Columns that are neither, unless asked for."""
@@ -64,7 +64,16 @@ _PAIRS_OF_TEXT = {
 }
 """How text files without tabs part the two sides: the SCAN commands, word aligners, lists of corrections."""
 
-_NOT_TEXT = set(".xlsx .xls .ods .parquet .arrow .zip .tar .tgz .xz .bz2 .zst .7z".split())
+_NOT_TEXT = set(".xlsx .xls .ods .parquet .arrow .zip .tar .tgz .xz .bz2 .zst .7z .wav .flac .mp3 .png .jpg .jpeg .npy".split())
+_MADE_OF = 'for pictures or sounds, a file that names them, such as lines of {"audio": "a.wav", "text": "what it says"}'
+_SIGNS = {
+    b"RIFF": "a sound",
+    b"fLaC": "a sound",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"PK\x03\x04": "an archive",
+}
+"""How files begin that are no text."""
 _SAMPLE = 50
 """Lines from which the separator of a .csv file is told."""
 
@@ -97,6 +106,11 @@ def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             place = error.start + len(raw) - len(error.object)  # a byte order mark is not part of what was decoded
+            if number == 1 and (sign := next((sign for sign in _SIGNS if raw.startswith(sign)), None)):
+                raise UserError(
+                    f"{name}: this is {_SIGNS[sign]}, not a text; expected lines of text, or of the names of files, "
+                    "e.g. ls *.wav | regard translate model"
+                ) from None
             other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
             raise UserError(
                 f"{name}:{number}: byte 0x{raw[place]:02x} at place {place + 1} is not UTF-8; "
@@ -114,8 +128,11 @@ def read_rows(files: Sequence[Path], columns: Columns, notes: list[str]) -> Iter
     for path in files:
         if _kind(path) in _NOT_TEXT:
             raise UserError(
-                f"{path}: a {_kind(path)} file is not read; expected .tsv, .csv, .jsonl or plain text, each may be .gz"
+                f"{path}: a {_kind(path)} file is not read; expected .tsv, .csv, .jsonl or plain text, each may be .gz; "
+                f"{_MADE_OF}"
             )
+        if path.is_dir():
+            raise UserError(f"{path}: a folder; expected a file of pairs: .tsv, .csv, .jsonl or plain text; {_MADE_OF}")
     if len(files) == 2:
         return _parallel_rows(files[0], files[1], columns)
     if len(files) != 1:
@@ -292,7 +309,7 @@ def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes:
     if not source or target is None:
         raise UserError(
             f"{path} has {shown}; expected two, or a choice: say which to read and which to write by number or name, "
-            "e.g. --from 1 --to 2, or --from 1,3 --to 2 for a text and its features"
+            "e.g. --from 1 --to 2, or --from 1,3 --to 2 for a text and its features, or a file and the text beside it"
         )
     if named and not (columns.source and columns.target):
         notes.append(f"Column {labels[source[0]]!r} was read as the source and {labels[target]!r} as the target")

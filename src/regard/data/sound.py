@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import os
 import random
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise, resample
-from regard.data.files import read_bytes
 from regard.errors import UserError
 
 # N samples  C channels  S frames  F bands
@@ -28,6 +28,16 @@ LOUDEST = 32767
 _TO_THE_END = 0xFFFFFFFF
 """What programs that write into a pipe give as the size of a chunk."""
 _CONVERT = "convert it first, e.g. ffmpeg -i in.wav -c:a pcm_s16le out.wav"
+_OTHERS = {
+    b"\xff\xfb": "MP3",
+    b"\xff\xf3": "MP3",
+    b"ID3": "MP3",
+    b"OggS": "Ogg",
+    b"FORM": "AIFF",
+    b"RF64": "RF64",
+    b"\x89PNG": "PNG",
+}
+"""How files that are taken for WAV begin."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +56,16 @@ class Sound:
         return Sound(resample(self.samples_N, self.rate, rate), rate)
 
 
-def read_sound(path: Path) -> Sound:
-    """A WAV file (8, 16, 24, 32 bit, float 32, 64) or a FLAC file, any number of channels, any rate. What is damaged, empty or
-    something else is an error that names the file."""
-    content = read_bytes(path)
-    if not content:
-        raise UserError(f"{path}: the file is empty, expected a sound (WAV or FLAC)")
-    if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
-        samples_NC, rate = _wav(path, content)
-    elif content[:4] == b"fLaC":
-        samples_NC, rate = _flac(path, content)
-    else:
-        raise UserError(f"{path}: expected a sound (WAV or FLAC), but it begins with {content[:12]!r}; {_CONVERT}")
-    if rate not in RATES:
-        raise UserError(f"{path}: {rate:,} samples in a second, expected {RATES[0]:,} to {RATES[-1]:,}; is its header damaged?")
+def read_sound(path: Path, longest: float | None = None) -> Sound:
+    """A WAV file (8, 16, 24, 32 bit, float 32, 64) or a FLAC file, any number of channels, any rate. What is damaged, empty,
+    something else, or longer than so many seconds is an error that names the file; the header tells, before all is read."""
+    try:
+        with open(path, "rb") as file:
+            samples_NC, rate = _read(path, file, longest)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     if not len(samples_NC):
         raise UserError(f"{path}: there is no sound in it, not a single sample; leave it out")
     samples_N = samples_NC.mean(1)
@@ -68,19 +74,40 @@ def read_sound(path: Path) -> Sound:
     return Sound(samples_N, rate)
 
 
-def _wav(path: Path, content: bytes) -> tuple[Tensor, int]:
+def _read(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int]:
+    start = file.read(12)
+    if not start:
+        raise UserError(f"{path}: the file is empty, expected a sound (WAV or FLAC)")
+    if start[:4] == b"RIFF" and start[8:] == b"WAVE":
+        return _wav(path, file, longest)
+    if start[:4] == b"fLaC":
+        return _flac(path, file, longest)
+    other = next((name for sign, name in _OTHERS.items() if start.startswith(sign)), None)
+    found = f"it is {other}" if other else f"it begins with {start!r}"
+    raise UserError(f"{path}: expected a sound (WAV or FLAC), but {found}; if it is a sound, {_CONVERT}")
+
+
+def _check_header(path: Path, number: int, rate: int, longest: float | None) -> None:
+    if rate not in RATES:
+        raise UserError(f"{path}: {rate:,} samples in a second, expected {RATES[0]:,} to {RATES[-1]:,}; is its header damaged?")
+    if longest is not None and number > longest * rate:
+        raise UserError(f"{path} lasts {number / rate:.0f} seconds, the most is {longest:g}; cut it where somebody pauses")
+
+
+def _wav(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int]:
     """RIFF: chunks of a name, a size and content, filled up to even sizes; one says what the samples are, one holds them."""
     chunks: dict[bytes, tuple[int, int]] = {}
-    place = 12
-    while place + 8 <= len(content) and b"data" not in chunks:
-        name, size = struct.unpack_from("<4sI", content, place)
+    place, end = 12, os.fstat(file.fileno()).st_size
+    while place + 8 <= end and b"data" not in chunks:
+        file.seek(place)
+        name, size = struct.unpack("<4sI", file.read(8))
         start = place + 8
         if size == _TO_THE_END and name == b"data":
-            size = len(content) - start
-        if start + size > len(content):
+            size = end - start
+        if start + size > end:
             raise UserError(
                 f"{path}: truncated, or its header is damaged: its part {name.decode('latin-1')!r} should have {size:,} bytes, "
-                f"but only {len(content) - start:,} follow"
+                f"but only {end - start:,} follow"
             )
         chunks.setdefault(name, (start, size))
         place = start + size + size % 2
@@ -90,9 +117,11 @@ def _wav(path: Path, content: bytes) -> tuple[Tensor, int]:
     (at, size), (start, length) = chunks[b"fmt "], chunks[b"data"]
     if size < 16:
         raise UserError(f"{path}: its header is damaged: {size} bytes say what the samples are, expected 16 or more")
-    kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", content, at)
+    file.seek(at)
+    form = file.read(min(size, 40))
+    kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", form)
     if kind == EXTENSIBLE and size >= 26:
-        (kind,) = struct.unpack_from("<H", content, at + 24)  # the first bytes of the sub-format
+        (kind,) = struct.unpack_from("<H", form, 24)  # the first bytes of the sub-format
     width = bits // 8
     if (kind, bits) not in ((PCM, 8), (PCM, 16), (PCM, 24), (PCM, 32), (FLOAT, 32), (FLOAT, 64)):
         raise UserError(
@@ -105,7 +134,9 @@ def _wav(path: Path, content: bytes) -> tuple[Tensor, int]:
         )
     if length % block:
         raise UserError(f"{path}: truncated: {length:,} bytes do not make whole samples of {block} bytes")
-    return _numbers(bytearray(content[start : start + length]), kind, width).view(-1, channels), rate
+    _check_header(path, length // block, rate, longest)
+    file.seek(start)
+    return _numbers(bytearray(file.read(length)), kind, width).view(-1, channels), rate
 
 
 def _numbers(raw: bytearray, kind: int, width: int) -> Tensor:
@@ -122,15 +153,17 @@ def _numbers(raw: bytearray, kind: int, width: int) -> Tensor:
     return torch.frombuffer(raw, dtype=torch.int16 if width == 2 else torch.int32).float() / (1 << 8 * width - 1)
 
 
-def _flac(path: Path, content: bytes) -> tuple[Tensor, int]:
+def _flac(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int]:
     try:
         import soundfile
     except (ImportError, OSError):  # OSError: its library of C is missing
         raise UserError(f'{path}: reading FLAC needs soundfile; type: pip install "regard[audio]"') from None
+    file.seek(0)
     try:
-        with soundfile.SoundFile(io.BytesIO(content)) as file:
-            rate, channels, promised = file.samplerate, file.channels, file.frames
-            raw = bytearray(file.buffer_read(dtype="float32"))
+        with soundfile.SoundFile(file) as flac:
+            rate, channels, promised = flac.samplerate, flac.channels, flac.frames
+            _check_header(path, promised, rate, longest)
+            raw = bytearray(flac.buffer_read(dtype="float32"))
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise UserError(f"{path}: truncated or damaged: {error}") from None
     samples_NC = torch.frombuffer(raw, dtype=torch.float32).view(-1, channels) if raw else torch.zeros(0, channels)

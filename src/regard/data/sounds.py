@@ -15,7 +15,6 @@ from torch import Tensor
 from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
 from regard.data.sound import LOUDEST, SUFFIXES, add_noise, change_speed, mask_frames, read_sound, to_row
 from regard.data.sources import FileCodec, look_at
-from regard.errors import UserError
 
 SAMPLE = 100
 """How many files are looked at to see how finely they are sampled."""
@@ -42,15 +41,12 @@ class Sounds(FileCodec):
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
-        rates = look_at(names, SAMPLE, lambda name: read_sound(root / name).rate, cls.nouns)
+        rates = look_at(names, SAMPLE, lambda name: read_sound(root / name, LONGEST).rate, cls.nouns)
         return cls(FINE if median(rates) >= FINE else COARSE, root=root)
 
     def read(self, path: Path) -> Tensor:
         """(S, samples in 10 ms), int16."""
-        sound = read_sound(path)
-        if sound.seconds > LONGEST:
-            raise UserError(f"{path} lasts {sound.seconds:.0f} seconds, the most is {LONGEST}; cut it where somebody pauses")
-        return to_row(sound, self.rate)
+        return to_row(read_sound(path, LONGEST), self.rate)
 
     def missing(self) -> Tensor:
         return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)

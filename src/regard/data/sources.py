@@ -97,8 +97,13 @@ def look_at(names: Iterable[str], number: int, read: Callable[[str], T], nouns: 
             found.append(read(name))
         except UserError as error:
             errors.append(error)
+    if not found and errors:
+        raise UserError(
+            f"none of the first {len(errors):,} {nouns} can be read; the first: {errors[0]}. Are names right as seen from the "
+            "folder of the file that lists them?"
+        )
     if not found:
-        raise errors[0] if errors else UserError(f"there are no {nouns} to learn from")
+        raise UserError(f"there are no {nouns} to learn from")
     return found
 
 

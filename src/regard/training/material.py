@@ -141,16 +141,22 @@ def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, ro
 
 
 class BadFiles:
-    """Sources that cannot be read, by name, and why. stop: the first one is an error."""
+    """Sources that cannot be read, by name, and why. place: the first one is an error, which begins with what this says."""
 
-    def __init__(self, *, stop: bool = False) -> None:
-        self.stop = stop
+    def __init__(self, place: Callable[[str], str] | None = None) -> None:
+        self.place = place
         self.why: dict[str, str] = {}
 
     def __call__(self, pair: Pair, error: UserError) -> None:
-        if self.stop:
-            raise UserError(f"{error}; to leave such files out, set data.bad_files=skip")
+        if self.place:
+            raise UserError(f"{self.place(pair.source)}{error}; to leave such files out, set data.bad_files=skip")
         self.why[pair.source] = str(error)
+
+
+def _line_of(data: DataSettings, source: str) -> str:
+    """Where the data has this source; nothing where it has not."""
+    counts = Counts()
+    return next((f"{counts.name}:{counts.lines}: " for pair in _stream(data, counts) if pair.source == source), "")
 
 
 def _encoded(
@@ -198,10 +204,11 @@ def from_files(
 ) -> Material:
     """Tokenises into `folder`, where it is found again when the run goes on. begun: it has learnt from this data already."""
     given, counts, border, root = given or Given(), found.counts, 0.0, folder_of(data.files)
-    bad = BadFiles(stop=data.bad_files == "stop")
+    bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
+    everything: list[Pair] = []  # of what is measured with, where that has files of its own
     if data.held_out_files:
         measuring = read_pairs(_paths(data.held_out_files), _columns(data, data.held_out_files), data.max_length)
-        held_out = _seen_from(root, data, measuring.pairs)
+        held_out = everything = _seen_from(root, data, measuring.pairs)
         console.print(measuring.counts.say())
         if shared := counts.say_shared(measuring.counts):
             console.print(shared)
@@ -234,7 +241,7 @@ def from_files(
     bad.why |= json.loads(store.metadata.get("unreadable", "{}"))
     held_out = _readable(held_out, source, bad)
     if bad.why:
-        console.print(_say_bad(data, bad))
+        console.print(_say_bad(data, bad, everything))
     return Material(counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
 
 
@@ -281,16 +288,18 @@ def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list
     return good
 
 
-def _say_bad(data: DataSettings, bad: BadFiles) -> str:
-    """How many, and the first few with the lines that name them."""
-    counts, lines = Counts(), dict[str, int]()
+def _say_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -> str:
+    """How many files and rows, and the first few with the lines that name them. held_out: rows that are not in the data."""
+    counts, lines, rows = Counts(), dict[str, int](), sum(pair.source in bad.why for pair in held_out)
     for pair in _stream(data, counts):
         if pair.source in bad.why:
             lines.setdefault(pair.source, counts.lines)
+            rows += 1
     shown = "".join(f"\n  {f'line {lines[name]}: ' if name in lines else ''}{why}" for name, why in islice(bad.why.items(), 5))
     more = f"\n  and {len(bad.why) - 5:,} more" if len(bad.why) > 5 else ""
     return (
-        f"files that cannot be read and are left out (data.bad_files=stop makes this an error): {len(bad.why):,}{shown}{more}"
+        f"rows that are left out because their file cannot be read (data.bad_files=stop makes this an error): {rows:,}"
+        f"{f', which name {len(bad.why):,} files' if rows > len(bad.why) else ''}{shown}{more}"
     )
 
 

@@ -230,9 +230,9 @@ class Side:
         return f"{self.words:.1f} {what} of {self.width:.1f} characters in a line, on average"
 
 
-def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Path()) -> Suggestion:
+def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Path(), *, of_text: bool = False) -> Suggestion:
     """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample. root: from
-    where names of files are seen.
+    where names of files are seen. of_text: whether it is known that sources are texts, whatever they look like.
 
     Files, told by their endings, go to a front that reads them, with a recurrent decoder. Short strings go to a small recurrent
     model, sentences to a small Transformer with subwords; the less there is to learn from, the more dropout.
@@ -240,7 +240,7 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     """
     number = num_pairs or len(pairs)
     source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
-    if codec := recognise([pair.source for pair in pairs[:200]], root):
+    if not of_text and (codec := recognise([pair.source for pair in pairs[:200]], root)):
         example = next(filter(None, (split_source(pair.source)[0] for pair in pairs)))
         if codec is Sounds:
             return _for_sounds(number, pairs, example)
@@ -340,7 +340,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
         {
             "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
-            "data.augment": f"{number:,} sounds: each is heard faster or slower, noisy, without stretches of time and bands",
+            "data.augment": f"{number:,} pairs: each is heard faster or slower, noisy, without stretches of time and bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.decoder": "where it listened last tells it where to listen next",
