@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
+from pathlib import PurePath
 from typing import Any, NoReturn
 
 import torch
@@ -27,7 +29,7 @@ from regard.contracts import (
 )
 from regard.data.batch import source_batch
 from regard.data.corpus import join_columns
-from regard.data.sources import FileCodec, Row, SourceCodec, num_places
+from regard.data.sources import FileCodec, Row, SourceCodec, num_places, split_source
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
@@ -56,7 +58,7 @@ _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。�
 
 @dataclass(frozen=True)
 class Refused:
-    """A text that is not translated, and why."""
+    """A text that is not translated or scored, and why."""
 
     reason: str
 
@@ -89,6 +91,9 @@ class Unit:
     ids: Row
 
 
+Text = str | PurePath
+"""A path is for sources that are files."""
+
 Found = tuple[Unit, tuple[Hypothesis, ...]]
 Tally = Callable[[Iterator[Found], int], Iterator[Found]]
 """Sees what is found go by, in any order, to show how far it is; told how much will come."""
@@ -97,7 +102,7 @@ Tally = Callable[[Iterator[Found], int], Iterator[Found]]
 @dataclass(frozen=True)
 class Translator:
     """Call it with a text, or `batch` with many; keywords are those of SearchOptions. For pictures and sounds the text is the
-    name of the file.
+    name of the file, or its path.
 
     A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
     max_places: what the model can count, with <eos>. place: where alignments are read.
@@ -111,12 +116,12 @@ class Translator:
     max_places: int | None = None
     place: Place = Place()
 
-    def __call__(self, text: str, **options: Any) -> Result:
-        return self.batch([text], **options)[0]
+    def __call__(self, text: Text, **options: Any) -> Result:
+        return self.batch([self._text(text, "a call of the model")], **options)[0]
 
-    def batch(self, texts: Sequence[str], *, tally: Tally | None = None, **options: Any) -> list[Result]:
+    def batch(self, texts: Sequence[Text], *, tally: Tally | None = None, **options: Any) -> list[Result]:
         """One result per text, in the same order."""
-        results = []
+        texts, results = self._texts(texts, "batch"), []
         for number, result in enumerate(self.translate(texts, tally=tally, **options)):
             if isinstance(result, Refused):
                 raise UserError(f"text {number + 1}: {result.reason}" if len(texts) > 1 else result.reason)
@@ -124,14 +129,13 @@ class Translator:
         return results
 
     def translate(
-        self, texts: Sequence[str], *, first: int = 0, tally: Tally | None = None, **options: Any
+        self, texts: Sequence[Text], *, first: int = 0, tally: Tally | None = None, **options: Any
     ) -> Iterator[Result | Refused]:
         """One result per text, in the same order, each as soon as it and all before it are there.
 
         first: the number of the first text, where they come in several calls; samples depend on it.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"batch takes a list of texts, got {texts!r:.60}; for one text call the model itself")
+        texts = self._texts(texts, "translate")
         search = self._options(options)
         plans = [self._plan(text, first + number) for number, text in enumerate(texts)]
         waiting = {unit.number for plan in plans if isinstance(plan, list) for unit in plan}
@@ -150,8 +154,9 @@ class Translator:
                 found[unit.number] = self._result(unit, hypotheses)
             yield self._joined(text, [found.pop(unit.number) for unit in plan])
 
-    def stream(self, text: str, **options: Any) -> Iterator[Partial]:
+    def stream(self, text: Text, **options: Any) -> Iterator[Partial]:
         """The output while it is written. `text` only grows; the last one carries the result."""
+        text = self._text(text, "stream")
         search = replace(self._options(options), stream=True)
         plan = self._plan(text, 0)
         if isinstance(plan, Refused):
@@ -170,19 +175,40 @@ class Translator:
         result = self._joined(text, results)
         yield Partial(result.text, "", result)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
+    def score(self, sources: Sequence[Text], targets: Sequence[str]) -> list[Scored]:
         """How probable the model finds each given output. Symbols that have no token count as <unk>, and are reported."""
-        if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
-            raise ValueError("score takes two lists of texts of the same length, sources and outputs")
-        read: list[Row] = [[] if self.continues else self.source.encode(self._joined_columns(text)) for text in sources]
+        results = []
+        for number, result in enumerate(self.score_each(sources, targets), start=1):
+            if isinstance(result, Refused):
+                raise UserError(f"pair {number}: {result.reason}")
+            results.append(result)
+        return results
+
+    def score_each(self, sources: Sequence[Text], targets: Sequence[str]) -> list[Scored | Refused]:
+        """The same, where pairs that cannot be scored do not stop the others."""
+        sources, targets = self._texts(sources, "score"), self._texts(targets, "score", paths=False)
+        if len(sources) != len(targets):
+            raise ValueError(
+                "score takes two lists of texts of the same length, sources and outputs, "
+                f"got {len(sources):,} sources and {len(targets):,} outputs"
+            )
+        found: dict[int, Scored | Refused] = {}
+        read: dict[int, Row] = {}
         outputs = [self.target.encode(text) for text in targets]
         room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
-        for number, (ids, output) in enumerate(zip(read, outputs, strict=True), start=1):
+        for number, (text, output) in enumerate(zip(sources, outputs, strict=True)):
+            try:
+                ids: Row = [] if self.continues else self._encoded(text)
+            except UserError as error:
+                found[number] = Refused(str(error))
+                continue
             size = len(ids) if isinstance(ids, list) else 0
             if max(size, len(output)) > room:
-                raise UserError(f"pair {number} has {size} source and {len(output)} target tokens, the most is {room} each")
-        order = sorted(range(len(read)), key=lambda index: (len(outputs[index]), num_places(read[index])))
-        found: dict[int, Scored] = {}
+                reason = f"it has {size:,} source and {len(output):,} target tokens, the most is {room:,} each; make it shorter"
+                found[number] = Refused(reason)
+            else:
+                read[number] = ids
+        order = sorted(read, key=lambda index: (len(outputs[index]), num_places(read[index])))
         while order:
             longest = max(num_places(ids) + 1 for ids in (outputs[order[0]], read[order[0]]))
             chunk, order = order[: (size := max(1, 4096 // longest))], order[size:]
@@ -200,11 +226,54 @@ class Translator:
         """Whether this is a language model."""
         return isinstance(self.model, DecoderOnly | RnnLm)
 
+    def check_columns(self, source: str) -> None:
+        """An error where a text stands beside a file, and this model reads none."""
+        if isinstance(self.source, FileCodec) and self.source.beside is None and "\t" in source:
+            name, text = split_source(source)
+            raise UserError(
+                f"this model reads no text beside its {self.source.nouns}, got {text!r} beside {name or 'no file'}; "
+                "give it names of files alone"
+            )
+
+    def _text(self, given: object, call: str) -> str:
+        """A path as the name of its file, where sources are files."""
+        if isinstance(given, str) or (isinstance(given, PurePath) and isinstance(self.source, FileCodec)):
+            return str(given)
+        what = f"got {given!r:.60}; for a list of texts call batch"
+        if isinstance(given, PurePath):
+            what = f"got the path {str(given)!r}, but this model reads no files; read the text from it first"
+        raise TypeError(f"{call} takes one text, {what}")
+
+    def _texts(self, given: Sequence[Text], call: str, *, paths: bool = True) -> list[str]:
+        if isinstance(given, Iterable) and not isinstance(given, str | PurePath):
+            given = list(given)
+            known = str | PurePath if paths and isinstance(self.source, FileCodec) else str
+            if all(isinstance(one, known) for one in given):
+                return [str(one) for one in given]
+        alone = "put one text into a list too" if call == "score" else "for one text call the model itself"
+        raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {given!r:.60}; {alone}")
+
+    def _encoded(self, source: str) -> Row:
+        """A file as it stands on disk, or the ids of a text."""
+        if not isinstance(self.source, FileCodec):
+            return self.source.encode(self._joined_columns(source))
+        self.check_columns(source)
+        try:
+            return self.source.encode(source)
+        except UserError as error:
+            if self.source.beside is None or "\t" in source or os.path.exists(self.source.root / source):
+                raise
+            ending = min(self.source.suffixes, key=lambda one: (len(one), one))
+            raise UserError(
+                f"{error}; this model reads a file and the text beside it: expected a line such as a{ending}<TAB>every second, "
+                "with a leading TAB where the file is missing"
+            ) from None
+
     def _plan(self, text: str, number: int) -> list[Unit] | Refused:
         """What to translate in which pieces; nothing for an empty text. A file is never split."""
         if isinstance(self.source, FileCodec):
             try:
-                return [Unit(number, text, self.source.encode(text))] if text else []
+                return [Unit(number, text, self._encoded(text))] if text else []
             except UserError as error:
                 return Refused(str(error))
         text = self._joined_columns(text)

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from test_folder import make_saved
+from tones import write_words
 
 import regard
 from regard import evaluation, pipeline
 from regard.contracts import AttentionMap, SearchOptions
 from regard.data.batch import source_batch
+from regard.data.sounds import Sounds
 from regard.data.tokenizers.codec import Codec
 from regard.decoding.workers import can_fork
 from regard.errors import UserError
@@ -53,6 +55,12 @@ def test_texts_come_back_in_order(settings: ModelSettings) -> None:
     for wrong in ("abc", ["abc", None]):
         with pytest.raises(TypeError, match=r"batch takes a list of texts, got .*; for one text call the model itself"):
             translator.batch(wrong)
+    with pytest.raises(TypeError, match=r"a call of the model takes one text, got \['abc'\]; for a list of texts call batch"):
+        translator(["abc"])
+    with pytest.raises(TypeError, match=r"stream takes one text, got the path 'a.wav', but this model reads no files"):
+        next(translator.stream(Path("a.wav")))
+    with pytest.raises(TypeError, match=r"score takes lists of texts, got 'abc'; put one text into a list too"):
+        translator.score("abc", ["X"])
 
 
 @every_family
@@ -182,8 +190,14 @@ def test_streams_and_scores(settings: ModelSettings) -> None:
             assert one.log_prob == pytest.approx(result.log_prob, abs=1e-5)
             assert one.token_log_probs == pytest.approx(result.n_best[0].token_log_probs, abs=1e-5)
     assert translator.score(["abc"], ["X Q"])[0].unknown == ("Q",)
-    with pytest.raises(ValueError, match="score takes two lists of texts of the same length"):
+    with pytest.raises(ValueError, match=r"two lists of texts of the same length, .*, got 1 sources and 0 outputs"):
         translator.score(["abc"], [])
+    short = replace(translator, max_source=4)
+    one, refused = short.score_each(["abc", "abcab"], ["X", "X"])
+    assert one == short.score(["abc"], ["X"])[0]
+    assert isinstance(refused, Refused)
+    with pytest.raises(UserError, match=r"pair 2: it has 5 source and 1 target tokens, the most is 4 each"):
+        short.score(["abc", "abcab"], ["X", "X"])
 
 
 @pytest.mark.parametrize("settings", [RnnLmSettings(width=8, embedding=3), DecoderOnlySettings(width=8, heads=2)])
@@ -255,6 +269,54 @@ def test_what_is_encoded_together_is_of_like_length() -> None:
         places = [len(unit.ids) + 1 for unit in part]
         assert len(places) * max(places) <= pipeline.PLACES
     assert [len(part) for part in parts[:2]] == [20, 33]
+
+
+# --- sources that are files --------------------------------------------------------------------------------------------------
+
+
+def make_listener(folder: Path, beside: Codec | None = None) -> Translator:
+    """Hears 0-1.wav and 1-1.wav in a folder; has learnt nothing."""
+    write_words(folder, ["ab", "cab"])
+    source, target = Sounds(8000, root=folder, beside=beside), Codec.learn(["a b c"], "words")
+    small = RnnSettings(width=8, embedding=4, score_width=4, front="sound", channels=4)
+    model = build(small, len(source), len(target), beside=0 if beside is None else len(beside)).eval()
+    return Translator(model, source, target, torch.device("cpu"))
+
+
+def test_a_path_is_as_good_as_a_name(tmp_path: Path) -> None:
+    listener = make_listener(tmp_path)
+    names, paths = ["0-1.wav", "1-1.wav"], [Path("0-1.wav"), tmp_path / "1-1.wav"]
+    expected = listener.batch(names, max_length=3)
+    assert [one.log_prob for one in listener.batch(paths, max_length=3)] == [one.log_prob for one in expected]
+    assert listener(paths[0], max_length=3).log_prob == pytest.approx(expected[0].log_prob, abs=1e-5)
+    *_, last = listener.stream(paths[0], max_length=3)
+    assert last.text == expected[0].text
+    assert listener.score(paths, ["a b", "c"]) == listener.score(names, ["a b", "c"])
+    with pytest.raises(TypeError, match=r"score takes lists of texts, got \[PosixPath\('a'\)\]"):
+        listener.score(paths[:1], [Path("a")])
+
+
+def test_files_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> None:
+    listener = make_listener(tmp_path)
+    good, bad, other = listener.score_each(["0-1.wav", "none.wav", "1-1.wav"], ["a", "a", "b"])
+    assert [good, other] == listener.score(["0-1.wav", "1-1.wav"], ["a", "b"])
+    assert bad == Refused(f"{tmp_path / 'none.wav'}: no such file")
+
+
+def test_a_line_of_the_wrong_form_is_told_the_right_one(tmp_path: Path) -> None:
+    """SPEC A6.4: a text beside a file where the model reads none, and one that no TAB sets off."""
+    plain = make_listener(tmp_path)
+    with pytest.raises(UserError, match=r"reads no text beside its sounds, got 'a b' beside 0-1.wav; give it names of files"):
+        plain("0-1.wav\ta b")
+    both = make_listener(tmp_path, Codec.learn(["say a b"], "words"))
+    assert both("0-1.wav\tsay a", max_length=2).tokens
+    for wrong in ("0-1.wav say a", "say a"):
+        with pytest.raises(
+            UserError, match=f"{wrong}: no such file; .* expected a line such as a.wav<TAB>every second, with a"
+        ):
+            both(wrong)
+    with pytest.raises(UserError, match=r"none.wav: no such file$"):
+        both("none.wav\tsay a")
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------
