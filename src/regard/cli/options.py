@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,6 +106,11 @@ def own_score(place: str | None) -> "dict[str, ScoreMaker]":
 def columns_of(text: str | None) -> tuple[str, ...]:
     """ "lemma,features" as it was typed."""
     return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def one_cell(text: str) -> str:
+    """For a line of columns parted by TABs: those of a source are parted by spaces."""
+    return " ".join(part.strip() for part in re.split(r"[\t\r\n]+", text)).strip()
 
 
 def make_console(*, stderr: bool = False) -> "Console":

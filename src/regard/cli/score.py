@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, From, Model, Pairs, Threads, To, columns_of, open_model
+from regard.cli.options import Device, From, Model, Pairs, Threads, To, columns_of, one_cell, open_model
 from regard.cli.options import Score as OwnScore
+from regard.errors import UserError
 
 
 def score(
@@ -23,12 +24,21 @@ def score(
     import math
     import sys
 
-    from regard.data.corpus import Columns, read_pairs
+    from regard.data.corpus import Columns, Counts, Pair, stream_pairs
+    from regard.pipeline import Refused, Scored
 
-    corpus = read_pairs(pairs, Columns(columns_of(from_), to or ""))
+    counts, places, given = Counts(), list[int](), list[Pair]()
+    for pair in stream_pairs(pairs, Columns(columns_of(from_), to or ""), counts=counts):
+        given.append(pair)
+        places.append(counts.lines)
     translator = open_model(model, own, device, threads, names_in=pairs[0])
-    scored = translator.score([pair.source for pair in corpus.pairs], [pair.target for pair in corpus.pairs])
-    for pair, one in zip(corpus.pairs, scored, strict=True):
+    for pair in given:
+        translator.check_columns(pair.source)
+    results = translator.score_each([pair.source for pair in given], [pair.target for pair in given])
+    for place, pair, one in zip(places, given, results, strict=True):
+        if isinstance(one, Refused):
+            print(f"regard: line {place} is left out: {one.reason}", file=sys.stderr)
+            continue
         if json:
             record = {
                 "source": pair.source,
@@ -40,11 +50,16 @@ def score(
             }
             print(as_json.dumps(record, ensure_ascii=False))
         else:
-            print(f"{one.log_prob:.6f}\t{pair.source}\t{pair.target}")
+            print(f"{one.log_prob:.6f}\t{one_cell(pair.source)}\t{one_cell(pair.target)}")
+    scored = [one for one in results if isinstance(one, Scored)]
+    if not scored:
+        raise UserError(f"none of the {len(given):,} pairs in {counts.name} can be scored, for the reasons above")
     tokens = sum(len(one.token_log_probs) for one in scored)
     mean = sum(one.log_prob for one in scored) / tokens
     print(f"regard: {len(scored):,} pairs, {tokens:,} tokens, perplexity {math.exp(-mean):.4f}", file=sys.stderr)
-    if corpus.num_empty:
-        print(f"regard: {corpus.num_empty:,} lines left out because a side is empty", file=sys.stderr)
+    if counts.empty:
+        print(f"regard: {counts.empty:,} lines left out because a side is empty", file=sys.stderr)
     if unknown := sum(len(one.unknown) for one in scored):
         print(f"regard: {unknown:,} symbols of the outputs have no token and count as <unk>", file=sys.stderr)
+    if bad := len(results) - len(scored):
+        raise UserError(f"lines that could not be scored and were left out: {bad:,}")
