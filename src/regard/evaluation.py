@@ -15,7 +15,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import Columns, read_lines, read_pairs, shorten
+from regard.data.corpus import Columns, Counts, read_lines, shorten, stream_pairs
 from regard.data.files import TWO_COLUMNS, header_note, is_header
 from regard.errors import UserError
 
@@ -74,6 +74,7 @@ class TestSet:
     """Sources, each once, with all their references.
 
     num_empty: lines that were left out because a side was empty. notes: what was guessed about the file.
+    lines: the numbers of those that each source stands in.
     """
 
     __test__ = False  # pytest takes it for a test otherwise
@@ -83,6 +84,21 @@ class TestSet:
     references: tuple[tuple[str, ...], ...]
     num_empty: int
     notes: tuple[str, ...] = ()
+    lines: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def num_repeats(self) -> int:
+        """Lines whose source stood in an earlier one."""
+        return sum(len(one) - 1 for one in self.lines)
+
+    def only(self, places: Sequence[int]) -> TestSet:
+        """Some of the sources, by their places."""
+        return replace(
+            self,
+            sources=tuple(self.sources[place] for place in places),
+            references=tuple(self.references[place] for place in places),
+            lines=tuple(self.lines[place] for place in places),
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -96,27 +112,32 @@ def read_test_set(files: Sequence[Path], source: Sequence[str] = (), targets: Se
     """
     if len(files) == 1 and not source and not targets and ".tsv" in files[0].suffixes:
         return _read_table(files[0])
-    known: dict[str, list[str]] = {}
+    known: Known = {}
     num_empty = 0
     notes: list[str] = []
     for target in targets or ("",):
-        corpus = read_pairs(files, Columns(tuple(source), target))
-        num_empty += corpus.num_empty
-        notes += corpus.counts.notes
-        for pair in corpus.pairs:
-            known.setdefault(pair.source, []).append(pair.target)
-    return _test_set(corpus.name, known, num_empty, notes)
+        counts = Counts()
+        for pair in stream_pairs(files, Columns(tuple(source), target), counts=counts):
+            known.setdefault(pair.source, []).append((counts.lines, pair.target))
+        num_empty += counts.empty
+        notes += counts.notes
+    return _test_set(counts.name, known, num_empty, notes)
 
 
-def _test_set(name: str, known: Mapping[str, Sequence[str]], num_empty: int, notes: Sequence[str]) -> TestSet:
+Known = dict[str, list[tuple[int, str]]]
+"""Of each source the numbers of its lines and the references in them."""
+
+
+def _test_set(name: str, known: Known, num_empty: int, notes: Sequence[str]) -> TestSet:
     if not known:
         raise UserError(f"{name}: expected sources with references, found none in {num_empty} lines")
-    references = tuple(tuple(dict.fromkeys(one)) for one in known.values())
-    return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)))
+    references = tuple(tuple(dict.fromkeys(text for _, text in one)) for one in known.values())
+    lines = tuple(tuple(sorted({number for number, _ in one})) for one in known.values())
+    return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)), lines)
 
 
 def _read_table(path: Path) -> TestSet:
-    known: dict[str, list[str]] = {}
+    known: Known = {}
     num_empty = 0
     notes: list[str] = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -132,7 +153,7 @@ def _read_table(path: Path) -> TestSet:
             raise UserError(f"{path}:{number}: expected source<TAB>reference, found no tab in {shorten(line)!r}")
         references = [reference for reference in references if reference]
         if source and references:
-            known.setdefault(source, []).extend(references)
+            known.setdefault(source, []).extend((number, reference) for reference in references)
         else:
             num_empty += 1
     return _test_set(path.name, known, num_empty, notes)
@@ -172,7 +193,18 @@ def bleu(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """sacrebleu's, from 0 to 100."""
     if not can_use_sacrebleu():
         raise UserError(NEEDS_SACREBLEU)
-    return _with_sacrebleu(outputs, references, None, intervals=False)[0].value
+    return _with_sacrebleu(outputs, references, None, ("BLEU",), intervals=False)[0].value
+
+
+NO_BLEU = "BLEU is left out where no reference has 4 tokens: it counts matches of 4 in a row, so it would be 0"
+
+
+def can_use_bleu(references: Iterable[Sequence[str]]) -> bool:
+    """Whether there are 4 tokens in a row to match, as sacrebleu counts them."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU()
+    return any(len(metric.tokenizer(one).split()) >= metric.max_ngram_order for known in references for one in known)
 
 
 def measures(
@@ -184,12 +216,16 @@ def measures(
     intervals: bool = True,
 ) -> list[Measure]:
     """All figures of a system; with `against`, the outputs of another one on the same sources, each with a test of the two.
+    BLEU is left out where all references are too short for it.
 
     symbols: what an error is counted in, besides words.
     """
     if not outputs:
         raise UserError("there is nothing to measure: no outputs")
-    found = _with_sacrebleu(outputs, references, against, intervals=intervals) if can_use_sacrebleu() else []
+    found = []
+    if can_use_sacrebleu():
+        names = ("BLEU", "chrF") if can_use_bleu(references) else ("chrF",)
+        found = _with_sacrebleu(outputs, references, against, names, intervals=intervals)
     ours = _errors(outputs, references, symbols)
     theirs = None if against is None else _errors(against, references, symbols)
     for number, name in enumerate(("word error rate", "symbol error rate", "exact match")):
@@ -235,14 +271,20 @@ def _rates(counts: Tensor) -> Tensor:
 
 
 def _with_sacrebleu(
-    outputs: Sequence[str], references: Sequence[Sequence[str]], against: Sequence[str] | None, *, intervals: bool
+    outputs: Sequence[str],
+    references: Sequence[Sequence[str]],
+    against: Sequence[str] | None,
+    names: Sequence[str],
+    *,
+    intervals: bool,
 ) -> list[Measure]:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest, Result
 
     columns = [list(column) for column in zip_longest(*references)]  # missing ones are None
-    metrics = {"BLEU": BLEU(references=columns), "chrF": CHRF(references=columns)}
+    known = {"BLEU": BLEU, "chrF": CHRF}
+    metrics = {name: known[name](references=columns) for name in names}
     found = []
     if not intervals or len(outputs) == 1:
         for name, metric in metrics.items():

@@ -327,6 +327,8 @@ def test_test_sets_hold_several_references(tmp_path: Path) -> None:
     path.write_text("a\tX\tY\n\nb\tZ\t\na\tX\tW\n\tV\n")
     data = read_test_set([path])
     assert (data.sources, data.references, data.num_empty) == (("a", "b"), (("X", "Y", "W"), ("Z",)), 2)
+    assert (data.lines, data.num_repeats) == (((1, 4), (3,)), 1)
+    assert (data.only([1]).sources, data.only([1]).references, data.only([1]).num_repeats) == (("b",), (("Z",),), 0)
     path.write_text("word\tipa\na\tX\nword\tipa\n")
     data = read_test_set([path])
     assert (data.sources, data.notes) == (("a", "word"), ("Line 1 (word, ipa) was taken as the names of the columns",))
@@ -352,6 +354,7 @@ def test_test_sets_come_in_all_the_forms_that_can_be_trained_on(tmp_path: Path) 
         assert (data.sources, data.references) == one_reference
     both = read_test_set([table], ["lemma"], ["one", "two"])
     assert (both.sources, both.references) == (("a b", "c"), (("X", "Y"), ("Z",)))
+    assert (both.lines, both.num_repeats) == (((2,), (3,)), 0)  # two columns of a line are no repetition
 
 
 def test_measures_by_hand() -> None:
@@ -369,6 +372,17 @@ def test_measures_by_hand() -> None:
     assert re.match(r"exact match +50\.00% \[0\.00, 100\.00\]  bs:1000", str(found["exact match"]))
     (one,) = (one for one in measures(["yes"], [("yes",)], list) if one.name == "exact match")
     assert (one.value, one.low, one.high) == (1.0, 1.0, 1.0)
+
+
+def test_bleu_needs_four_tokens() -> None:
+    """All right and 0 would be a riddle."""
+    assert [one.name for one in measures(["so it is"] * 2, [("so it is",)] * 2, list, ["so"] * 2)][:2] == [
+        "chrF",
+        "word error rate",
+    ]
+    (found, *_) = measures(["so it is."] * 2, [("so it is.",)] * 2, list)  # its full stop is a token
+    assert (found.name, found.value) == ("BLEU", pytest.approx(100))
+    assert evaluation.bleu(["so"], [("so",)]) == 0
 
 
 def test_a_paired_test_tells_better_from_equal() -> None:
