@@ -134,6 +134,12 @@ def as_json(number: int, source: str, result: "Result", *, align: bool) -> str:
     return json.dumps(record, ensure_ascii=False)
 
 
+def refused_as_json(number: int, source: str, reason: str) -> str:
+    import json
+
+    return json.dumps({"line": number + 1, "source": source, "text": "", "error": reason}, ensure_ascii=False)
+
+
 def translate(
     model: Model,
     beam: Beam = 1,
@@ -192,7 +198,8 @@ def translate(
     from regard.data.tokenizers.codec import Codec
     from regard.pipeline import Refused
 
-    report = Report(max_length, of_text=isinstance(translator.source, Codec))
+    lists = n_best > 1 and not json
+    report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
 
     trim = trim_behind if beside_size(translator.source) else str.strip
     lines = decode_lines(sys.stdin.buffer, "standard input")
@@ -204,7 +211,10 @@ def translate(
     for group in handfuls(lines, trim):
         for text, result in zip(group, translator.translate(group, first=number, **search), strict=True):
             if isinstance(result, Refused):
-                print(flush=True)
+                if json:
+                    print(refused_as_json(number, text, result.reason), flush=True)
+                elif not lists:  # Moses' lists lack the number
+                    print(flush=True)
                 report.refuse(number, result.reason)
             else:
                 report.add(result)
@@ -212,7 +222,7 @@ def translate(
                     print(as_json(number, text, result, align=align))
                 elif align:
                     print(pharaoh(result))
-                elif n_best > 1:
+                elif lists:
                     print(moses(number, result))
                 else:
                     print(one_line(result.text))
@@ -251,8 +261,8 @@ def stream_lines(
 class Report:
     """What is said on standard error, at the end and while it lasts."""
 
-    def __init__(self, max_length: int, *, of_text: bool = True) -> None:
-        self.max_length, self.of_text = max_length, of_text
+    def __init__(self, max_length: int, *, of_text: bool = True, left: str = "left empty") -> None:
+        self.max_length, self.of_text, self.left = max_length, of_text, left
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = 0
 
@@ -263,7 +273,7 @@ class Report:
 
     def refuse(self, number: int, reason: str) -> None:
         self.num_refused += 1
-        print(f"regard: line {number + 1} is left empty: {reason}", file=sys.stderr)
+        print(f"regard: line {number + 1} is {self.left}: {reason}", file=sys.stderr)
 
     def progress(self, number: int) -> None:
         if sys.stderr.isatty() and not sys.stdout.isatty():
@@ -288,4 +298,4 @@ class Report:
             )
         if self.num_refused:
             why = "too long to translate" if self.of_text else "names of files that could not be read"
-            raise UserError(f"lines that were {why} and were left empty: {self.num_refused:,}")
+            raise UserError(f"lines that were {why} and were {self.left}: {self.num_refused:,}")
