@@ -44,6 +44,13 @@ def test_names_of_files_are_translated(heard: tuple[Path, str], regard_command) 
     assert "Traceback" not in done.stderr
     done = regard_command("translate", "m", "--json", input="tones/1-1.wav\n", cwd=folder)
     assert done.returncode == 0, done.stderr
+    lines = "tones/1-1.wav\ntones/lost.wav\ntones/2-1.wav\n"
+    done = regard_command("translate", "m", "--json", input=lines, cwd=folder)
+    _, bad, _ = map(json.loads, done.stdout.splitlines())
+    assert bad == {"line": 2, "source": "tones/lost.wav", "text": "", "error": "tones/lost.wav: no such file"}
+    done = regard_command("translate", "m", "--beam", "2", "--n-best", "2", input=lines, cwd=folder)
+    assert [line.split(" ||| ")[0] for line in done.stdout.splitlines()] == ["0", "0", "2", "2"]
+    assert "line 2 is left out: tones/lost.wav: no such file" in done.stderr
 
 
 def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
@@ -60,6 +67,39 @@ def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None: 
     done = regard_command("inspect", "m", "tones/broken.wav", cwd=folder)
     assert done.returncode == 1
     assert "tones/broken.wav: truncated" in done.stderr
+
+
+def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    folder, _ = heard
+    lines = (folder / "tones" / "speech.jsonl").read_text().splitlines()
+    (folder / "tones" / "bad.jsonl").write_text("\n".join([*lines[-2:], *lines[:6], lines[0]]) + "\n")
+    (folder / "tones" / "good.jsonl").write_text("\n".join([*lines[:6], lines[0]]) + "\n")
+    for others in ([], ["--against", "m"]):
+        done = regard_command("evaluate", "m", "tones/bad.jsonl", *others, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert "bad.jsonl: 6 sources, 6 references" in done.stdout
+        assert "1 rows repeat a source" in done.stdout
+        assert "files that cannot be read and are left out: 2\n  line 1: tones/broken.wav: truncated" in done.stdout
+        assert "\n  line 2: tones/lost.wav: no such file\n" in done.stdout
+        assert "BLEU is left out where no reference has 4 tokens" in done.stdout
+        assert "BLEU  " not in done.stdout
+        good = regard_command("evaluate", "m", "tones/good.jsonl", *others, cwd=folder)
+        assert done.stdout[done.stdout.index("chrF") :] == good.stdout[good.stdout.index("chrF") :].replace("good", "bad")
+    done = regard_command("score", "m", "tones/bad.jsonl", cwd=folder)
+    assert done.returncode == 1
+    assert [line.split("\t")[1] for line in done.stdout.splitlines()] == [
+        json.loads(one)["audio"] for one in [*lines[:6], lines[0]]
+    ]
+    assert "line 2 is left out: tones/lost.wav: no such file" in done.stderr
+    assert "regard: 7 pairs, " in done.stderr
+    assert done.stderr.endswith("regard: lines that could not be scored and were left out: 2\n")
+    (folder / "tones" / "bad.jsonl").write_text("\n".join(lines[-2:]) + "\n")
+    done = regard_command("evaluate", "m", "tones/bad.jsonl", cwd=folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "none of the 2 files in bad.jsonl can be read; the first: line 1: tones/broken.wav: truncated" in done.stderr
+    done = regard_command("score", "m", "tones/bad.jsonl", cwd=folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "none of the 2 pairs in bad.jsonl can be scored" in done.stderr
 
 
 def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
@@ -92,6 +132,25 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     done = regard_command("evaluate", "two", "tones/two.jsonl", *columns, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "42 sources" in done.stdout
+    done = regard_command("evaluate", "two", "tones/two.jsonl", *columns, "--outputs", cwd=folder)
+    cells = [line.split("\t") for line in done.stdout.splitlines()[:42]]
+    assert [one[0] for one in cells[1:2] + cells[40:]] == ["1-1.wav from the end", "forwards", "1-1.wav"]
+    assert {len(one) for one in cells} == {3}
+    done = regard_command("score", "two", "tones/two.jsonl", *columns, cwd=folder)
+    cells = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [one[1:] for one in cells[1:2] + cells[40:]] == [
+        ["1-1.wav from the end", rows[1]["text"]],
+        ["forwards", "a"],
+        ["1-1.wav", "b"],
+    ]
+    for command in ("evaluate", "score"):  # though one row would do
+        done = regard_command(command, "m", "tones/two.jsonl", *columns, cwd=folder)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "this model reads no text beside its sounds, got 'forwards' beside 0-1.wav" in done.stderr
+    done = regard_command("inspect", "m", "tones/0-1.wav", "--beside", "forwards", cwd=folder)
+    assert "this model reads no text beside its sounds" in done.stderr
+    done = regard_command("align", "two", "tones/two.jsonl", cwd=folder)
+    assert done.stderr == "regard: align links tokens, and this model reads sounds; look at it with regard inspect\n"
     done = regard_command(
         "inspect", "two", "tones/0-1.wav", "--beside", "from the end", "--kind", "fusion", "--out", "two.html", cwd=folder
     )

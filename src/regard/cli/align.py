@@ -33,9 +33,10 @@ def align(
 
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
+    translator = open_model(model, score, device, threads, names_in=pairs)
+    align.look_at_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
     corpus = read_pairs(pairs)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
-    translator = open_model(model, score, device, threads, names_in=pairs)
     seen = align.look_at_pairs(translator, texts)
     place = align.kept_place(model)
     if gold:
