@@ -1,7 +1,7 @@
 """regard evaluate model test.tsv"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,12 @@ from regard.cli.options import (
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
     from regard.contracts import Result
+    from regard.evaluation import TestSet
     from regard.pipeline import Translator
 
 SHOWN = 5
@@ -53,58 +58,76 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """Measure a model on a test set: BLEU, chrF, error rates, exact matches, with intervals and what reproduces them."""
-    from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, can_use_sacrebleu, measures, read_test_set, signature
+    from regard.evaluation import read_test_set, signature
 
-    data = whole = read_test_set(test, columns_of(from_), columns_of(to))
+    whole = read_test_set(test, columns_of(from_), columns_of(to))
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
-
-    from functools import partial
 
     import torch
 
     from regard.checkpoint.folder import weights_digest
-    from regard.data.sources import FileCodec
-    from regard.evaluation import by_length
-    from regard.pipeline import Refused
-    from regard.training.record import counted
 
-    console = make_console()
-    tally = partial(counted, what="translating", console=make_console(stderr=True))
-    bad: dict[int, str] = {}  # sources that a model cannot read, by their places
-
-    def results_of(translator: "Translator") -> "dict[int, Result]":
-        found: dict[int, Result] = {}
-        for place, one in enumerate(translator.translate(whole.sources, tally=tally, **search)):
-            if not isinstance(one, Refused):
-                found[place] = one
-            elif isinstance(translator.source, FileCodec):
-                bad.setdefault(place, f"line {whole.lines[place][0]}: {one.reason}")
-            else:  # without its longest texts a test set would flatter
-                raise UserError(f"{whole.name}: line {whole.lines[place][0]}: {one.reason}")
-        return found
-
-    def opened(folder: Path) -> "Translator":
-        translator = open_model(folder, score, device, threads, max_source, names_in=test[0])
-        for source in whole.sources:
-            translator.check_columns(source)
-        return translator
-
-    translator, rival = opened(model), None if against is None else opened(against)
-    found, found_by_rival = results_of(translator), {} if rival is None else results_of(rival)
-    if not (good := [place for place in found if place not in bad]):
-        raise UserError(f"none of the {len(whole.sources):,} files in {whole.name} can be read; the first: {bad[min(bad)]}")
-    data, results = whole.only(good), [found[place] for place in good]
+    folders = [model] if against is None else [model, against]
+    systems = [open_model(folder, score, device, threads, max_source, names_in=test[0]) for folder in folders]
+    data, (results, *others), bad = translated(systems, whole, search)
     texts = [result.text for result in results]
-    others = None if rival is None else [found_by_rival[place].text for place in good]
-
-    def symbols(text: str) -> tuple[str, ...]:
-        return translator.target.pieces(text)
-
     if outputs:
         for source, text, known in zip(data.sources, texts, data.references, strict=True):
             print(*map(one_cell, (source, text, known[0])), sep="\t")  # a console would make spaces of TABs
-    num_references = sum(map(len, data.references))
-    console.print(f"{data.name}: {len(data.sources):,} sources, {num_references:,} references")
+    console = make_console()
+    say_data(console, data, bad)
+    if stopped := sum(not result.finished for result in results):
+        console.print(f"{stopped:,} outputs did not end and were stopped at {max_length} tokens")
+    if unknown := sum(len(result.unknown) for result in results):
+        console.print(f"{unknown:,} source symbols were never seen in training")
+    sizes = [len(result.source_tokens) for result in results]
+    rival = [result.text for result in others[0]] if others else None
+    say_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
+    digests = [weights_digest(system.model)[:6] for system in systems]  # type: ignore[arg-type]
+    facts = {
+        "data": f"{data.name}:{data.fingerprint}",
+        **dict(zip(("weights", "against"), digests, strict=False)),
+        "search": f"beam={beam},length_penalty={length_penalty},max_length={max_length}",
+        "threads": torch.get_num_threads(),
+    }
+    console.print(f"\n{signature(facts)}")
+
+
+def translated(
+    systems: "Sequence[Translator]", whole: "TestSet", search: dict[str, Any]
+) -> "tuple[TestSet, list[list[Result]], list[str]]":
+    """(what all systems can read, what each makes of that, and of what is left out the lines and why)."""
+    from functools import partial
+
+    from regard.data.sources import FileCodec
+    from regard.pipeline import Refused
+    from regard.training.record import counted
+
+    tally = partial(counted, what="translating", console=make_console(stderr=True))
+    bad: dict[int, str] = {}  # by their places
+    found: list[dict[int, Result]] = []
+    for system in systems:
+        for source in whole.sources:
+            system.check_columns(source)
+    for system in systems:
+        own: dict[int, Result] = {}
+        for place, one in enumerate(system.translate(whole.sources, tally=tally, **search)):
+            if not isinstance(one, Refused):
+                own[place] = one
+            elif isinstance(system.source, FileCodec):
+                bad.setdefault(place, f"line {whole.lines[place][0]}: {one.reason}")
+            else:  # without its longest texts a test set would flatter
+                raise UserError(f"{whole.name}: line {whole.lines[place][0]}: {one.reason}")
+        found.append(own)
+    good = [place for place in range(len(whole.sources)) if place not in bad]
+    if not good:
+        raise UserError(f"none of the {len(whole.sources):,} files in {whole.name} can be read; the first: {bad[0]}")
+    return whole.only(good), [[own[place] for place in good] for own in found], [bad[place] for place in sorted(bad)]
+
+
+def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:
+    """What is measured with. bad: what was left out of it, and why."""
+    console.print(f"{data.name}: {len(data.sources):,} sources, {sum(map(len, data.references)):,} references")
     for note in data.notes:
         console.print(note)
     if data.num_empty:
@@ -113,36 +136,35 @@ def evaluate(
         console.print(f"{data.num_repeats:,} rows repeat a source: outputs that differ are further references")
     if bad:
         console.print(f"files that cannot be read and are left out: {len(bad):,}")
-        for _, reason in sorted(bad.items())[:SHOWN]:
-            console.print(f"  {reason}")
+        for line in bad[:SHOWN]:
+            console.print(f"  {line}")
         if len(bad) > SHOWN:
             console.print(f"  and {len(bad) - SHOWN:,} more")
-    if stopped := sum(not result.finished for result in results):
-        console.print(f"{stopped:,} outputs did not end and were stopped at {max_length} tokens")
-    if unknown := sum(len(result.unknown) for result in results):
-        console.print(f"{unknown:,} source symbols were never seen in training")
-    sizes = [len(result.source_tokens) for result in results]
-    groups = by_length(sizes if any(sizes) else [len(symbols(known[0])) for known in data.references])
+
+
+def say_measures(
+    console: "Console",
+    data: "TestSet",
+    texts: "Sequence[str]",
+    rival: "Sequence[str] | None",
+    symbols: "Callable[[str], tuple[str, ...]]",
+    sizes: "Sequence[int] | None",
+) -> None:
+    """All figures, then those of sources of like length. sizes: tokens of the sources; None: they have none."""
+    from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, by_length, can_use_sacrebleu, measures
+
+    groups = by_length(sizes or [len(symbols(known[0])) for known in data.references])
     parts = [
         measures([texts[i] for i in inside], [data.references[i] for i in inside], symbols, intervals=False)
         for _, inside in groups
     ]
-    for measure in measures(texts, data.references, symbols, others):
+    for measure in measures(texts, data.references, symbols, rival):
         console.print(str(measure))
     if not can_use_sacrebleu():
         console.print(NEEDS_SACREBLEU)
     elif not all(any(one.name == "BLEU" for one in part) for part in parts):
         console.print(NO_BLEU)
-
-    console.print("\nby source length (tokens):" if any(sizes) else "\nby length of the reference (tokens):")
+    console.print("\nby source length (tokens):" if sizes else "\nby length of the reference (tokens):")
     for (lengths, inside), part in zip(groups, parts, strict=True):
         figures = ", ".join(f"{one.name} {one.value * (100 if one.percent else 1):.2f}{'%' * one.percent}" for one in part)
         console.print(f"  {lengths:>9}: {len(inside):,} sources: {figures}")
-    facts = {
-        "data": f"{data.name}:{data.fingerprint}",
-        "weights": weights_digest(translator.model)[:6],  # type: ignore[arg-type]
-        **({"against": weights_digest(rival.model)[:6]} if rival else {}),  # type: ignore[arg-type]
-        "search": f"beam={beam},length_penalty={length_penalty},max_length={max_length}",
-        "threads": torch.get_num_threads(),
-    }
-    console.print(f"\n{signature(facts)}")
