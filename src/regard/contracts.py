@@ -488,6 +488,8 @@ class AttentionMap:
     """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source.
 
     axes: (rows, columns) where the source is a picture or a grid, whose cells are the columns here, row by row.
+    seconds: how long each place of the source lasts where that is a sound; these are the columns, of `encoder` the rows too, of
+    `fusion` the rows alone. 0 where no axis is time.
     """
 
     weights_HTS: Tensor
@@ -496,6 +498,7 @@ class AttentionMap:
     kind: Kind
     layer: int
     axes: tuple[int, ...] = ()
+    seconds: float = 0.0
 
     @property
     def mean_TS(self) -> Tensor:

@@ -465,10 +465,15 @@ class Translator:
         source, target = self.source.labels(unit.text, memory.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
-        axes = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else ()
-        if kind == "fusion" and isinstance(self.source, FileCodec):
-            columns = self.source.words(unit.text)
-        return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer, axes)
+        axes, seconds = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else (), 0.0
+        if isinstance(self.source, FileCodec):
+            if kind == "fusion":
+                columns = self.source.words(unit.text)
+            if not self.source.has_file(unit.text):
+                axes = ()
+            elif kind != "decoder":
+                seconds = self.source.seconds
+        return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer, axes, seconds)
 
     @torch.no_grad()
     def _alignment(self, unit: Unit, output: Hypothesis) -> tuple[int, ...]:

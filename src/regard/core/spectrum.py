@@ -94,6 +94,12 @@ def mel_filters(bands: int, size: int, rate: int, lowest: float = 20.0) -> Tenso
     return torch.minimum(rising, falling).clamp(min=0)
 
 
+def extremes(samples_N: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest sample of each of at most this many stretches: a waveform, as finely as it can be drawn."""
+    stretches = samples_N.tensor_split(min(most, len(samples_N)))
+    return torch.stack([one.min() for one in stretches]), torch.stack([one.max() for one in stretches])
+
+
 def normalise(frames_SF: Tensor) -> Tensor:
     """Every band of this one sound has mean 0, and all of them together variance 1: neither how loud it is matters, nor what a
     microphone or a room adds to a band throughout. Silence becomes 0.

@@ -38,6 +38,7 @@ class Sounds(FileCodec):
     unit: ClassVar[str] = "sound"
     nouns: ClassVar[str] = "sounds"
     suffixes: ClassVar[frozenset[str]] = frozenset(SUFFIXES)
+    seconds: ClassVar[float] = STRIDE * HOP
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
@@ -61,6 +62,3 @@ class Sounds(FileCodec):
 
     def about(self) -> str:
         return f"sounds at {self.rate:,} samples in a second, {BANDS} mel bands"
-
-    def labels(self, name: str, axes: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(f"{place * STRIDE * HOP:.2f} s" for place in range(axes[0]))

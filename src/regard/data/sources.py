@@ -126,6 +126,8 @@ class FileCodec(ABC):
     """What people call several of them."""
     suffixes: ClassVar[frozenset[str]]
     """How the names of such files end."""
+    seconds: ClassVar[float] = 0.0
+    """How long one place of the memory lasts; 0 where places have nothing to do with time."""
     has_features = has_merges = False
     """Only text has these."""
 
@@ -176,8 +178,23 @@ class FileCodec(ABC):
         """Of a text beside the file."""
         return () if self.beside is None else self.beside.unknown(split_source(source)[1])
 
-    def labels(self, name: str, axes: tuple[int, ...]) -> tuple[str, ...]:
-        """One for every place of the memory."""
+    def has_file(self, source: str) -> bool:
+        """Whether there is more than a text beside a file that is missing."""
+        return self.beside is None or bool(split_source(source)[0])
+
+    def title(self, source: str) -> str:
+        """For people: the file, and the text beside it."""
+        name, text = split_source(source)
+        if self.beside is None or (name and not text):
+            return name
+        return f"{name or f'no {self.unit}'} + {text}" if text else f"no {self.unit}"
+
+    def labels(self, source: str, axes: tuple[int, ...]) -> tuple[str, ...]:
+        """One for every place of the memory, which has one for a file that is missing."""
+        if not self.has_file(source):
+            return (f"no {self.unit}",)
+        if self.seconds:
+            return tuple(f"{place * self.seconds:.2f} s" for place in range(axes[0]))
         if len(axes) == 1:
             return tuple(map(str, range(axes[0])))
         return tuple(f"{row},{column}" for row in range(axes[0]) for column in range(axes[1]))
