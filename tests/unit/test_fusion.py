@@ -4,9 +4,10 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from table import SOURCE_VOCAB, make_front_model, make_rows, make_targets
+from table import FRONTS, SOURCE_VOCAB, make_front_model, make_rows, make_targets
 from tones import write_words
 
 from regard.contracts import Look, Source, Tap
@@ -14,12 +15,17 @@ from regard.core import masks
 from regard.data.batch import source_batch
 from regard.data.codecs import read_source, recognise
 from regard.data.corpus import Columns, Pair, read_pairs
+from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
 from regard.data.sources import Both, beside_size, num_places, split_source
 from regard.data.store import Store, write_store
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+from regard.inspection.report import page, write_npz
+from regard.inspection.seeing import see
 from regard.layers.fronts import Frames, Fused
+from regard.models.build import build
+from regard.pipeline import Translator
 from regard.training.material import in_memory
 from regard.training.settings import DataSettings, TrainSettings, suggest
 
@@ -82,6 +88,52 @@ def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # 
     assert (learnt == 0).all()
     with pytest.raises(ValueError, match=r"reads a text beside its source, but Source\.beside is None"):
         model.encode(source_batch([first.file]))
+
+
+def make_translator(folder: Path, name: str = "sound with text, luong") -> Translator:
+    """An untrained model with texts beside its sounds, or pictures; 0-1.wav lies in the folder."""
+    write_words(folder, ["abc"])
+    words, target = Codec.learn(["all digits", "say nine"], "words"), Codec.learn(["X Y Z"], "symbols")
+    codec = Sounds(8000, root=folder, beside=words) if name.startswith("sound") else Pictures(3, 64, root=folder, beside=words)
+    torch.manual_seed(5)
+    model = build(FRONTS[name], len(codec), len(target), beside=len(words)).eval()
+    return Translator(model, codec, target, torch.device("cpu"))
+
+
+def test_what_is_missing_has_a_name(tmp_path: Path) -> None:  # SPEC A6.4
+    """The place that stands for it is no time and no cell of a picture."""
+    for name, called in (("sound with text, luong", "no sound"), ("picture with text, luong", "no picture")):
+        translator = make_translator(tmp_path, name)
+        shown = translator("\tsay nine", max_length=3).attention()
+        assert (shown.source, shown.axes, shown.seconds) == ((called,), (), 0.0)
+        seen = see(translator, "\tsay nine", output=(4,))
+        assert (seen.source, seen.axes, seen.sound) == ((called,), (), None)
+        assert seen.title == f"{called} + say nine"
+        assert f"<title>{called} + say nine → X</title>" in page(seen)
+    sounds = make_translator(tmp_path)
+    assert see(sounds, "0-1.wav\tall  digits", output=(4,)).title == "0-1.wav + all digits"
+    assert see(sounds, "0-1.wav", output=(4,)).title == "0-1.wav"
+
+
+def test_maps_know_how_long_a_place_lasts(tmp_path: Path) -> None:
+    result = make_translator(tmp_path, "sound with text, transformer")("0-1.wav\tall digits", max_length=3)
+    assert {kind: result.attention(kind).seconds for kind in ("cross", "encoder", "fusion", "decoder")} == {
+        **dict.fromkeys(("cross", "encoder", "fusion"), 0.04),
+        "decoder": 0.0,
+    }
+
+
+def test_arrays_name_the_words_beside_and_the_times(tmp_path: Path) -> None:
+    translator = make_translator(tmp_path)
+    with np.load(write_npz(see(translator, "0-1.wav\tall digits", output=(4,)), tmp_path / "seen.npz")) as arrays:
+        words = json.loads(bytes(arrays["tokens.json"]))
+        _, places, keys = arrays["fusion.0.weights"].shape
+    assert words["beside"] == ["all", "digits", "<eos>"]
+    assert keys == 3
+    assert words["seconds"][:3] == [0, 0.04, 0.08]
+    assert len(words["seconds"]) == len(words["source"]) == places
+    with np.load(write_npz(see(translator, "\tall digits", output=(4,)), tmp_path / "none.npz")) as arrays:
+        assert "seconds" not in json.loads(bytes(arrays["tokens.json"]))
 
 
 # --- data --------------------------------------------------------------------------------------------------------------------

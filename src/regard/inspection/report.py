@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint.files import replace_file
-from regard.core.spectrum import HOP, STRIDE, log_mel
+from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
 from regard.data.arrays import WRITTEN, npy, raw
 from regard.data.sound import LOUDEST
@@ -42,7 +42,7 @@ def page(seen: Inspection, *, model: str = "") -> str:
     data = json.dumps(page_data(seen, model), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # whatever the text says, it cannot end the script
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    title = html.escape(f"{_short(seen.text)} → {_short(seen.output)}")
+    title = html.escape(f"{_short(seen.title or seen.text)} → {_short(seen.output)}")
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
@@ -51,7 +51,7 @@ def page(seen: Inspection, *, model: str = "") -> str:
 def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
     num_numbers = sum(one.numel() for layer in seen.layers for one in layer.numbers.values())
     return {
-        "text": seen.text,
+        "text": seen.title or seen.text,
         "output": seen.output,
         "finished": seen.finished,
         "model": model,
@@ -147,14 +147,14 @@ def _sound(row: Tensor, num_places: int) -> dict[str, Any]:
     seconds: how long it lasts. shown: how long the places of the memory last, which may be a little longer.
     """
     samples_N, rate = row.flatten() / LOUDEST, round(row.shape[1] / HOP)
-    stretches = samples_N.tensor_split(min(MOST_STRETCHES, len(samples_N)))
+    low, high = extremes(samples_N, MOST_STRETCHES)
     logs_SF = log_mel(samples_N, rate)
     shades_SF = 255 * (logs_SF - logs_SF.min()) / (logs_SF.max() - logs_SF.min()).clamp(min=1e-6)
     return {
         "seconds": len(samples_N) / rate,
         "shown": num_places * STRIDE * HOP,
-        "low": packed(torch.stack([one.min() for one in stretches])),
-        "high": packed(torch.stack([one.max() for one in stretches])),
+        "low": packed(low),
+        "high": packed(high),
         "frames": len(logs_SF),
         "bands": logs_SF.shape[1],
         "power": _coded(shades_SF.round().to(torch.uint8)),
@@ -165,7 +165,8 @@ def _sound(row: Tensor, num_places: int) -> dict[str, Any]:
 
 
 def write_npz(seen: Inspection, path: str | Path) -> Path:
-    """All numbers for `numpy.load`: cross.0.weights (H, T, S) and so on, log_probs (T, V), gates; tokens as JSON bytes."""
+    """All numbers for `numpy.load`: cross.0.weights (H, T, S) and so on, log_probs (T, V), gates; tokens as JSON bytes, with
+    `beside`, the keys of fusion, where a text stands beside the source, and `seconds`, when each place of a sound begins."""
     arrays: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
     for layer in seen.layers:
         name = f"{layer.kind}.{layer.layer}"
@@ -176,7 +177,12 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     for gates in seen.gates:
         name = gates.where.replace(", ", ".").replace(" ", "_")
         arrays |= {f"gates.{name}.{gate}": opened for gate, opened in gates.opened.items()}
-    words = {"text": seen.text, "output": seen.output, "source": seen.source, "target": seen.target, "read": seen.read}
+    words: dict[str, Any] = {"text": seen.text, "output": seen.output}
+    words |= {"source": seen.source, "target": seen.target, "read": seen.read}
+    if seen.beside:
+        words["beside"] = seen.beside
+    if seen.sound is not None:
+        words["seconds"] = [round(place * STRIDE * HOP, 2) for place in range(len(seen.source))]
     arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -81,6 +81,7 @@ class Inspection:
     log_probs_TV: of every word at every step, as the model gave them.
     axes: (rows, columns) where the source is a picture or a grid. picture: it, as a data URI.
     sound: what was heard, as data.sound.to_row gives it. beside: the tokens of the text beside the source, with <eos>.
+    title: what people call the source, if that is not its text.
     """
 
     text: str
@@ -97,6 +98,7 @@ class Inspection:
     picture: str = ""
     sound: Tensor | None = None
     beside: tuple[str, ...] = ()
+    title: str = ""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -158,10 +160,11 @@ def see(
         log_probs_TV=decoded.logits_BTV[0].float().log_softmax(-1).cpu(),
         layers=tuple(_layers(memory.seen + decoded.seen)),
         gates=tuple(_gates(model, inputs, memory, read)),
-        axes=memory.axes if len(memory.axes) == 2 else (),
+        axes=memory.axes if len(memory.axes) == 2 and num_places(file) else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
         beside=codec.words(text) if isinstance(codec, FileCodec) else (),
+        title=codec.title(text) if isinstance(codec, FileCodec) else "",
     )
 
 
