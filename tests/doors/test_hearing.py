@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tones import make_words, write_jsonl, write_words
+import torch
+from tones import RATE, make_words, write_jsonl, write_wav, write_words
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +65,14 @@ def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None: 
         done = regard_command("inspect", "m", "tones/0-1.wav", "--out", out, cwd=folder)
         assert done.returncode == 0, done.stderr
         assert (folder / out).stat().st_size > 1000
+    done = regard_command("inspect", "m", "tones/0-1.wav", "--out", "seen.svg", cwd=folder)
+    assert ">seconds</text>" in (folder / "seen.svg").read_text()
+    write_wav(folder / "long.wav", 0.1 * torch.randn(8 * RATE, generator=torch.Generator().manual_seed(1)))
+    done = regard_command("inspect", "m", "long.wav", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    head, *rows, told = done.stdout.split("\n\n")[1].splitlines()
+    assert max(map(len, (head, *rows))) <= 100
+    assert told.startswith("a cell is the largest weight of 3 places; the darkest is 0.")
     done = regard_command("inspect", "m", "tones/broken.wav", cwd=folder)
     assert done.returncode == 1
     assert "tones/broken.wav: truncated" in done.stderr
@@ -157,3 +166,9 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     assert done.returncode == 0, done.stderr
     for word in ("from", "the", "end", "<eos>"):
         assert word in done.stdout
+    assert done.stdout.startswith("tones/0-1.wav + from the end -> ")
+    done = regard_command("inspect", "two", "", "--beside", "forwards", "--out", "none.png", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("no sound + forwards -> ")
+    assert "      no sound" in done.stdout
+    assert "0.00 s" not in done.stdout

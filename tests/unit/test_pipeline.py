@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from test_folder import make_saved
-from tones import write_words
+from tones import write_wav, write_words
 
 import regard
 from regard import evaluation, pipeline
@@ -471,6 +471,66 @@ def test_many_places_get_narrow_cells() -> None:
     head, *rows = render.in_terminal(AttentionMap(weights, times, ("one", "<eos>"), "cross", 0)).plain.splitlines()
     assert head == "      " + "0.00 s  0.32 s  0.64 s  0.96 s"
     assert rows == ["one   " + "   █▒" + " " * 25, "<eos> " + " " * 29 + "░"]
+
+
+def test_places_that_do_not_fit_share_a_cell() -> None:
+    """25 seconds in 60 columns: of every twelve places the largest weight, and what one cell stands for is said."""
+    weights = torch.full((1, 2, 625), 1e-4)
+    weights[0, 0, 400], weights[0, 1, 624] = 0.04, 0.03
+    times = tuple(f"{0.04 * place:.2f} s" for place in range(625))
+    one = AttentionMap(weights, times, ("one", "<eos>"), "cross", 0, seconds=0.04)
+    head, *rows, told = render.in_terminal(one, 60).plain.splitlines()
+    assert max(map(len, (head, *rows))) <= 60
+    assert head.startswith("      0.00 s  3.84 s  7.68 s  ")
+    assert rows == ["one   " + " " * 33 + "█" + " " * 19, "<eos> " + " " * 52 + "▓"]
+    assert told == "a cell is the largest weight of 12 places; the darkest is 0.04"
+    fusion = AttentionMap(weights.transpose(1, 2), ("say", "<eos>"), times, "fusion", 0, seconds=0.04)
+    assert [row[:6] for row in render.in_terminal(fusion, 60).plain.splitlines()[1:3]] == ["say   ", "<eos> "]
+    within = render.in_terminal(AttentionMap(torch.eye(625)[None], times, times, "encoder", 0, seconds=0.04), 60).plain
+    assert len(within.splitlines()) == 2 + 49
+    assert max(map(len, within.splitlines()[:-1])) <= 60
+    assert "of 13 x 13 places" in within
+
+
+def texts_of(svg: Path) -> list[str]:
+    return re.findall(r"<text [^>]*>([^<]*)</text>", svg.read_text())
+
+
+def test_maps_over_a_sound_have_an_axis_of_seconds(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """About ten ticks however long it is; rows are words; the largest weight is dark, however small, and its size is told."""
+    import matplotlib.image
+
+    places = torch.arange(625.0)
+    weights = torch.stack([(-((places - centre) ** 2) / 200).softmax(0) for centre in (100, 500)])[None]
+    times = tuple(f"{0.04 * place:.2f} s" for place in range(625))
+    cross = AttentionMap(weights, times, ("one", "<eos>"), "cross", 0, seconds=0.04)
+    alone = matplotlib.image.imread(render.draw(cross, tmp_path / "alone.png"))
+    assert alone.shape[1] == 1500
+    assert alone.shape[0] < 600
+    dark = (alone[..., 2] - alone[..., 0] > 0.3) & (alone[..., 0] < 0.1)
+    wide = dark[:, :1380].any(0).nonzero()[0]  # without the bar
+    shares = (wide - wide.min()) / 1290
+    assert shares.max() == pytest.approx(400 / 625, abs=0.06)
+    texts = texts_of(render.draw(cross, tmp_path / "alone.svg"))
+    assert texts.count("seconds") == 1
+    assert {"0.0", "2.5", "25.0", "one", "&lt;eos&gt;", "weight", "0.04"} <= set(texts)
+    assert len(texts) < 22
+
+    write_wav(tmp_path / "a.wav", torch.sin(torch.arange(200_000) / 3) * torch.linspace(0, 1, 200_000))
+    above = matplotlib.image.imread(render.draw(cross, tmp_path / "above.png", over=tmp_path / "a.wav"))
+    wave = (abs(above[..., :3] - [0x1F / 255, 0x6F / 255, 0x8B / 255]) < 0.01).all(-1)
+    assert above.shape[0] > alone.shape[0] + 250
+    assert wave[:, 1000:1380].sum() > 2 * wave[:, 100:480].sum() > 0  # it grows louder
+
+    fusion = AttentionMap(weights.transpose(1, 2), ("say", "nine"), times, "fusion", 0, seconds=0.04)
+    assert {"say", "nine", "25.0", "seconds"} <= set(texts_of(render.draw(fusion, tmp_path / "fusion.svg")))
+    within = AttentionMap(torch.eye(625)[None], times, times, "encoder", 0, seconds=0.04)
+    texts = texts_of(render.draw([within, cross], tmp_path / "within.svg"))
+    assert texts.count("seconds") == 2
+    assert len(texts) < 40
+    minute = AttentionMap(torch.rand(1, 1, 1500).softmax(-1), times * 3, ("one",), "cross", 0, seconds=0.04)
+    assert "60" in texts_of(render.draw(minute, tmp_path / "minute.svg"))
+    assert render.merge(torch.tensor([[1.0, 3.0, -2.0, -5.0, -4.0]]), 2).tolist() == [[3.0, -2.0, -4.0]]
 
 
 def test_drawing_without_matplotlib_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -30,14 +30,15 @@ def inspect(
     threads: Threads = None,
 ) -> None:
     """Translate one text and show where the model looked for every token of the output."""
+    import os
     from typing import get_args
 
     import regard
     from regard.contracts import Kind
     from regard.data.pictures import Pictures
-    from regard.data.sources import split_source
+    from regard.data.sources import FileCodec, split_source
     from regard.errors import UserError
-    from regard.inspection.render import ENDINGS, check_drawing, draw_over, in_terminal, in_words
+    from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw_over, in_terminal, in_words
 
     if kind not in get_args(Kind):
         raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
@@ -49,7 +50,8 @@ def inspect(
     text = text if beside is None else f"{text}\t{beside}"
     result = translator(text)
     console = make_console()
-    console.print(f"{text} -> {result.text}\n")
+    title = translator.source.title(text) if isinstance(translator.source, FileCodec) else text
+    console.print(f"{title} -> {result.text}\n")
     whole = out is not None and out.suffix in (PAGE, ARRAYS)
     try:
         attention = result.attention(kind, layer) if len(result.source_tokens) + len(result.tokens) <= 400 else None  # type: ignore[arg-type]
@@ -58,7 +60,8 @@ def inspect(
             raise
         attention = None  # a model without attention has gates and probabilities to show
     if attention is not None:
-        console.print(in_words(attention) if attention.axes else in_terminal(attention))
+        width = console.width if console.is_terminal or "COLUMNS" in os.environ else WIDEST
+        console.print(in_words(attention) if attention.axes else in_terminal(attention, width))
     if result.unknown:
         console.print(f"never seen in training: {' '.join(dict.fromkeys(result.unknown))}")
     if not result.finished:
@@ -78,4 +81,5 @@ def inspect(
     if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
         console.print(f"drawn in {draw_over(attention, split_source(text)[0], out)}")
     else:
-        console.print(f"drawn in {regard.draw(attention, out)}")
+        over = split_source(text)[0] if attention.seconds else None
+        console.print(f"drawn in {regard.draw(attention, out, over=over)}")

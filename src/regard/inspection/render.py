@@ -8,21 +8,30 @@ import os
 import secrets
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
+from torch import Tensor
 
 from regard.contracts import AttentionMap
+from regard.core.spectrum import HOP, extremes, log_mel
 from regard.data.pictures import open_picture
+from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
 WIDEST = 120
 """Cells of a terminal."""
+MOST_COLUMNS = 1000
+"""Of a picture over time; what is finer than its pixels would be lost."""
+FINEST = 16_000
+"""Samples in a second; what is heard lies in the lower half."""
 
 
 def can_draw() -> bool:
@@ -40,17 +49,21 @@ def check_drawing(path: str | Path) -> None:
 def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over: str | Path | None = None) -> Path:
     """Draws the average over the heads of each map, side by side. Rows are target tokens, columns source tokens.
 
-    over: the picture that one map belongs to; then every word's part of it is drawn over that."""
+    Maps over a sound stand one above the other, on one axis of seconds; each is scaled to its largest weight.
+    over: the picture that one map belongs to; then every word's part of it is drawn over that. Or the sound that they belong
+    to, whose waveform and spectrogram then stand above."""
     check_drawing(path)
-    if over is not None:
-        if not isinstance(maps, AttentionMap):
-            raise ValueError("one map is drawn over a picture; got several")
-        return draw_over(maps, over, path)
-    from matplotlib.figure import Figure
-
     maps = [maps] if isinstance(maps, AttentionMap) else list(maps)
     if not maps:
         raise ValueError("there is no map to draw; expected one or more")
+    if all(one.seconds for one in maps):
+        return _draw_over_time(maps, Path(path), over)
+    if over is not None:
+        if len(maps) > 1:
+            raise ValueError("one map is drawn over a picture; got several")
+        return draw_over(maps[0], over, path)
+    from matplotlib.figure import Figure
+
     path = Path(path)
     columns = min(3, len(maps))
     rows = math.ceil(len(maps) / columns)
@@ -70,10 +83,7 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
         axes.set_yticks([y - 0.5 for y in range(1, len(one.target))], minor=True)
         axes.grid(which="minor", color="#e6e6e6", linewidth=0.5)
         axes.tick_params(which="minor", length=0)
-    with warnings.catch_warnings(record=True) as caught:
-        _save(figure, path)
-    if any("Glyph" in str(one.message) for one in caught):
-        warnings.warn(f"the font of {path} lacks some of the characters; in an .svg any browser shows them", stacklevel=2)
+    _save(figure, path)
     return path
 
 
@@ -110,6 +120,74 @@ def draw_over(one: AttentionMap, picture: str | Path, path: str | Path) -> Path:
     return path
 
 
+def _draw_over_time(maps: Sequence[AttentionMap], path: Path, over: str | Path | None) -> Path:
+    """Time runs from left to right in all of them, so that of `fusion` the places of the sound are columns too."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    tables = [(one.mean_TS.T, one.source) if one.kind == "fusion" else (one.mean_TS, one.target) for one in maps]
+    cell = min(0.3, 24 / max(1, sum(len(names) for one, (_, names) in zip(maps, tables, strict=True) if one.kind != "encoder")))
+    above = [] if over is None else [0.7, 1.3]
+    heights = [6.5 if one.kind == "encoder" else cell * len(names) for one, (_, names) in zip(maps, tables, strict=True)]
+    heights = [*above, *heights]  # inches
+    figure = Figure(figsize=(10, 0.8 + sum(heights) + 0.25 * len(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), 2, width_ratios=(1, 0.012), height_ratios=heights)
+    end = max(weights.shape[-1] * one.seconds for one, (weights, _) in zip(maps, tables, strict=True))
+    panels = [figure.add_subplot(grid[number, 0]) for number in range(len(heights))]
+    for axes in panels:
+        axes.set_xlim(0, end)
+        axes.xaxis.set_major_locator(MaxNLocator(12, steps=[1, 2, 2.5, 5, 10]))
+        axes.tick_params(labelbottom=axes is panels[-1], labelsize=9)
+    panels[-1].set_xlabel("seconds", fontsize=9)
+    if over is not None:
+        _draw_sound(panels, read_sound(Path(over)))
+    font: dict[str, Any] = {"family": "DejaVu Sans Mono", "fontsize": min(10, 10 * cell / 0.2), "parse_math": False}
+    for number, (one, (weights, names)) in enumerate(zip(maps, tables, strict=True), len(above)):
+        axes, size = panels[number], -(-weights.shape[-1] // MOST_COLUMNS)
+        merged = merge(weights, size)
+        low, high = min(0.0, merged.min().item()), max(merged.max().item(), 1e-9)
+        bottom = len(names) * (one.seconds if one.kind == "encoder" else 1)
+        extent = (0, merged.shape[-1] * size * one.seconds, bottom, 0)
+        if one.kind == "encoder":
+            axes.yaxis.set_major_locator(MaxNLocator(12, steps=[1, 2, 2.5, 5, 10]))
+            axes.set_ylabel("seconds", fontsize=9)
+        else:
+            axes.set_yticks([place + 0.5 for place in range(len(names))], names, **font)
+        image = axes.imshow(
+            merged.tolist(), cmap="Blues", vmin=low, vmax=high, extent=extent, aspect="auto", interpolation="nearest"
+        )
+        axes.set_xlim(0, end)
+        bar = figure.colorbar(image, cax=figure.add_subplot(grid[number, 1]), ticks=[low, high])
+        bar.ax.set_title("weight", fontsize=9)
+        bar.ax.set_yticklabels([f"{low:.2g}", f"{high:.2g}"], fontsize=9)
+    _save(figure, path)
+    return path
+
+
+def _draw_sound(panels: Sequence[Any], sound: Sound) -> None:
+    """The waveform in the first, the log-mel spectrogram in the second."""
+    waves, spectrum = panels[:2]
+    low, high = extremes(sound.samples_N, MOST_COLUMNS)
+    times = [(place + 0.5) * sound.seconds / len(low) for place in range(len(low))]
+    waves.fill_between(times, low.tolist(), high.tolist(), color="#1f6f8b", linewidth=0.5)
+    waves.set_yticks([])
+    coarse = sound.at(min(sound.rate, FINEST))
+    logs_FS = log_mel(coarse.samples_N, coarse.rate).T
+    limits = spectrum.get_xlim()
+    extent = (0, logs_FS.shape[1] * HOP, 0, len(logs_FS))
+    spectrum.imshow(logs_FS.tolist(), cmap="Greys", extent=extent, origin="lower", aspect="auto")
+    spectrum.set_xlim(limits)
+    spectrum.set_yticks([])
+    spectrum.set_ylabel("low to high", fontsize=9)
+
+
+def merge(weights_TS: Tensor, size: int) -> Tensor:
+    """Of every `size` columns the largest weight."""
+    padded_TS = F.pad(weights_TS, (0, -weights_TS.shape[-1] % size), value=-math.inf)
+    merged: Tensor = padded_TS.unflatten(-1, (-1, size)).amax(-1)
+    return merged
+
+
 def _save(figure: Any, path: Path) -> None:
     """Under another name first, so that no half-written picture is left behind."""
     import matplotlib
@@ -117,11 +195,13 @@ def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+        with warnings.catch_warnings(record=True) as caught, matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
             figure.savefig(name, dpi=150)
         os.replace(name, path)
     finally:
         name.unlink(missing_ok=True)
+    if any("Glyph" in str(one.message) for one in caught):
+        warnings.warn(f"the font of {path} lacks some of the characters; in an .svg any browser shows them", stacklevel=3)
 
 
 def in_words(one: AttentionMap) -> Text:
@@ -134,16 +214,19 @@ def in_words(one: AttentionMap) -> Text:
     return text
 
 
-def in_terminal(one: AttentionMap) -> Text:
+def in_terminal(one: AttentionMap, width: int = WIDEST) -> Text:
     """The same as shades of grey; as coloured cells where the terminal has colours.
 
     Where that would be too wide, as for the many places of a sound, each place gets one cell, the darkest being the largest
-    weight, and those are named for whose names there is room.
+    weight, and those are named for whose names there is room. Neighbours share a cell where even that does not fit. Time runs
+    from left to right, so that of `fusion` in a sound the words are rows.
     """
-    if sum(max(2, cell_len(token) + 1) for token in one.source) > WIDEST:
-        return _in_narrow_cells(one)
-    cells = [max(2, cell_len(token) + 1) for token in one.source]
+    if one.seconds and one.kind == "fusion":
+        one = replace(one, weights_HTS=one.weights_HTS.transpose(1, 2), source=one.target, target=one.source)
     margin = max(map(cell_len, one.target)) + 1
+    cells = [max(2, cell_len(token) + 1) for token in one.source]
+    if margin + sum(cells) > width:
+        return _in_narrow_cells(one, margin, width - margin)
     text = Text(" " * margin + "".join(_pad(token, width) for token, width in zip(one.source, cells, strict=True)) + "\n")
     for token, weights in zip(one.target, one.mean_TS.tolist(), strict=True):
         text.append(_pad(token, margin))
@@ -155,20 +238,28 @@ def in_terminal(one: AttentionMap) -> Text:
     return text
 
 
-def _in_narrow_cells(one: AttentionMap) -> Text:
-    margin = max(map(cell_len, one.target)) + 1
+def _in_narrow_cells(one: AttentionMap, margin: int, room: int) -> Text:
+    wide = -(-len(one.source) // max(1, room))
+    high = wide if one.seconds and one.kind == "encoder" else 1  # both axes are the same seconds
+    source, target = one.source[::wide], one.target[::high]
+    merged_TS = merge(merge(one.mean_TS, wide).T, high).T
     header = ""
-    for place, token in enumerate(one.source):
-        if len(header) <= place and (not header or cell_len(token) < 12):
-            header += " " * (place - len(header)) + token + "  "
+    for place, token in enumerate(source):
+        fits = not header or (cell_len(token) < 12 and place + cell_len(token) <= room)
+        if cell_len(header) <= place and fits:
+            header += " " * (place - cell_len(header)) + token + "  "
     text = Text(" " * margin + header.rstrip() + "\n")
-    largest = max(one.mean_TS.max().item(), 1e-9)
-    for token, weights in zip(one.target, one.mean_TS.tolist(), strict=True):
+    largest = max(merged_TS.max().item(), 1e-9)
+    for token, weights in zip(target, merged_TS.tolist(), strict=True):
         text.append(_pad(token, margin))
         for weight in weights:
             share = weight / largest
             text.append(SHADES[max(0, min(len(SHADES) - 1, int(share * len(SHADES))))], _style(share))
         text.append("\n")
+    if wide > 1:
+        text.append(
+            f"a cell is the largest weight of {wide}{f' x {high}' if high > 1 else ''} places; the darkest is {largest:.2g}\n"
+        )
     return text
 
 
