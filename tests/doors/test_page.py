@@ -17,7 +17,7 @@ from test_pictures import make_translator as make_captioner
 
 import regard
 from regard.inspection.report import write_page
-from regard.inspection.seeing import Inspection, Layer, see
+from regard.inspection.seeing import Gates, Inspection, Layer, see
 from regard.models.transformer import TransformerSettings
 
 if TYPE_CHECKING:
@@ -430,3 +430,100 @@ def test_the_words_beside_a_sound(opened: Open) -> None:  # SPEC A6.4
     assert page.inner_text("#readout span") == "“0.80 s” (20) looks at “second” (1)"
     assert page.locator("#above canvas").count() == 0
     assert page.locator("#above span").all_inner_texts() == ["every", "second", "<eos>"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_long_sound_has_its_time_beside_the_rows(opened: Open, width: int) -> None:
+    """26 seconds: ticks at the height of their time, the sound along them, and why there are no lines."""
+    weights = torch.rand(1, 640, 3, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    within = torch.rand(1, 640, 640, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    seen = replace(
+        heard(),
+        sound=heard().sound.repeat(13, 1)[:2560],  # type: ignore[union-attr]
+        source=tuple(f"{0.04 * place:.2f} s" for place in range(640)),
+        beside=("every", "second", "<eos>"),
+        layers=(Layer("fusion", 0, {"weights": weights}), Layer("encoder", 0, {"weights": within})),
+    )
+    page = opened(seen, width)
+    heat, sound = (page.locator(where).bounding_box() for where in ("#heat", "#left canvas"))
+    assert heat is not None
+    assert sound is not None
+    assert (sound["y"], sound["height"]) == pytest.approx((heat["y"], heat["height"]), abs=1.5)
+    assert sound["x"] + sound["width"] < heat["x"]
+    assert heat["height"] <= 720
+    marks = page.locator("#left time")
+    assert 6 <= marks.count() <= 16
+    for number in range(1, marks.count()):
+        box = marks.nth(number).bounding_box()
+        assert box is not None
+        share = float(marks.nth(number).inner_text()) / 25.6
+        assert box["y"] + box["height"] / 2 == pytest.approx(heat["y"] + share * heat["height"], abs=2)
+    painted = page.evaluate(
+        """() => {
+          const canvas = document.querySelector("#left canvas"), wide = canvas.width, high = canvas.height;
+          const all = canvas.getContext("2d").getImageData(0, 0, wide, high).data;
+          const count = (from, to) => {
+            let sum = 0;
+            for (let y = Math.floor(from * high); y < to * high; y++)
+              for (let x = 0; x < wide * 48 / 132 - 1; x++) sum += all[4 * (y * wide + x) + 3] > 99;
+            return sum;
+          };
+          return [count(0, 1 / 25.6), count(1 / 25.6, 2 / 25.6)];
+        }"""
+    )
+    assert painted[1] > 1.5 * painted[0]  # the second tone is louder: time runs downwards
+    assert page.locator("#level").is_hidden()
+    hover(page, 320, 1, 640, 3)
+    level, heat = (page.locator(where).bounding_box() for where in ("#level", "#heat"))
+    assert level is not None
+    assert heat is not None
+    assert level["y"] == pytest.approx(heat["y"] + heat["height"] / 2, abs=3)
+    assert page.locator("#lines").is_hidden()
+    assert "Lines from 640 places could not be told apart, so none are drawn" in page.inner_text("#why")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.click("#kind-encoder")  # the sound stands above, the ticks on both sides
+    assert page.locator("#above canvas").count() == 1
+    assert page.locator("#left canvas").count() == 0
+    assert page.locator("#left time").count() >= 2
+
+
+def test_a_sound_that_is_missing(opened: Open) -> None:
+    """One place: a small map, a gate that is a dot, and axes that have numbers."""
+    gates = Gates("encoder, layer 0, left to right", "encoder", {"reset": torch.rand(1, 8)})
+    seen = replace(
+        heard(),
+        sound=None,
+        source=("no sound",),
+        title="no sound + say nine",
+        beside=("say", "nine", "<eos>"),
+        layers=(Layer("cross", 0, {"weights": torch.ones(1, 3, 1)}), Layer("fusion", 0, {"weights": torch.eye(3)[None, :1]})),
+        gates=(gates,),
+    )
+    page = opened(seen)
+    assert page.inner_text("#text") == "no sound + say nine"
+    assert page.locator("#above span").all_inner_texts() == ["no sound"]
+    box = page.locator(".thumb").bounding_box()
+    assert box is not None
+    assert max(box["width"], box["height"]) < 120
+    for chart in page.locator("#charts svg").all():
+        assert chart.locator("text").all_text_contents()[:3] == ["0.0", "0.5", "1.0"]
+    chart = page.locator("#gatecharts svg")
+    assert chart.locator('circle:not([fill="transparent"])').count() == 1
+    assert chart.locator("text").all_text_contents()[-1] == "no sound"
+
+
+def test_words_say_what_they_are_about(opened: Open) -> None:
+    """Without a pointer the largest weight of the step is told; figures say that they are of all steps."""
+    seen = heard()
+    page = opened(seen)
+    weights = seen.layers[0].numbers["weights"]
+    for step, place_of_most in ((0, 8), (1, 30)):
+        page.fill("#step", str(step))
+        assert float(page.inner_text("#readout .value")) == pytest.approx(weights[0, step].max().item(), abs=6e-5)
+        said = f"“{seen.target[step]}” ({step}) looks most at “{seen.source[place_of_most]}” ({place_of_most})"
+        assert page.locator("#readout span").first.inner_text() == said
+    assert page.locator("#facts span").first.inner_text() == "Over all 3 steps:"
+    recurrent = opened(replace(seen, layers=(*seen.layers, replace(seen.layers[0], layer=1))))
+    assert recurrent.locator("#layers").is_visible()
+    assert "Distance" not in recurrent.inner_text("#layers")
+    assert "Distance: how many places" in opened(transformer()).inner_text("#layers")
