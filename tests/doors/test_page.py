@@ -506,7 +506,7 @@ def test_a_sound_that_is_missing(opened: Open) -> None:
     assert box is not None
     assert max(box["width"], box["height"]) < 120
     for chart in page.locator("#charts svg").all():
-        assert chart.locator("text").all_text_contents()[:3] == ["0.0", "0.5", "1.0"]
+        assert chart.locator("text").all_text_contents()[:3] == ["0.00", "0.50", "1.00"]
     chart = page.locator("#gatecharts svg")
     assert chart.locator('circle:not([fill="transparent"])').count() == 1
     assert chart.locator("text").all_text_contents()[-1] == "no sound"
