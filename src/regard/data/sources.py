@@ -184,10 +184,10 @@ class FileCodec(ABC):
 
     def title(self, source: str) -> str:
         """For people: the file, and the text beside it."""
+        if self.beside is None:
+            return source
         name, text = split_source(source)
-        if self.beside is None or (name and not text):
-            return name
-        return f"{name or f'no {self.unit}'} + {text}" if text else f"no {self.unit}"
+        return " + ".join(filter(None, (name or f"no {self.unit}", text)))
 
     def labels(self, source: str, axes: tuple[int, ...]) -> tuple[str, ...]:
         """One for every place of the memory, which has one for a file that is missing."""
