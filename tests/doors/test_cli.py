@@ -330,6 +330,10 @@ def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command:
     (tmp_path / "gold").write_text("0-0 1-1 2-2\n" * 2)
     done = regard_command("align", mine, tmp_path / "pairs.tsv", "--threads", "1")
     assert re.fullmatch(r"(\d-\d \d-\d \d-\d\n){2}", done.stdout), done.stderr
+    wide = "".join(f"{n}\t{line}\n" for n, line in enumerate((tmp_path / "pairs.tsv").read_text().splitlines()))
+    (tmp_path / "wide.tsv").write_text(wide)
+    chosen = regard_command("align", mine, tmp_path / "wide.tsv", "--from", "2", "--to", "3", "--threads", "1")
+    assert (chosen.returncode, chosen.stdout) == (0, done.stdout)
     best = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold", "--threads", "1")
     assert re.match(r"regard: aligned by Place\(layer=.*\), alignment error rate 0\.\d+; kept in ", best.stderr)
     assert json.loads((mine / "config.json").read_text())["alignment"]["by"] == "gold"

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, open_model
+from regard.cli.options import Device, From, Model, Score, Threads, To, columns_of, open_model
 from regard.errors import UserError
 
 
 def align(
     model: Model,
-    pairs: Annotated[Path, typer.Argument(help="A UTF-8 file with one source<TAB>target per line; may be .gz.")],
+    pairs: Annotated[Path, typer.Argument(help="Pairs: .tsv (source<TAB>target), .csv or .jsonl; may be .gz.")],
+    from_: From = None,
+    to: To = None,
     gold: Annotated[
         Path | None, typer.Option(help="Alignments by people, a line for each pair, such as 0-0 1p2.", show_default=False)
     ] = None,
@@ -28,14 +30,14 @@ def align(
     """
     import sys
 
-    from regard.data.corpus import read_pairs
+    from regard.data.corpus import Columns, read_pairs
     from regard.inspection import align
 
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     translator = open_model(model, score, device, threads, names_in=pairs)
     align.look_at_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
-    corpus = read_pairs(pairs)
+    corpus = read_pairs(pairs, Columns(columns_of(from_), to or ""))
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
     seen = align.look_at_pairs(translator, texts)
     place = align.kept_place(model)
