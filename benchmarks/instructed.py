@@ -5,7 +5,8 @@
 A string of two to five spoken digits (all four speakers; five recordings of each digit are only in what is asked for, the
 others only in what is learnt from) and one of five instructions: "as it is", "reverse", "sort", "every second", "only the
 last".
-Learnt from 12,000 strings, asked for 500; greedy search. The names must come out exactly. Three models, trained alike:
+Learnt from 12,000 strings, asked for 500; greedy search. The names must come out exactly. Three models, trained alike (the
+last for 300 updates, which take it to its ceiling):
 
     both      the sound attends to the words of the instruction, Attention(Q_audio, K_text, V_text): more than 90 % right
     sound     without the instruction: near what the likeliest answer to every string gets, which is printed

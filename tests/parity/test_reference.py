@@ -130,7 +130,7 @@ def normal(*shape: int) -> np.ndarray:
     return torch.randn(shape, dtype=torch.float64).numpy()
 
 
-def same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> None:
+def assert_same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> None:
     theirs = array(theirs) if isinstance(theirs, torch.Tensor) else theirs
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
@@ -162,26 +162,26 @@ def test_reference_location() -> None:
     for i in range(3):
         expected[0, i, :3] = reference.softmax(W[:3] @ Q[0, i])
         expected[1, i, [1, 2, 4, 5]] = reference.softmax(W @ Q[1, i])  # the fifth real place has no row
-    same(weights, expected)
-    same(reference.location(Q, W, np.full((2, 4), True)), np.einsum("bqd,kd->bqk", Q, W))
+    assert_same(weights, expected)
+    assert_same(reference.location(Q, W, np.full((2, 4), True)), np.einsum("bqd,kd->bqk", Q, W))
     assert (reference.softmax(reference.location(Q, W, np.full((2, 7), False))) == 0).all()
 
 
 def test_reference_without_a_normaliser() -> None:
     scores, V = np.array([[2.0, -3.0, 5.0]]), np.array([[1.0, 0.0], [1.0, 1.0], [7.0, 7.0]])
-    same(reference.unnormalised(scores, V), np.array([[34.0, 32.0]]))
-    same(reference.unnormalised(scores, V, np.array([[True, True, False]])), np.array([[-1.0, -3.0]]))
+    assert_same(reference.unnormalised(scores, V), np.array([[34.0, 32.0]]))
+    assert_same(reference.unnormalised(scores, V, np.array([[True, True, False]])), np.array([[-1.0, -3.0]]))
 
 
 def test_reference_one_hard_choice() -> None:
     scores, a = normal(2, 3, 7), np.array([[0, 6, 2], [3, 3, 5]])
     chances = torch.distributions.Categorical(logits=torch.from_numpy(scores))
-    same(reference.log_choice(scores, a), chances.log_prob(torch.from_numpy(a)))
-    same(reference.entropy(reference.softmax(scores)), chances.entropy())
+    assert_same(reference.log_choice(scores, a), chances.log_prob(torch.from_numpy(a)))
+    assert_same(reference.entropy(reference.softmax(scores)), chances.entropy())
     scores = np.array([[1.0, 3.0, 9.0], [800.0, 0.0, 2.0], [1.0, 2.0, 3.0]])
     allow = np.array([[True, True, False], [True, True, True], [False, False, False]])
-    same(reference.hard(scores, allow), np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-    same(reference.log_choice(scores, np.array([1, 1, 1]), allow), np.array([-np.log1p(np.exp(-2.0)), -800.0, 0.0]))
+    assert_same(reference.hard(scores, allow), np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert_same(reference.log_choice(scores, np.array([1, 1, 1]), allow), np.array([-np.log1p(np.exp(-2.0)), -800.0, 0.0]))
     assert reference.log_choice(scores, np.array([2, 0, 0]), allow)[0] == -np.inf  # a key that may not be chosen
 
 
@@ -190,22 +190,24 @@ def test_reference_gates() -> None:
     allow = np.arange(7) < np.array([[[7]], [[4]]])
     chances = torch.distributions.Bernoulli(logits=torch.from_numpy(scores))
     kept = torch.from_numpy(allow)
-    same(reference.log_gates(scores, g, allow), (chances.log_prob(torch.from_numpy(g).double()) * kept).sum(-1))
-    same(reference.log_gates(scores, g), chances.log_prob(torch.from_numpy(g).double()).sum(-1))
-    same(reference.gates_entropy(scores, allow), (chances.entropy() * kept).sum(-1))
-    same(reference.gates_entropy(scores), chances.entropy().sum(-1))
+    assert_same(reference.log_gates(scores, g, allow), (chances.log_prob(torch.from_numpy(g).double()) * kept).sum(-1))
+    assert_same(reference.log_gates(scores, g), chances.log_prob(torch.from_numpy(g).double()).sum(-1))
+    assert_same(reference.gates_entropy(scores, allow), (chances.entropy() * kept).sum(-1))
+    assert_same(reference.gates_entropy(scores), chances.entropy().sum(-1))
     all_g = np.array(list(itertools.product([0, 1], repeat=7)))  # the chances of all 2⁷ settings sum to 1
     assert np.exp(reference.log_gates(scores[0, 0], all_g)).sum() == pytest.approx(1.0)
-    same(reference.gate_weights(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1]])), np.array([[0, 0, 0], [0, 1, 0], [0.5, 0, 0.5]]))
+    assert_same(
+        reference.gate_weights(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1]])), np.array([[0, 0, 0], [0, 1, 0], [0.5, 0, 0.5]])
+    )
     scores, allow = np.array([[0.1, 0.0, 900.0], [-1.0, -900.0, -2.0]]), np.array([[True, True, False], [True, True, True]])
-    same(reference.hard_gates(scores), np.array([[0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]))
-    same(reference.hard_gates(scores, allow), np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert_same(reference.hard_gates(scores), np.array([[0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]))
+    assert_same(reference.hard_gates(scores, allow), np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
     assert reference.log_gates(np.array([900.0, -900.0, 900.0]), np.array([0, 1, 1])) == -1800.0
 
 
 def test_reference_gradient_of_hard_attention() -> None:
     """3 keys, 2 steps, all 9 choices enumerated; the second step's scores and output depend on the first choice."""
-    same(
+    assert_same(
         reference.reward_to_go(np.array([[-1.0, -2.0, -4.0], [-3.0, 0.0, 0.0]])),
         np.array([[-7.0, -6.0, -4.0], [-3.0, 0.0, 0.0]]),
     )
@@ -240,12 +242,12 @@ def test_reference_gradient_of_hard_attention() -> None:
 def test_reference_self_attention() -> None:
     X, allow = normal(2, 7, 5), reference.causal(7, 7)
     x = torch.from_numpy(X)
-    same(reference.self_attention(X), F.scaled_dot_product_attention(x, x, x, scale=1.0))
-    same(reference.self_attention(X, allow), F.scaled_dot_product_attention(x, x, x, scale=1.0, is_causal=True))
+    assert_same(reference.self_attention(X), F.scaled_dot_product_attention(x, x, x, scale=1.0))
+    assert_same(reference.self_attention(X, allow), F.scaled_dot_product_attention(x, x, x, scale=1.0, is_causal=True))
     W_q, W_k, W_v = normal(5, 3), normal(5, 3), normal(5, 11)
     in_one_line = reference.softmax(X @ W_q @ W_k.T @ X.swapaxes(1, 2) / np.sqrt(3)) @ X
-    same(reference.one_head(X, X, reference.Head(W_q, W_k, W_v)), in_one_line @ W_v)
-    same(reference.one_head(X, X, reference.Head(W_q, W_k)), in_one_line)  # the values are the states themselves
+    assert_same(reference.one_head(X, X, reference.Head(W_q, W_k, W_v)), in_one_line @ W_v)
+    assert_same(reference.one_head(X, X, reference.Head(W_q, W_k)), in_one_line)  # the values are the states themselves
 
 
 def heads_of(theirs: nn.MultiheadAttention) -> list[reference.Head]:
@@ -272,7 +274,7 @@ def test_reference_multi_head() -> None:
     X, Z, real = normal(2, 5, 15), normal(2, 11, 7), np.arange(11) < np.array([[11], [4]])
     ours = multi_head_of(theirs)(X, Z, real[:, None])
     x, z = torch.from_numpy(X), torch.from_numpy(Z)
-    same(ours, theirs(x, z, z, key_padding_mask=torch.from_numpy(~real))[0])
+    assert_same(ours, theirs(x, z, z, key_padding_mask=torch.from_numpy(~real))[0])
 
 
 def test_reference_heads_of_any_width() -> None:
@@ -283,15 +285,15 @@ def test_reference_heads_of_any_width() -> None:
     W_Q, W_K, W_V = (torch.from_numpy(np.stack(part)) for part in list(zip(*heads, strict=True))[:3])
     theirs = F.scaled_dot_product_attention(x @ W_Q, z @ W_K, z @ W_V).transpose(1, 2).flatten(2)
     assert theirs.shape == (2, 5, 6)
-    same(reference.multi_head(X, Z, heads), theirs)
+    assert_same(reference.multi_head(X, Z, heads), theirs)
     W_O = normal(6, 7)
-    same(reference.multi_head(X, Z, heads, W_O), array(theirs) @ W_O)
+    assert_same(reference.multi_head(X, Z, heads, W_O), array(theirs) @ W_O)
     heads = [head._replace(score=reference.dot) for head in heads]
     theirs = F.scaled_dot_product_attention(x @ W_Q, z @ W_K, z @ W_V, scale=1.0).transpose(1, 2).flatten(2)
-    same(reference.multi_head(X, Z, heads), theirs)
+    assert_same(reference.multi_head(X, Z, heads), theirs)
     W_Q, W_K, W_V = (torch.randn(shape).double() for shape in ((6, 7, 2), (3, 7, 2), (3, 7, 5)))
     theirs = F.scaled_dot_product_attention(x @ W_Q, z @ W_K, z @ W_V, enable_gqa=True).transpose(1, 2).flatten(2)
-    same(reference.multi_head(X, Z, reference.grouped(array(W_Q), array(W_K), array(W_V))), theirs)
+    assert_same(reference.multi_head(X, Z, reference.grouped(array(W_Q), array(W_K), array(W_V))), theirs)
 
 
 def test_reference_positions() -> None:
@@ -300,17 +302,17 @@ def test_reference_positions() -> None:
 
     for i, first in itertools.product((0, 5, 977), (0, 1)):
         pairs = waves(i, first)
-        same(reference.sinusoidal(i, 6, first), np.array(pairs).ravel())
-        same(reference.sinusoidal(i, 6, first, "halves"), np.array(pairs).T.ravel())
+        assert_same(reference.sinusoidal(i, 6, first), np.array(pairs).ravel())
+        assert_same(reference.sinusoidal(i, 6, first, "halves"), np.array(pairs).T.ravel())
     places = np.array([[0, 3], [7, 2]])
-    same(reference.sinusoidal(places, 6)[1, 0], np.array(waves(7, 0)).ravel())
-    same(reference.raw_index(places), np.array([[[0.0], [3.0]], [[7.0], [2.0]]]))
-    same(reference.one_hot(places, 11), F.one_hot(torch.from_numpy(places), 11))
+    assert_same(reference.sinusoidal(places, 6)[1, 0], np.array(waves(7, 0)).ravel())
+    assert_same(reference.raw_index(places), np.array([[[0.0], [3.0]], [[7.0], [2.0]]]))
+    assert_same(reference.one_hot(places, 11), F.one_hot(torch.from_numpy(places), 11))
     assert reference.fourier_kernel(7, 3, 0.5) == pytest.approx(math.exp(-8))
     assert reference.fourier_kernel(7, 3) == pytest.approx(math.exp(-0.16))
     X, phi = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[10.0, 20.0, 30.0, 40.0]])
-    same(reference.added(X, phi), np.array([[[12.0, 24.0, 36.0, 48.0]]]))
-    same(reference.appended(X, phi[:, :2]), np.array([[[2.0, 4.0, 6.0, 8.0, 10.0, 20.0]]]))
+    assert_same(reference.added(X, phi), np.array([[[12.0, 24.0, 36.0, 48.0]]]))
+    assert_same(reference.appended(X, phi[:, :2]), np.array([[[2.0, 4.0, 6.0, 8.0, 10.0, 20.0]]]))
 
 
 @pytest.mark.parametrize(("layout", "pairs"), [("halves", [(0, 3), (1, 4), (2, 5)]), ("interleaved", [(0, 1), (2, 3), (4, 5)])])
@@ -321,20 +323,20 @@ def test_reference_rotary(layout: reference.Layout, pairs: list[tuple[int, int]]
         angle = place / 10000 ** (2 * k / 6)
         turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         expected[:, row, pair] = x[:, row, pair] @ turn.T
-    same(reference.rotary(x, places, layout), expected)
+    assert_same(reference.rotary(x, places, layout), expected)
     q, k = normal(1, 6), normal(1, 6)
     scores = [reference.dot(reference.rotary(q, i, layout), reference.rotary(k, i - 3, layout)) for i in (3, 40, 500)]
-    same(scores[1], scores[0])
-    same(scores[2], scores[0])
+    assert_same(scores[1], scores[0])
+    assert_same(scores[2], scores[0])
 
 
 def test_reference_alibi() -> None:
-    same(reference.alibi_slopes(8), 1 / np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]))
-    same(reference.alibi_slopes(6), 1 / np.array([4.0, 16.0, 64.0, 256.0, 2.0, 8.0]))
-    same(reference.alibi_slopes(1), np.array([1 / 256]))
+    assert_same(reference.alibi_slopes(8), 1 / np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]))
+    assert_same(reference.alibi_slopes(6), 1 / np.array([4.0, 16.0, 64.0, 256.0, 2.0, 8.0]))
+    assert_same(reference.alibi_slopes(1), np.array([1 / 256]))
     i, j = np.array([4, 5]), np.arange(3, 6)
-    same(reference.alibi(i, j, 0.5), np.array([[-0.5, 0.0, -0.5], [-1.0, -0.5, 0.0]]))
-    same(reference.alibi(i, j, np.array([0.5, 0.25]))[1], reference.alibi(i, j, 0.25))
+    assert_same(reference.alibi(i, j, 0.5), np.array([[-0.5, 0.0, -0.5], [-1.0, -0.5, 0.0]]))
+    assert_same(reference.alibi(i, j, np.array([0.5, 0.25]))[1], reference.alibi(i, j, 0.25))
 
 
 def weights_of(theirs: nn.Module, suffix: str = "") -> tuple[np.ndarray, ...]:
@@ -349,16 +351,16 @@ def test_reference_cells() -> None:
         cell = nn.RNNCell(5, 3, nonlinearity=name).double()
         W, U, b_W, b_U = weights_of(cell)
         (ours,) = reference.rnn_cell(x, h, W, U, b_W + b_U, f)
-        same(ours, cell(*as_torch[:2]))
+        assert_same(ours, cell(*as_torch[:2]))
     (ours,) = reference.rnn_cell(x, h, W, U, b_W + b_U, reference.sigmoid)
-    same(ours, 1 / (1 + np.exp(-(np.einsum("nm,bm->bn", W, x) + np.einsum("nm,bm->bn", U, h) + b_W + b_U))))
+    assert_same(ours, 1 / (1 + np.exp(-(np.einsum("nm,bm->bn", W, x) + np.einsum("nm,bm->bn", U, h) + b_W + b_U))))
     cell = nn.LSTMCell(5, 3).double()
     W, U, b_W, b_U = weights_of(cell)
     for ours, theirs in zip(reference.lstm_cell(x, h, c, W, U, b_W + b_U), cell(as_torch[0], tuple(as_torch[1:])), strict=True):
-        same(ours, theirs)
+        assert_same(ours, theirs)
     cell = nn.GRUCell(5, 3).double()
     (ours,) = reference.gru_cell(x, h, *weights_of(cell))
-    same(ours, cell(*as_torch[:2]))
+    assert_same(ours, cell(*as_torch[:2]))
 
 
 def gru(theirs: nn.Module, suffix: str = "") -> reference.Cell:
@@ -376,16 +378,16 @@ def test_reference_encoders() -> None:
     states, (last_h, last_c) = theirs(torch.from_numpy(X), (torch.from_numpy(h)[None], torch.from_numpy(c)[None]))
     H, last = reference.unroll(lstm(theirs, "_l0"), X, (h, c))
     for ours, other in ((H, states), (last[0], last_h[0]), (last[1], last_c[0])):
-        same(ours, other)
+        assert_same(ours, other)
     theirs = nn.GRU(5, 3, num_layers=2, bidirectional=True, batch_first=True).double()
     states, last_h = theirs(torch.from_numpy(X))
     H = X
     for layer in ("_l0", "_l1"):  # stacked: the second layer reads the states of the first
         H, ends = reference.bidirectional(gru(theirs, layer), gru(theirs, layer + "_reverse"), H, (np.zeros((2, 3)),))
-    same(H, states)
-    same(ends, torch.cat((last_h[-2], last_h[-1]), dim=-1))
+    assert_same(H, states)
+    assert_same(ends, torch.cat((last_h[-2], last_h[-1]), dim=-1))
     output = nn.Linear(6, 11).double()
-    same(reference.tagger(H, array(output.weight), array(output.bias)), output(states).softmax(-1))
+    assert_same(reference.tagger(H, array(output.weight), array(output.bias)), output(states).softmax(-1))
 
 
 def linear(in_width: int, out_width: int) -> tuple[nn.Linear, np.ndarray, np.ndarray]:
@@ -414,11 +416,11 @@ def test_reference_luong_decoder(feeding: bool) -> None:
         context = torch.einsum("bk,bkm->bm", weights, h)
         mixed = combine(torch.cat((context, hidden), dim=-1)).tanh()
         step = reference.luong_step(state, Y[:, t], gru(cell), look, W, b, W_o, b_o, fed)
-        same(step.state[0], hidden)
-        same(step.weights, weights)
-        same(step.context, context)
-        same(step.readout, mixed)
-        same(step.logits, output(mixed))
+        assert_same(step.state[0], hidden)
+        assert_same(step.weights, weights)
+        assert_same(step.context, context)
+        assert_same(step.readout, mixed)
+        assert_same(step.logits, output(mixed))
         state, fed = step.state, step.readout if feeding else None
 
 
@@ -441,10 +443,10 @@ def test_reference_bahdanau_decoder() -> None:
         hidden = cell(torch.cat((context, torch.from_numpy(Y[:, t])), dim=-1), hidden)
         step = reference.bahdanau_step(state, Y[:, t], lstm(cell), look, W_o, b_o)
         for ours, theirs in zip(step.state, hidden, strict=True):
-            same(ours, theirs)
-        same(step.weights, weights)
-        same(step.context, context)
-        same(step.logits, output(torch.cat((hidden[0], context), dim=-1)))
+            assert_same(ours, theirs)
+        assert_same(step.weights, weights)
+        assert_same(step.context, context)
+        assert_same(step.logits, output(torch.cat((hidden[0], context), dim=-1)))
         state = step.state
 
 
@@ -453,8 +455,8 @@ def test_reference_hard_context(normalise: reference.Normalise) -> None:
     s, H = np.array([1.0, -1.0]), np.array([[3.0, 1.0], [-1.0, 5.0], [9.0, 0.0], [1.0, 0.0]])  # scores 2, −6, 9, 1
     c, weights = reference.context(s, H, reference.dot, np.array([True, True, False, True]), normalise)
     expected = [1.0, 0.0, 0.0, 0.0] if normalise is reference.hard else [0.5, 0.0, 0.0, 0.5]
-    same(weights, np.array(expected))
-    same(c, np.array([3.0, 1.0] if normalise is reference.hard else [2.0, 0.5]))
+    assert_same(weights, np.array(expected))
+    assert_same(c, np.array([3.0, 1.0] if normalise is reference.hard else [2.0, 0.5]))
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -464,23 +466,23 @@ def test_reference_fixed_vector_decoder(joins: bool) -> None:
     output, W_o, b_o = linear(3, 11)
     state, logits = reference.fixed_step((s,), y, gru(cell), W_o, b_o, C if joins else None)
     hidden = cell(torch.from_numpy(np.concatenate([C, y], axis=-1) if joins else y), torch.from_numpy(s))
-    same(state[0], hidden)
-    same(logits, output(hidden))
+    assert_same(state[0], hidden)
+    assert_same(logits, output(hidden))
 
 
 def test_reference_norms_and_feed_forward() -> None:
     x, g, b = normal(2, 3, 5), normal(5), normal(5)
     as_torch = [torch.from_numpy(one) for one in (x, g, b)]
-    same(reference.layer_norm(x, g, b), F.layer_norm(as_torch[0], (5,), *as_torch[1:]))
-    same(reference.layer_norm(x, g, b, 0.1), F.layer_norm(as_torch[0], (5,), *as_torch[1:], eps=0.1))
-    same(reference.rms_norm(x, g), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=1e-5))
-    same(reference.rms_norm(x, g, 0.1), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=0.1))
-    same(reference.gelu(x), F.gelu(as_torch[0]))
+    assert_same(reference.layer_norm(x, g, b), F.layer_norm(as_torch[0], (5,), *as_torch[1:]))
+    assert_same(reference.layer_norm(x, g, b, 0.1), F.layer_norm(as_torch[0], (5,), *as_torch[1:], eps=0.1))
+    assert_same(reference.rms_norm(x, g), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=1e-5))
+    assert_same(reference.rms_norm(x, g, 0.1), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=0.1))
+    assert_same(reference.gelu(x), F.gelu(as_torch[0]))
     (one, W_1, b_1), (two, W_2, b_2) = linear(5, 7), linear(7, 5)
-    same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2), two(F.relu(one(as_torch[0]))))
-    same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2, reference.gelu), two(F.gelu(one(as_torch[0]))))
+    assert_same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2), two(F.relu(one(as_torch[0]))))
+    assert_same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2, reference.gelu), two(F.gelu(one(as_torch[0]))))
     W, V, W_2 = (torch.randn(shape).double() for shape in ((5, 7), (5, 7), (7, 5)))
-    same(reference.swiglu(x, array(W), array(V), array(W_2)), (F.silu(as_torch[0] @ W) * (as_torch[0] @ V)) @ W_2)
+    assert_same(reference.swiglu(x, array(W), array(V), array(W_2)), (F.silu(as_torch[0] @ W) * (as_torch[0] @ V)) @ W_2)
     assert reference.sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
 
 
@@ -508,22 +510,22 @@ def test_reference_transformer_layers(order: reference.Order, name: str, f: refe
     theirs = nn.TransformerEncoderLayer(15, 3, **settings).double()
     attend = multi_head_of(theirs.self_attn)
     feed, norms = rest_of(theirs, f)
-    same(reference.encoder_layer(X, attend, feed, norms, order, real[:, None]), theirs(x, src_key_padding_mask=hidden))
+    assert_same(reference.encoder_layer(X, attend, feed, norms, order, real[:, None]), theirs(x, src_key_padding_mask=hidden))
 
     decoder = nn.TransformerDecoderLayer(15, 3, **settings).double()
     attend, cross = multi_head_of(decoder.self_attn), multi_head_of(decoder.multihead_attn)
     feed, norms = rest_of(decoder, f)
     look_ahead = torch.from_numpy(~reference.causal(5, 5))
     expected = decoder(y, x, tgt_mask=look_ahead, memory_key_padding_mask=hidden)
-    same(reference.decoder_layer(Y, X, attend, cross, feed, norms, order, real[:, None]), expected)
+    assert_same(reference.decoder_layer(Y, X, attend, cross, feed, norms, order, real[:, None]), expected)
 
 
 def test_reference_what_came_before() -> None:
     X, W = normal(2, 7, 5), normal(3, 5, 11)
     kernel = torch.from_numpy(W).permute(2, 1, 0)  # torch: (out, in, place)
-    same(reference.convolution(X, W), F.conv1d(torch.from_numpy(X).transpose(1, 2), kernel, padding=1).transpose(1, 2))
+    assert_same(reference.convolution(X, W), F.conv1d(torch.from_numpy(X).transpose(1, 2), kernel, padding=1).transpose(1, 2))
     W = normal(7, 7, 5, 11)
-    same(reference.dense(X, W), np.stack([sum(X[:, j] @ W[i, j] for j in range(7)) for i in range(7)], axis=1))
+    assert_same(reference.dense(X, W), np.stack([sum(X[:, j] @ W[i, j] for j in range(7)) for i in range(7)], axis=1))
 
 
 def test_reference_costs() -> None:

@@ -110,10 +110,10 @@ def test_attention_equals_the_formula(name: str, mask: str, shape: Shape, seed: 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(attention, "TILE", tile)
             patch.setattr(summary, "TILE", tile)
-            compare(name, shape, allow, dtype)
+            assert_equal(name, shape, allow, dtype)
 
 
-def compare(name: str, shape: Shape, allow: Tensor | None, dtype: torch.dtype) -> None:
+def assert_equal(name: str, shape: Shape, allow: Tensor | None, dtype: torch.dtype) -> None:
     """The oracle gets the inputs and parameters as rounded to `dtype`.
 
     A score of size s is known up to some ε·s, which moves a weight by that share.

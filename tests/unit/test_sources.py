@@ -249,6 +249,7 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
     assert recognise(["g.npy"], tmp_path) is Grids
     assert recognise(["a.PNG", "b.jpeg"], tmp_path) is Pictures
     assert recognise(["a.png", "a sentence"], tmp_path) is None
+    assert recognise([f"a long line of a log {'x' * 300}.png", "a sentence"], tmp_path) is None
     assert recognise(["a.png\tV"], tmp_path) is Pictures  # a text beside it
     assert set(FILE_CODECS) >= {"picture", "grid", "frames"}
 

@@ -23,7 +23,7 @@ from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.contracts import Result
-    from regard.pipeline import Translator
+    from regard.pipeline import Refused, Translator
 
 HANDFUL = 1024
 
@@ -140,6 +140,19 @@ def refused_as_json(number: int, source: str, reason: str) -> str:
     return json.dumps({"line": number + 1, "source": source, "text": "", "error": reason}, ensure_ascii=False)
 
 
+def written(number: int, source: str, result: "Result | Refused", *, json: bool, align: bool, lists: bool) -> str | None:
+    """What is printed for a line; None: nothing, as Moses' lists lack the number of one that is refused."""
+    from regard.pipeline import Refused
+
+    if isinstance(result, Refused):
+        return refused_as_json(number, source, result.reason) if json else None if lists else ""
+    if json:
+        return as_json(number, source, result, align=align)
+    if align:
+        return pharaoh(result)
+    return moses(number, result) if lists else one_line(result.text)
+
+
 def translate(
     model: Model,
     beam: Beam = 1,
@@ -196,7 +209,6 @@ def translate(
     from regard.data.corpus import decode_lines
     from regard.data.sources import beside_size
     from regard.data.tokenizers.codec import Codec
-    from regard.pipeline import Refused
 
     lists = n_best > 1 and not json
     report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
@@ -210,22 +222,10 @@ def translate(
     number = 0
     for group in handfuls(lines, trim):
         for text, result in zip(group, translator.translate(group, first=number, **search), strict=True):
-            if isinstance(result, Refused):
-                if json:
-                    print(refused_as_json(number, text, result.reason), flush=True)
-                elif not lists:  # Moses' lists lack the number
-                    print(flush=True)
-                report.refuse(number, result.reason)
-            else:
-                report.add(result)
-                if json:
-                    print(as_json(number, text, result, align=align))
-                elif align:
-                    print(pharaoh(result))
-                elif lists:
-                    print(moses(number, result))
-                else:
-                    print(one_line(result.text))
+            line = written(number, text, result, json=json, align=align, lists=lists)
+            if line is not None:
+                print(line)
+            report.add(number, result)
             number += 1
         sys.stdout.flush()
         report.progress(number)
@@ -252,7 +252,7 @@ def stream_lines(
                 print(text[told:], end="", flush=True)
                 told = max(told, len(text))
                 if part.result:
-                    report.add(part.result)
+                    report.add(number, part.result)
         except UserError as error:
             report.refuse(number, str(error))
         print(flush=True)
@@ -266,7 +266,13 @@ class Report:
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = 0
 
-    def add(self, result: "Result") -> None:
+    def add(self, number: int, result: "Result | Refused") -> None:
+        from regard.pipeline import Refused
+
+        if isinstance(result, Refused):
+            sys.stdout.flush()  # what is said of a line comes behind it
+            self.refuse(number, result.reason)
+            return
         self.unknown.update(result.unknown)
         self.num_stopped += not result.finished
         self.num_split += len(result.parts) > 1

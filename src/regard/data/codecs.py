@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +114,7 @@ def _expected() -> str:
 
 def _exists(names: Sequence[str], root: Path) -> bool:
     """Whether any of the first few does."""
-    return any((root / name).is_file() for name in names[:20])
+    return any(os.path.isfile(root / name) for name in names[:20])  # a text may be too long for a name; Path would raise
 
 
 def _ending(name: str) -> str:

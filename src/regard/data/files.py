@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -67,36 +68,44 @@ _PAIRS_OF_TEXT = {
 _NOT_TEXT = set(".xlsx .xls .ods .parquet .arrow .zip .tar .tgz .xz .bz2 .zst .7z .wav .flac .mp3 .png .jpg .jpeg .npy".split())
 _MADE_OF = 'for pictures or sounds, a file that names them, such as lines of {"audio": "a.wav", "text": "what it says"}'
 _SIGNS = {
-    b"RIFF": "a sound",
-    b"fLaC": "a sound",
-    b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture",
-    b"PK\x03\x04": "an archive",
+    b"RIFF": ("WAV", "a sound"),
+    b"fLaC": ("FLAC", "a sound"),
+    b"\xff\xfb": ("MP3", "a sound"),
+    b"\xff\xf3": ("MP3", "a sound"),
+    b"ID3": ("MP3", "a sound"),
+    b"OggS": ("Ogg", "a sound"),
+    b"FORM": ("AIFF", "a sound"),
+    b"RF64": ("RF64", "a sound"),
+    b"\x89PNG": ("PNG", "a picture"),
+    b"\xff\xd8\xff": ("JPEG", "a picture"),
+    b"PK\x03\x04": ("ZIP", "an archive"),
 }
-"""How files begin that are no text."""
+"""How files begin that are no text: their format, and what that holds."""
 _SAMPLE = 50
 """Lines from which the separator of a .csv file is told."""
 
 
-def read_bytes(path: Path) -> bytes:
-    """A whole file."""
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the system says of this file becomes an error with its name."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, optionally .gz."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            yield from decode_lines(file, str(path))
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """A whole file."""
+    with reading(path):
+        return path.read_bytes()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, optionally .gz."""
+    with reading(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        yield from decode_lines(file, str(path))
 
 
 def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -106,9 +115,9 @@ def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             place = error.start + len(raw) - len(error.object)  # a byte order mark is not part of what was decoded
-            if number == 1 and (sign := next((sign for sign in _SIGNS if raw.startswith(sign)), None)):
+            if number == 1 and (known := format_of(raw)):
                 raise UserError(
-                    f"{name}: this is {_SIGNS[sign]}, not a text; expected lines of text, or of the names of files, "
+                    f"{name}: this is {known[1]}, not a text; expected lines of text, or of the names of files, "
                     "e.g. ls *.wav | regard translate model"
                 ) from None
             other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
@@ -117,6 +126,11 @@ def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
                 f"convert the text first, e.g. iconv -f {other} -t utf-8"
             ) from None
         yield line.removesuffix("\n").removesuffix("\r")
+
+
+def format_of(start: bytes) -> tuple[str, str] | None:
+    """(the name of a format, what it holds) of what begins like this; None if it is none of those that are well known."""
+    return next((known for sign, known in _SIGNS.items() if start.startswith(sign)), None)
 
 
 def shorten(text: str, width: int = 60) -> str:

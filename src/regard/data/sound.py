@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise, resample
+from regard.data.files import format_of, reading
 from regard.errors import UserError
 
 # N samples  C channels  S frames  F bands
@@ -28,16 +29,6 @@ LOUDEST = 32767
 _TO_THE_END = 0xFFFFFFFF
 """What programs that write into a pipe give as the size of a chunk."""
 _CONVERT = "convert it first, e.g. ffmpeg -i in.wav -c:a pcm_s16le out.wav"
-_OTHERS = {
-    b"\xff\xfb": "MP3",
-    b"\xff\xf3": "MP3",
-    b"ID3": "MP3",
-    b"OggS": "Ogg",
-    b"FORM": "AIFF",
-    b"RF64": "RF64",
-    b"\x89PNG": "PNG",
-}
-"""How files that are taken for WAV begin."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +50,8 @@ class Sound:
 def read_sound(path: Path, longest: float | None = None) -> Sound:
     """A WAV file (8, 16, 24, 32 bit, float 32, 64) or a FLAC file, any number of channels, any rate. What is damaged, empty,
     something else, or longer than so many seconds is an error that names the file; the header tells, before all is read."""
-    try:
-        with open(path, "rb") as file:
-            samples_NC, rate = _read(path, file, longest)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    with reading(path), open(path, "rb") as file:
+        samples_NC, rate = _read(path, file, longest)
     if not len(samples_NC):
         raise UserError(f"{path}: there is no sound in it, not a single sample; leave it out")
     samples_N = samples_NC.mean(1)
@@ -82,8 +68,8 @@ def _read(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, in
         return _wav(path, file, longest)
     if start[:4] == b"fLaC":
         return _flac(path, file, longest)
-    other = next((name for sign, name in _OTHERS.items() if start.startswith(sign)), None)
-    found = f"it is {other}" if other else f"it begins with {start!r}"
+    other = format_of(start)
+    found = f"it is {other[0]}" if other else f"it begins with {start!r}"
     raise UserError(f"{path}: expected a sound (WAV or FLAC), but {found}; if it is a sound, {_CONVERT}")
 
 
