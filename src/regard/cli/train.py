@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from regard.checkpoint.folder import Saved
     from regard.layers.scores import ScoreMaker
     from regard.training.material import Survey
+    from regard.training.place import RunFolder
     from regard.training.run import Trained
     from regard.training.settings import RunSettings, StartSettings
     from regard.training.transfer import Transfer
@@ -79,11 +80,10 @@ def train(
 
     from regard.checkpoint import folder
     from regard.training.board import check_tensorboard
-    from regard.training.config import read_config, save_config
+    from regard.training.config import read_config
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import StartSettings
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
@@ -93,9 +93,7 @@ def train(
     if not begun:
         folder.check_place(out, replace=overwrite)
     scores = own_score(score)
-    start = StartSettings(model=str(start_from or ""), encoder=str(encoder_from or ""), freeze=freeze)
-    if given and start == StartSettings():
-        start = read_config(given, scores).start
+    start = start_of(given, str(start_from or ""), str(encoder_from or ""), freeze, scores)
     transfer, parent = origins(start, scores)
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
@@ -115,12 +113,34 @@ def train(
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
     material = from_files(settings.data, found, place.path, console, known, begun=begun)
     if not begun:
-        place.clear()
-        if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores)):
-            save_config(place.config, settings, reasons)
+        begin(place, given, settings, reasons, scores)
     trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
     folder.save(trained.saved, out, replace=True)
     tell(trained, out, console)
+
+
+def start_of(given: Path | None, model: str, encoder: str, freeze: bool, scores: "Mapping[str, ScoreMaker]") -> "StartSettings":
+    """What the command says a run starts from; if it says nothing, what the run file does."""
+    from regard.training.config import read_config
+    from regard.training.settings import StartSettings
+
+    start = StartSettings(model=model, encoder=encoder, freeze=freeze)
+    return read_config(given, scores).start if given and start == StartSettings() else start
+
+
+def begin(
+    place: "RunFolder",
+    given: Path | None,
+    settings: "RunSettings",
+    reasons: Mapping[str, str],
+    scores: "Mapping[str, ScoreMaker]",
+) -> None:
+    """Clears the run folder and writes the settings into it; a run file that stands there and says the same is left alone."""
+    from regard.training.config import read_config, save_config
+
+    place.clear()
+    if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores)):
+        save_config(place.config, settings, reasons)
 
 
 def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
