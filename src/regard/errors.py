@@ -15,6 +15,11 @@ def did_you_mean(word: str, choices: list[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """A count with its noun: "1 pair", "2,000 pairs"; `nouns` where the plural has no simple s."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
 class WrongNumbers(ValueError):
     """Numbers out of their range: name -> (number, what was expected)."""
 
