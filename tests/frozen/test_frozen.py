@@ -1,0 +1,77 @@
+"""Models and a run that an earlier version wrote still load, and answer as they did then. make.py says how they were made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make import answers, train_command, vars_of
+
+import regard
+from regard.cli.main import main
+
+HERE = Path(__file__).parent
+MODELS = sorted(path.stem for path in (HERE / "models").glob("*.json"))
+TOLERANCE = 1e-4
+
+
+def differences(got: Any, expected: Any, where: str = "") -> list[str]:
+    """Where two trees of JSON differ; numbers may do so by the tolerance."""
+    if isinstance(expected, dict) and isinstance(got, dict) and got.keys() == expected.keys():
+        return [found for key in expected for found in differences(got[key], expected[key], f"{where}/{key}")]
+    if isinstance(expected, list) and isinstance(got, list) and len(got) == len(expected):
+        return [
+            found
+            for at, (one, other) in enumerate(zip(got, expected, strict=True))
+            for found in differences(one, other, f"{where}/{at}")
+        ]
+    if isinstance(expected, float) and isinstance(got, float):
+        return [] if abs(got - expected) <= TOLERANCE * max(1.0, abs(expected)) else [f"{where}: {got} != {expected}"]
+    return [] if got == expected and type(got) is type(expected) else [f"{where}: {got!r} != {expected!r}"]
+
+
+def test_every_family_and_every_kind_of_source_is_frozen() -> None:
+    configs = [json.loads((HERE / "models" / name / "config.json").read_text()) for name in MODELS]
+    assert {config["format"] for config in configs} == {1}
+    assert {config["model"]["kind"] for config in configs} == {"rnn", "rnn_lm", "transformer", "decoder_only"}
+    assert {config["model"].get("choice") for config in configs} == {None, "soft", "one", "gates", "sum"}
+    units = {config["training"]["settings"]["data"]["source_unit"] for config in configs}
+    assert units == {"characters", "symbols", "words", "bpe", "unigram", "picture", "grid", "frames", "sound"}
+    assert any("alignment" in config for config in configs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_frozen_model_answers_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)  # from where the names of its files count
+    expected = json.loads((HERE / "models" / f"{name}.json").read_text())
+    assert differences(answers(name, expected["sources"]), expected) == []
+
+
+def test_the_comparison_sees_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)
+    expected = json.loads((HERE / "models" / "rnn-luong.json").read_text())
+    other = json.loads((HERE / "models" / "rnn-hard.json").read_text())
+    assert len(differences(other, expected)) > 5
+    expected["greedy"][0]["log_prob"] += 0.01
+    assert len(differences(answers("rnn-luong", expected["sources"]), expected)) == 1
+
+
+@pytest.mark.slow
+def test_a_frozen_run_goes_on_to_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed after update 16 of 40, by kill -9. What shapes weights is compared by what is logged of every update."""
+    shutil.copytree(HERE / "run", tmp_path, dirs_exist_ok=True)
+    expected = json.loads((HERE / "run" / "finished.json").read_text())
+    monkeypatch.chdir(tmp_path)
+    _, _, _, *arguments = train_command("words.tsv", "m", [], expected["settings"])
+    monkeypatch.setattr("sys.argv", ["regard", *arguments])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code in (0, None)
+    lines = [json.loads(line) for line in Path("m.run/log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert differences(losses, expected["losses"]) == []
+    got = [vars_of(one) for one in regard.load("m", device="cpu").batch(["abroad", "catalog", "serendipity"], max_length=20)]
+    assert differences(got, expected["answers"]) == []
