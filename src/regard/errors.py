@@ -1,6 +1,7 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
-from math import isfinite
+from math import inf, isfinite
+from numbers import Integral, Real
 
 
 class UserError(ValueError):
@@ -40,3 +41,15 @@ def check_numbers(settings: object) -> None:
             wrong[name] = value, "a share from 0 up to, but not, 1"
     if wrong:
         raise WrongNumbers(wrong)
+
+
+def check_whole(name: str, number: object, least: int = 1) -> None:
+    """For arguments that count something."""
+    if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+        raise ValueError(f"{name} is {number!r}, expected a whole number, {least} or more")
+
+
+def check_positive(name: str, number: object, or_else: str = "") -> None:
+    """For arguments that something is divided by. or_else: what else is allowed there, for the message."""
+    if isinstance(number, bool) or not isinstance(number, Real) or not inf > number > 0:
+        raise ValueError(f"{name} is {number!r}, expected {or_else}a number above 0")
