@@ -19,11 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.contracts import Score, Seen
+from regard.contracts import ByValue, Score, Seen
 from regard.core import masks
 from regard.core.checks import check_tensor
 from regard.core.rule import Rule
 from regard.core.weights import HARD, Choice
+from regard.errors import check_positive
 
 TILE = 1 << 22
 """How many numbers a tile of the plain path may hold at its widest (16 MB in float32)."""
@@ -31,6 +32,8 @@ TILE = 1 << 22
 
 def same_width(query: Tensor, key: Tensor) -> int:
     width, other = query.shape[-1], key.shape[-1]
+    if width == 0:
+        raise ValueError(f"queries {tuple(query.shape)} have width 0, so there is no dot product; expected width 1 or more")
     if width != other:
         raise ValueError(
             f"a dot product needs queries and keys of one width, but queries have {width} and keys {other}; "
@@ -53,6 +56,10 @@ class ScaledDot(Score):
     name = "scaled_dot"
     rotary = True
 
+    def __post_init__(self) -> None:
+        if self.divide_by not in ("√d", "d"):
+            check_positive("divide_by", self.divide_by, '"√d", "d" or a number above 0')
+
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         query, prepared, scale = self.as_dot(query, prepared)
         return (query * scale) @ prepared.transpose(-1, -2)
@@ -66,8 +73,8 @@ class ScaledDot(Score):
 # --- the public functions ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Attended:
+@dataclass(frozen=True, eq=False)
+class Attended(ByValue):
     """What came of attention.
 
     context (..., Lq, dv).  log_prob, entropy (..., Lq): of the decision of every query, where attention is hard.
@@ -175,6 +182,8 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)}, expected (…, length, width); one vector wants {name}[None]"
             )
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} has dtype {tensor.dtype}, expected vectors of floats; write {name}.float()")
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"every key needs one value, but there are {key.shape[-2]} keys and {value.shape[-2]} values: "
