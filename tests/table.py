@@ -69,6 +69,9 @@ MODELS: dict[str, ModelSettings] = {
         width=20, heads=5, feed_forward=29, score="general", positions="rotary", dropout=0.3
     ),
     "transformer alibi": TransformerSettings(width=20, heads=5, feed_forward=29, positions="alibi", dropout=0.3),
+    "transformer alibi, grouped": TransformerSettings(
+        width=20, heads=4, kv_heads=2, feed_forward=29, positions="alibi", dropout=0.3
+    ),
     "transformer alibi, additive": TransformerSettings(
         width=20, heads=2, feed_forward=29, score="additive", score_width=13, positions="alibi", dropout=0.3
     ),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard import reference as reference
     from regard.contracts import Edit, Look, Score, SearchOptions, Tap
     from regard.core import losses, masks, positions
     from regard.core.attention import Attended, attend, attention_weights, self_attention
@@ -41,12 +42,8 @@ _HOMES = {
     "Edit": "contracts",
     "explain": "inspection.explain",
     "Look": "contracts",
-    "losses": "core",
-    "masks": "core",
     "MultiHeadAttention": "layers.attention",
-    "positions": "core",
     "Score": "contracts",
-    "scores": "layers",
     "SearchOptions": "contracts",
     "see": "inspection.seeing",
     "self_attention": "core.attention",
@@ -57,7 +54,15 @@ _HOMES = {
     "write_page": "inspection.report",
 }
 
-__all__ = [
+_MODULES = {
+    "losses": "core.losses",
+    "masks": "core.masks",
+    "positions": "core.positions",
+    "reference": "reference",
+    "scores": "layers.scores",
+}
+
+__all__ = [  # without `reference`, which needs numpy: `from regard import *` must not
     "Attended",
     "Convolution",
     "Dense",
@@ -109,14 +114,15 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _MODULES:
+        found = importlib.import_module(f"regard.{_MODULES[name]}")
+    elif name in _HOMES:
+        found = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
+    else:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    home = f"regard.{_HOMES[name]}"
-    module = name in ("losses", "masks", "positions", "scores")
-    found = importlib.import_module(f"{home}.{name}") if module else getattr(importlib.import_module(home), name)
     globals()[name] = found  # asked for once
     return found
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "reference"]

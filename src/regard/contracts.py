@@ -13,9 +13,10 @@ Letters in the names of tensors are their axes:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
+from numbers import Integral
 from typing import Literal, Protocol, Self, get_args
 
 import torch
@@ -38,16 +39,46 @@ summary: the strongest links, entropy, mass and block means, without ever holdin
 """
 
 
-def _check_kind(kind: str) -> None:
-    if kind not in get_args(Kind):
-        raise ValueError(f"unknown kind of attention {kind!r}; expected one of {', '.join(get_args(Kind))}")
+class ByValue:
+    """Equality of data that holds tensors: two tensors are equal if they have the same shape, dtype and numbers."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(one, another) for one, another in zip(_values(self), _values(other), strict=True))
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(one for one in _values(self) if not isinstance(one, Tensor))))
+
+
+def _values(data: object) -> list[object]:
+    return [getattr(data, one.name) for one in fields(data)]  # type: ignore[arg-type]
+
+
+def _same(one: object, other: object) -> bool:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return one == other
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device) and torch.equal(one, other)
+
+
+def _check_place(mark: Tap | Edit) -> None:
+    """Where a tap or an edit stands. Negative layers and heads count from the last."""
+    if mark.kind not in get_args(Kind):
+        raise ValueError(f"unknown kind of attention {mark.kind!r}; expected one of {', '.join(get_args(Kind))}")
+    for name in ("layer", "head"):
+        if (number := getattr(mark, name)) is not None and not _is_whole(number):
+            raise ValueError(f"{name} is {number!r}, expected one whole number, or None for all")
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 # --- what goes in ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Source:
+@dataclass(frozen=True, eq=False)
+class Source(ByValue):
     """A batch of inputs, padded to one size, and which of their places are real.
 
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
@@ -68,8 +99,8 @@ class Source:
         return Source(self.values.to(device), self.allow.to(device), beside)
 
 
-@dataclass(frozen=True)
-class Memory:
+@dataclass(frozen=True, eq=False)
+class Memory(ByValue):
     """What the encoder hands over. Nothing behind it knows whether the source was text, a picture or sound.
 
     values_BSE: one vector for every source place.   allow_BS: True where that place is real.
@@ -101,7 +132,11 @@ class Tap:
     what: What = "weights"
 
     def __post_init__(self) -> None:
-        _check_kind(self.kind)
+        _check_place(self)
+        if self.rows is not None:
+            if not isinstance(self.rows, Sequence) or not self.rows or not all(map(_is_whole, self.rows)):
+                raise ValueError(f"rows is {self.rows!r}, expected whole numbers such as (0, 1), or None for all")
+            object.__setattr__(self, "rows", tuple(self.rows))
         if self.what not in get_args(What):
             raise ValueError(f"a tap cannot ask for {self.what!r}; expected one of {', '.join(get_args(What))}")
 
@@ -120,7 +155,9 @@ class Edit:
     place: int | None = None
 
     def __post_init__(self) -> None:
-        _check_kind(self.kind)
+        _check_place(self)
+        if self.place is not None and not _is_whole(self.place):
+            raise ValueError(f"place is {self.place!r}, expected one whole number, or None to switch heads off")
         if self.place is not None and self.place < 0:
             raise ValueError(f"place is {self.place}; sentences differ in length, so places count from the first, 0")
 
@@ -138,6 +175,14 @@ class Look:
     taps: tuple[Tap, ...] = ()
     edits: tuple[Edit, ...] = ()
     grad: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in (("taps", Tap), ("edits", Edit)):
+            given = getattr(self, name)
+            marks = (given,) if isinstance(given, kind) else given
+            if not isinstance(marks, Sequence) or not all(isinstance(one, kind) for one in marks):
+                raise TypeError(f"{name} is {given!r}, expected {kind.__name__}s, as in Look({name}=({kind.__name__}(),))")
+            object.__setattr__(self, name, tuple(marks))
 
     def at(self, kind: Kind, layer: int, num_layers: int) -> Look | None:
         """The part of this look that concerns one layer, or None. Negative layers count from the last; its taps say which."""
@@ -174,8 +219,8 @@ def pick(name: str, wanted: Sequence[int] | None, size: int) -> tuple[int, ...]:
     return tuple(range(size)) if wanted is None else tuple(number % size for number in wanted)
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, eq=False)
+class Summary(ByValue):
     """Per query its strongest links and how spread out it is; per key how much it receives.
 
     top_weights, top_keys (..., Lq, k): the k largest weights of each query, the largest first, and the keys they belong to.
@@ -194,8 +239,8 @@ class Summary:
     distance: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Seen:
+@dataclass(frozen=True, eq=False)
+class Seen(ByValue):
     """What a tap asked for in one attention layer; mostly the exact weights: how much each query looks at each key.
 
     heads, rows: what stands on axes H and T of weights_BHTS. In a step, T counts hypotheses.
@@ -301,8 +346,8 @@ class Step:
     seen: tuple[Seen, ...] = ()
 
 
-@dataclass(frozen=True)
-class Decoded:
+@dataclass(frozen=True, eq=False)
+class Decoded(ByValue):
     """A whole target sequence at once, as training wants it: logits = states · weightᵀ + bias, computed when asked for.
 
     The loss is better off without them (core.losses.projected_loss): they are the largest tensor of all by far.
@@ -483,8 +528,8 @@ class Engine(Protocol):
 # --- what comes out ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AttentionMap:
+@dataclass(frozen=True, eq=False)
+class AttentionMap(ByValue):
     """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source.
 
     axes: (rows, columns) where the source is a picture or a grid, whose cells are the columns here, row by row.

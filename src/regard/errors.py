@@ -1,6 +1,9 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
 from math import isfinite
+from numbers import Integral, Real
+from sys import float_info
+from typing import Any
 
 
 class UserError(ValueError):
@@ -40,3 +43,21 @@ def check_numbers(settings: object) -> None:
             wrong[name] = value, "a share from 0 up to, but not, 1"
     if wrong:
         raise WrongNumbers(wrong)
+
+
+def check_whole(name: str, number: Any, least: int = 1) -> None:
+    """For arguments that count something."""
+    if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+        raise ValueError(f"{name} is {number!r}, expected a whole number, {least} or more")
+
+
+def check_sizes(**sizes: Any) -> None:
+    for name, size in sizes.items():
+        check_whole(name, size)
+
+
+def check_positive(name: str, number: Any, expected: str = "a number above 0") -> None:
+    """For arguments that something is divided by."""
+    real = isinstance(number, Real) and not isinstance(number, bool)
+    if not real or not 0 < number <= float_info.max:
+        raise ValueError(f"{name} is {number!r}, expected {expected}")

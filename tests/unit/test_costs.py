@@ -124,8 +124,8 @@ def test_only_recurrence_waits_for_itself(name: str) -> None:  # SPEC A10.4
         ({"layer": "dense", "form": "exat"}, "there is no form 'exat'; expected one of notes, exact; did you mean \"exact\"?"),
         ({"layer": "self_attention", "kernel": 3}, "the cost of self_attention depends on key_width, which is missing"),
         ({"layer": "convolution", "key_width": 3}, "depends on kernel, which is missing; pass kernel=…"),
-        ({"layer": "dense", "length": 0}, "length is 0, expected 1 or more"),
-        ({"layer": "convolution", "kernel": -3}, "kernel is -3, expected 1 or more"),
+        ({"layer": "dense", "length": 0}, "length is 0, expected a whole number, 1 or more"),
+        ({"layer": "convolution", "kernel": -3}, "kernel is -3, expected a whole number, 1 or more"),
     ],
 )
 def test_errors_say_what_came_and_what_to_do(arguments: dict[str, object], words: str) -> None:

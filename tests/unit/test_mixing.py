@@ -136,7 +136,7 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
         (lambda x: Dense(13, 3, 11)(x), "x has shape (2, 13, 5), expected (batch, length, 3)"),
         (lambda x: Convolution(3, 11, 2)(x), "x has shape (2, 13, 5), expected (batch, length, 3)"),
         (lambda x: Convolution(5, 11, 2)(x[0]), "x has shape (13, 5), expected (batch, length, 5); one sequence wants x[None]"),
-        (lambda x: Convolution(5, 11, -1), "reach is -1; expected 0 (each place alone) or more"),
+        (lambda x: Convolution(5, 11, -1), "reach is -1, expected a whole number, 0 or more"),
         (
             lambda x: Convolution(5, 11, 2)(x, torch.ones(2, 13)),
             "allow_BL is torch.float32 of shape (2, 13), expected torch.bool of shape (2, 13)",

@@ -1,5 +1,7 @@
 """Self-, cross- and multi-head attention."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from table import SCORES
@@ -127,7 +129,7 @@ def test_grouped_heads_share_their_keys(groups: int, score_name: str, mask: str)
     allow = {
         "none": None,
         "causal": masks.causal(7),
-        "per head": torch.rand(6, 7, 7) < 0.7,
+        "per head": torch.rand(1, 6, 7, 7) < 0.7,
         "padding": masks.first(torch.tensor([7, 3]), 7)[:, None, None],
     }[mask]
     full = repeated(layer, groups)
@@ -145,6 +147,68 @@ def test_grouped_heads_copy_no_key() -> None:
     with Largest() as largest, torch.no_grad():
         layer.attend(query, keys, values, None, None)
     assert largest.numel <= 4096 * 4 * 4  # 16 heads would have 4096 · 64 numbers each for keys and values
+
+
+# --- masks -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_mask_of_one_row_per_head(kv_heads: int) -> None:
+    layer, x = MultiHeadAttention(16, 4, kv_heads=kv_heads), torch.randn(2, 6, 16)
+    torch.testing.assert_close(layer(x, allow=torch.ones(2, 4, 1, 6).bool()), layer(x))
+
+
+def test_a_padding_mask_belongs_to_sentences_even_if_there_are_as_many_heads() -> None:
+    layer, x = MultiHeadAttention(16, 4), torch.randn(4, 6, 16)
+    lengths = torch.tensor([6, 2, 3, 5])
+    padded = layer(x, allow=masks.first(lengths, 6)[:, None])
+    for row, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(padded[row, :length], layer(x[row, :length]))
+
+
+def test_an_additive_mask_is_refused() -> None:
+    layer, x = MultiHeadAttention(16, 4), torch.randn(2, 6, 16)
+    for mask in (nn.Transformer.generate_square_subsequent_mask(6), torch.zeros(2, 4, 6, 6)):
+        for attempt in (
+            lambda: layer(x, allow=mask),  # noqa: B023
+            lambda: layer.attend(layer.queries(x), *layer.keys_values(x), mask, None),  # noqa: B023
+        ):
+            with pytest.raises(
+                ValueError, match=r"allow has dtype torch.float32, expected torch.bool .*`mask == 0` if it is an"
+            ):
+                attempt()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda layer, x: layer(x, x, x), r"unlike nn.MultiheadAttention, this layer makes keys and values from one memory"),
+        (lambda layer, x: layer(x, allow=[[True]]), r"allow is a list, expected a tensor; write torch.as_tensor\(allow\)"),
+        (
+            lambda layer, x: layer(x, allow=torch.ones(4, 6, 6).bool()),
+            r"\(4, 6, 6\), expected one of \(6, 6\), \(2, 6, 6\), \(2, 4, 6, 6\) = .* masks of each head .* want allow\[None",
+        ),
+        (lambda layer, x: layer(x, allow=torch.ones(8, 6, 6).bool()), r"\(8, 6, 6\), expected one of \(6, 6\)"),
+        (lambda layer, x: layer(x, allow=torch.ones(2, 3, 6, 6).bool()), r"\(2, 3, 6, 6\), expected one of \(6, 6\)"),
+        (lambda layer, x: layer(x, allow=torch.ones(1, 2, 4, 6, 6).bool()), r"\(1, 2, 4, 6, 6\), expected one of"),
+        (lambda layer, x: layer(x, allow=torch.ones(2, 6).bool()), r"\(2, 6\), which .* a padding mask \(B, S\) wants allow"),
+        (lambda layer, x: layer(x, allow=torch.ones(6).bool()), r"\(6,\), which does not broadcast"),
+        (
+            lambda layer, x: layer.attend(layer.queries(x), *layer.keys_values(x), torch.ones(4, 6, 6).bool(), None),
+            r"allow has shape \(4, 6, 6\), expected \(Lq, Lk\) or \(B, H, Lq, Lk\)",
+        ),
+        (lambda layer, x: layer(x[..., :5]), r"x has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x[0, 0]), r"x has shape \(16,\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x, x[..., :5]), r"memory has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x, torch.randn(3, 6, 16)), r"x \(2, 6, 16\) and memory \(3, 6, 16\) have different batches"),
+        (lambda layer, x: layer(x.tolist()), r"x is a list, expected a tensor"),
+        (lambda layer, x: layer(x, x.tolist()), r"memory is a list, expected a tensor"),
+    ],
+)
+def test_wrong_inputs_are_explained(call: Callable[[MultiHeadAttention, Tensor], Tensor], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        call(MultiHeadAttention(16, 4), torch.randn(2, 6, 16))
+    assert "\n" not in str(caught.value)
 
 
 # --- positions inside attention ----------------------------------------------------------------------------------------------
@@ -216,5 +280,13 @@ def test_wrong_sizes_are_explained() -> None:
         MultiHeadAttention(10, 3)
     with pytest.raises(ValueError, match="6 heads do not fall into groups for 4 heads of keys and values; expected a divisor"):
         MultiHeadAttention(12, 6, kv_heads=4)
+    for name in ("width", "heads", "memory_width", "key_dim", "value_dim", "kv_heads"):
+        for size in (0, -4, 2.0, True, "4"):
+            with pytest.raises(ValueError, match=f"{name} is {size!r}, expected a whole number, 1 or more"):
+                MultiHeadAttention(**{"width": 16, "heads": 4, name: size})
+    with pytest.raises(TypeError, match="score is 'additive', expected a Score such as"):
+        MultiHeadAttention(16, 4, score="additive")
+    with pytest.raises(ValueError, match="rotary is True, expected None or one of the layouts 'interleaved' or 'halves'"):
+        MultiHeadAttention(16, 4, rotary=True)
     with pytest.raises(ValueError, match=r"work on pairs.*the width is 3; make it even"):
         MultiHeadAttention(9, 3, rotary="halves")(torch.randn(2, 5, 9))

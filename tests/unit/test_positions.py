@@ -160,7 +160,7 @@ def test_fourier_pairs_stand_as_the_layout_says(layout: Layout) -> None:
 
 @pytest.mark.parametrize("sharpness", [0.0, -0.01, math.nan])
 def test_fourier_refuses_a_bell_without_width(sharpness: float) -> None:
-    with pytest.raises(ValueError, match=f"sharpness is {sharpness}, expected more than 0; 0.01"):
+    with pytest.raises(ValueError, match=f"sharpness is {sharpness}, expected a number above 0; 0.01"):
         fourier(torch.arange(3), 6, sharpness=sharpness)
 
 
@@ -259,7 +259,7 @@ def test_alibi_slopes_of_other_counts() -> None:
         expected += [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1)][0::2][: heads - below]
         torch.testing.assert_close(alibi_slopes(heads), torch.tensor(expected, dtype=torch.float64))
     assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]
-    with pytest.raises(ValueError, match="heads is 0, expected 1 or more"):
+    with pytest.raises(ValueError, match="heads is 0, expected a whole number, 1 or more"):
         alibi_slopes(0)
 
 

@@ -84,7 +84,7 @@ def test_never_holds_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_links_than_keys_are_refused() -> None:
-    with pytest.raises(ValueError, match="top is 8, but there are 7 keys; expected 1 to 7"):
+    with pytest.raises(ValueError, match="top is 8, but there are 7 keys; expected at most as many"):
         regard.summarise(torch.randn(5, 11), torch.randn(7, 11))
     with pytest.raises(ValueError, match=r"dtype torch.int64, expected torch.bool"):
         regard.summarise(torch.randn(5, 11), torch.randn(7, 11), top=2, allow=torch.ones(5, 7).long())

@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.contracts import Score, Seen
+from regard.contracts import ByValue, Score, Seen
 from regard.core import masks
+from regard.core.checks import check_tensor
 from regard.core.rule import Rule
 from regard.core.weights import HARD, Choice
+from regard.errors import check_positive
 
 TILE = 1 << 22
 """How many numbers a tile of the plain path may hold at its widest (16 MB in float32)."""
@@ -30,6 +32,8 @@ TILE = 1 << 22
 
 def same_width(query: Tensor, key: Tensor) -> int:
     width, other = query.shape[-1], key.shape[-1]
+    if width == 0:
+        raise ValueError(f"queries {tuple(query.shape)} have width 0, so there is no dot product; expected width 1 or more")
     if width != other:
         raise ValueError(
             f"a dot product needs queries and keys of one width, but queries have {width} and keys {other}; "
@@ -52,6 +56,10 @@ class ScaledDot(Score):
     name = "scaled_dot"
     rotary = True
 
+    def __post_init__(self) -> None:
+        if self.divide_by not in ("√d", "d"):
+            check_positive("divide_by", self.divide_by, '"√d", "d" or a number above 0')
+
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         query, prepared, scale = self.as_dot(query, prepared)
         return (query * scale) @ prepared.transpose(-1, -2)
@@ -65,8 +73,8 @@ class ScaledDot(Score):
 # --- the public functions ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Attended:
+@dataclass(frozen=True, eq=False)
+class Attended(ByValue):
     """What came of attention.
 
     context (..., Lq, dv).  log_prob, entropy (..., Lq): of the decision of every query, where attention is hard.
@@ -127,6 +135,7 @@ def attend(
     """
     rule = Rule(ScaledDot() if score is None else score, allow, choice=choice, dropout=dropout, generator=generator)
     rule.check()
+    check_tensor("value", value)
     check_shapes(query, key, value, allow)
     attended = mix(query, prepare(rule.score, key, allow), value, rule)
     return attended if choice in HARD else attended.context
@@ -166,16 +175,22 @@ def prepare(score: Score, key: Tensor, allow: Tensor | None) -> Tensor:
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
-    for name, tensor in {"query": query, "key": key, "value": value}.items():
-        if tensor is not None and tensor.dim() < 2:
+    named = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    for name, tensor in named.items():
+        check_tensor(name, tensor)
+        if tensor.dim() < 2:
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)}, expected (…, length, width); one vector wants {name}[None]"
             )
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} has dtype {tensor.dtype}, expected vectors of floats; write {name}.float()")
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"every key needs one value, but there are {key.shape[-2]} keys and {value.shape[-2]} values: "
             f"key {tuple(key.shape)}, value {tuple(value.shape)}"
         )
+    if allow is not None:
+        check_allow(allow, query.shape[-2], key.shape[-2])
     tensors = [tensor for tensor in (query, key, value, allow) if tensor is not None]
     try:
         leading_shape(*tensors)
@@ -184,17 +199,20 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
             f"the leading dimensions do not broadcast: {', '.join(str(tuple(tensor.shape)) for tensor in tensors)}; "
             "all but the last two must be equal or 1"
         ) from None
-    if allow is None:
-        return
+
+
+def check_allow(allow: Tensor, num_queries: int, num_keys: int) -> None:
+    """That a mask is boolean, and that its last two axes are those of the scores; its leading ones are the caller's."""
+    check_tensor("allow", allow)
     if allow.dtype != torch.bool:
         raise ValueError(
             f"allow has dtype {allow.dtype}, expected torch.bool with True = may attend; "
             "write `mask.bool()`, or `mask == 0` if it is an additive mask"
         )
-    want = (query.shape[-2], key.shape[-2])
-    if any(got not in (1, size) for got, size in zip(allow.shape[-2:], want, strict=False)) or allow.dim() < 2:
+    sizes = zip(allow.shape[-2:], (num_queries, num_keys), strict=False)
+    if allow.dim() < 2 or any(got not in (1, size) for got, size in sizes):
         raise ValueError(
-            f"allow has shape {tuple(allow.shape)}, which does not broadcast to (…, {want[0]} queries, {want[1]} keys); "
+            f"allow has shape {tuple(allow.shape)}, which does not broadcast to (…, {num_queries} queries, {num_keys} keys); "
             "a padding mask (B, S) wants allow[:, None, :]"
         )
 
@@ -219,7 +237,7 @@ def mix(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:
     def fused(part: slice, seed: int | None) -> Tensor:
         return _fused(query[..., part, :], key, scale, value, rule.bias_rows(part).to(query.dtype))
 
-    return Attended(_in_tiles(fused, query, prepared, rule))
+    return Attended(_in_tiles(fused, query, prepared[..., :1, :, :], rule))  # the heads are those of the queries
 
 
 def weigh(query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
@@ -267,9 +285,9 @@ def same_heads(x: Tensor, query: Tensor) -> Tensor:
 
 def leading_shape(*tensors: Tensor) -> torch.Size:
     """The common leading dimensions: all but the last two. (torch.broadcast_shapes takes as long as a small attention.)"""
-    shapes = {tensor.shape[:-2] for tensor in tensors}
-    if len(shapes) == 1:
-        return shapes.pop()
+    shapes = [tensor.shape[:-2] for tensor in tensors]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
     common = [1] * max(map(len, shapes))
     for shape in shapes:
         for axis, size in enumerate(shape, start=len(common) - len(shape)):
@@ -288,11 +306,8 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
     heads = query.shape[-3] if query.dim() > 2 else 1
     groups = key.shape[-3] if key.dim() > 2 and value.dim() > 2 and key.shape[-3] == value.shape[-3] else heads
     if 0 < groups < heads:
-        query = _fold(query, groups)
-        if mask is not None and mask.shape[-2] > 1:
-            shared = mask.dim() < 3 or mask.shape[-3] == 1
-            mask = mask.repeat(*[1] * (mask.dim() - 2), heads // groups, 1) if shared else _fold(mask, groups)
-        return _unfold(_fused(query, key, scale, value, mask), heads)
+        mask = None if mask is None else _fold_mask(mask, heads, groups, query.shape[-2])
+        return _unfold(_fused(_fold(query, groups), key, scale, value, mask), heads)
     lead = leading_shape(query, key, value) if mask is None else leading_shape(query, key, value, mask)
     num_queries, num_keys, width = query.shape[-2], key.shape[-2], value.shape[-1]
     if 0 in (*lead, num_queries, num_keys):  # nothing to mix
@@ -341,6 +356,16 @@ def _fold(x: Tensor, groups: int) -> Tensor:
     """(..., H, L, d) -> (..., G, H/G · L, d)."""
     folded: Tensor = x.unflatten(-3, (groups, -1)).flatten(-3, -2)
     return folded
+
+
+def _fold_mask(mask: Tensor, heads: int, groups: int, num_queries: int) -> Tensor:
+    """The mask of folded queries. One row for all heads still stands for all rows; one mask for all heads becomes one group."""
+    shared = mask.dim() < 3 or mask.shape[-3] == 1
+    if shared and mask.shape[-2] == 1:
+        return mask
+    if shared:
+        heads, groups = heads // groups, 1
+    return _fold(mask.expand(*mask.shape[:-3], heads, num_queries, -1), groups)
 
 
 def _unfold(x: Tensor, heads: int) -> Tensor:

@@ -7,7 +7,7 @@ docs/costs.md explains each difference.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.errors import did_you_mean
+from regard.errors import check_sizes, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ COSTS: dict[str, dict[str, Formula]] = {
 }
 """layer -> form -> formula."""
 
+SHARED = ("length", "width", "value_width")
+"""The sizes that every layer has."""
+
 NEEDS = {"self_attention": "key_width", "convolution": "kernel"}
 """The size that only this layer has; the others ignore it, so that one set of sizes serves all four."""
 
@@ -67,12 +70,10 @@ def cost(
     needed = NEEDS.get(layer)
     if needed and sizes[needed] is None:
         raise ValueError(f"the cost of {layer} depends on {needed}, which is missing; pass {needed}=…")
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name} is {size}, expected 1 or more")
+    check_sizes(**{name: size for name, size in sizes.items() if size is not None or name in SHARED})
     return COSTS[layer][form](length, width, value_width, key_width or 0, kernel or 0)
 
 
 def _check_name(what: str, name: str, known: list[str]) -> None:
     if name not in known:
-        raise ValueError(f"there is no {what} {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}")
+        raise ValueError(f"there is no {what} {name!r}; expected one of {', '.join(known)}{did_you_mean(str(name), known)}")

@@ -136,8 +136,9 @@ def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
         forced = forced.masked_fill(~allow, 0.0)
     if edit.head is None:
         return forced
+    (head,) = pick("head", (edit.head,), weights_BHTS.shape[1])
     edited = weights_BHTS.clone()
-    edited[:, edit.head] = forced[:, edit.head]
+    edited[:, head] = forced[:, head]
     return edited
 
 

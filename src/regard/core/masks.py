@@ -6,21 +6,22 @@ A mask is named `allow` and broadcasts against scores (..., Lq, Lk).
 import torch
 from torch import Tensor
 
+from regard.core.checks import check_length, check_tensor
+
 
 def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
     """(Lq, Lk): the look-ahead mask. The last query sees all keys, the one before it all but the last, and so on.
 
     With a cache there are more keys than queries, and the corner that matters is the bottom right one.
     """
-    num_keys = num_queries if num_keys is None else num_keys
+    num_keys = _num_keys(num_queries, num_keys)
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
 
 def window(num_queries: int, num_keys: int | None = None, *, width: int, device: torch.device | str | None = None) -> Tensor:
     """(Lq, Lk): each query sees the keys up to `width` places before and behind its own; aligned bottom-right as well."""
-    if width < 0:
-        raise ValueError(f"a window of {width} places to either side sees nothing; expected width 0 or more")
-    num_keys = num_queries if num_keys is None else num_keys
+    check_length("width", width)
+    num_keys = _num_keys(num_queries, num_keys)
     near = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
     own = num_keys - num_queries
     return near.tril(own + width).triu(own - width)
@@ -28,21 +29,23 @@ def window(num_queries: int, num_keys: int | None = None, *, width: int, device:
 
 def not_padding(ids: Tensor, pad: int) -> Tensor:
     """True where a token is real; the shape of the ids."""
+    check_tensor("ids", ids)
     return ids != pad
 
 
 def first(lengths_B: Tensor, num_places: int) -> Tensor:
     """(B, num_places): True for the first `lengths[b]` places of each row."""
-    return torch.arange(num_places, device=lengths_B.device) < lengths_B[:, None]
+    return _arange("lengths", lengths_B, num_places) < lengths_B[:, None]
 
 
 def behind(firsts_B: Tensor, num_places: int) -> Tensor:
     """(B, num_places): True from place `firsts[b]` on."""
-    return torch.arange(num_places, device=firsts_B.device) >= firsts_B[:, None]
+    return _arange("firsts", firsts_B, num_places) >= firsts_B[:, None]
 
 
 def places(allow: Tensor) -> Tensor:
     """The number of each real place among the real ones, from 0, wherever the padding stands; padding itself has 0."""
+    check_tensor("allow", allow)
     return (allow.cumsum(-1) - 1) * allow
 
 
@@ -67,4 +70,23 @@ def at_least_first(allow_BS: Tensor) -> Tensor:
 
 def both(one: Tensor, other: Tensor) -> Tensor:
     """Allowed by both masks."""
+    check_tensor("one", one)
+    check_tensor("other", other)
     return one & other
+
+
+def _num_keys(num_queries: int, num_keys: int | None) -> int:
+    """As many as queries, unless their number is given."""
+    check_length("num_queries", num_queries)
+    if num_keys is None:
+        return num_queries
+    check_length("num_keys", num_keys)
+    return num_keys
+
+
+def _arange(name: str, numbers_B: Tensor, num_places: int) -> Tensor:
+    check_tensor(name, numbers_B)
+    check_length("num_places", num_places)
+    if numbers_B.dim() != 1:
+        raise ValueError(f"{name} has shape {tuple(numbers_B.shape)}, expected (batch,): one number for each sentence")
+    return torch.arange(num_places, device=numbers_B.device)

@@ -9,6 +9,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from regard.core.checks import check_length, check_tensor
+from regard.errors import check_positive, check_whole
+
 Layout = Literal["interleaved", "halves"]
 """How pairs (a_k, b_k) stand in a row: a_0 b_0 a_1 b_1 … as in the papers, or a_0 a_1 … b_0 b_1 … as in Marian and Llama."""
 
@@ -26,6 +29,7 @@ def sinusoidal(
     φ(i)·φ(j) = Σ_k cos(ω_k (i − j)): it depends on the distance only.
     """
     _check_pairs(width, layout)
+    check_tensor("places", places)
     angle = _angles(places, width, first=first)
     return _join(angle.sin(), angle.cos(), layout).to(dtype)
 
@@ -45,8 +49,8 @@ def fourier(
     away the bell comes back upside down, around |i−j| = π·width/(6√λ).
     """
     _check_pairs(width, layout)
-    if not sharpness > 0:
-        raise ValueError(f"sharpness is {sharpness}, expected more than 0; 0.01 lets similarity fade over some ten places")
+    check_tensor("places", places)
+    check_positive("sharpness", sharpness, "a number above 0; 0.01 lets similarity fade over some ten places")
     u = 6 * (torch.arange(width // 2, dtype=torch.float64, device=places.device) + 0.5) / width
     angle = places.to(torch.float64).unsqueeze(-1) * (2 * sharpness**0.5 * u)
     amplitude = (-u.square()).softmax(-1).sqrt()
@@ -55,11 +59,14 @@ def fourier(
 
 def raw_index(places: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """φ(i) = i, of width 1. Half precision blurs it early: bfloat16 knows every whole number only up to 256."""
+    check_tensor("places", places)
     return places.unsqueeze(-1).to(dtype)
 
 
 def one_hot(places: Tensor, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """φ(i) = e_i. A place outside 0 … width − 1 is an error; in an exported graph, which cannot ask, it gives zeros."""
+    check_tensor("places", places)
+    check_length("width", width)
     hot = places.unsqueeze(-1) == torch.arange(width, device=places.device)
     if _readable(places) and not (known := hot.any(-1)).all():
         raise ValueError(
@@ -87,6 +94,9 @@ def rotate(x: Tensor, places: Tensor, *, layout: Layout = "halves", base: float 
 
     Done to queries and keys, it makes their dot product depend on i − j only. Half precision is turned in float32.
     """
+    check_tensor("x", x)
+    check_tensor("places", places)
+    check_positive("base", base)
     _check_pairs(x.shape[-1], layout)
     try:
         places.expand(x.shape[:-1])
@@ -108,8 +118,7 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
     For 2^n heads the slopes are 2^(−8h/2^n), h = 1, 2, …; other counts append every second slope of the next power of two,
     as the authors' code does.
     """
-    if heads < 1:
-        raise ValueError(f"heads is {heads}, expected 1 or more")
+    check_whole("heads", heads)
     power = 1 << (heads.bit_length() - 1)  # the largest power of two that is not above
     h = torch.arange(1, heads + 1, dtype=torch.float64, device=device)
     return 2.0 ** (-8 * torch.where(h <= power, h, h - power - 0.5) / power)
@@ -119,8 +128,8 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
 
 
 def _check_pairs(width: int, layout: str) -> None:
-    if width < 2 or width % 2:
-        raise ValueError(f"these positions work on pairs, sine and cosine, but the width is {width}; make it even, 2 or more")
+    if isinstance(width, bool) or not isinstance(width, int | torch.SymInt) or width < 2 or width % 2:
+        raise ValueError(f"these positions work on pairs, sine and cosine, but the width is {width!r}; make it even, 2 or more")
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; expected {' or '.join(map(repr, LAYOUTS))}")
 

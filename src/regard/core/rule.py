@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -53,8 +54,12 @@ class Rule:
             raise ValueError(
                 f"choice is {self.choice!r}, expected one of {', '.join(choices)}{did_you_mean(str(self.choice), choices)}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, expected a share from 0 up to, but not, 1")
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout!r}, expected a share from 0 up to, but not, 1")
+        if self.generator is not None and not isinstance(self.generator, torch.Generator):
+            raise TypeError(
+                f"generator is {self.generator!r}, expected a torch.Generator; a seed wants generator.manual_seed(…)"
+            )
         if self.dropout and self.choice != "soft":
             raise ValueError(f"dropout is {self.dropout} and choice is {self.choice!r}; dropout is for soft attention only")
         if self.dropout and self.generator is None:

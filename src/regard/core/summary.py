@@ -14,6 +14,7 @@ from regard.contracts import Score, Summary
 from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare, same_heads
 from regard.core.largest import largest
 from regard.core.rule import Rule
+from regard.errors import check_whole
 
 TILE = 1 << 19
 """How many weights are computed at a time: 2 MB in float32. Larger tiles are slower at L = 2048, smaller ones at 8192."""
@@ -46,8 +47,9 @@ def summarise(
     rule.check()
     check_shapes(query, key, None, allow)
     num_keys = key.shape[-2]
-    if not 1 <= top <= num_keys:
-        raise ValueError(f"top is {top}, but there are {num_keys} keys; expected 1 to {num_keys}")
+    check_whole("top", top)
+    if top > num_keys:
+        raise ValueError(f"top is {top}, but there are {num_keys} keys; expected at most as many")
     places = range(query.shape[-2]) if distance else None
     return summarise_rule(query, prepare(rule.score, key, allow), rule, top=top, blocks=blocks, places=places)
 

@@ -44,6 +44,8 @@ def unnormalised(scores: Tensor, allow: Tensor | None = None) -> Tensor:
 def choose_one(scores: Tensor, allow: Tensor | None = None, generator: torch.Generator | None = None) -> Chosen:
     """All weight on one key, drawn from the softmax (Xu et al. 2015, 4.1), or the likeliest. Nothing allowed: no key."""
     filled = scores if allow is None else scores.masked_fill(~allow, torch.finfo(scores.dtype).min)
+    if not filled.shape[-1]:  # there is no key at all
+        return Chosen(filled, filled.sum(-1), filled.sum(-1))
     log_weights = filled.log_softmax(-1)
     weights = normalise(scores, allow)
     with torch.no_grad():

@@ -53,9 +53,13 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
     over: the picture that one map belongs to; then every word's part of it is drawn over that. Or the sound that they belong
     to, whose waveform and spectrogram then stand above."""
     check_drawing(path)
-    maps = [maps] if isinstance(maps, AttentionMap) else list(maps)
+    maps = list(maps) if isinstance(maps, Sequence) else [maps]
     if not maps:
         raise ValueError("there is no map to draw; expected one or more")
+    for one in maps:
+        if not isinstance(one, AttentionMap):
+            what = f"a {type(one).__name__}"
+            raise TypeError(f"draw takes attention maps, but got {what}; of a result they are result.attention()")
     if all(one.seconds for one in maps):
         return _draw_over_time(maps, Path(path), over)
     if over is not None:

@@ -31,6 +31,8 @@ MOST_STRETCHES = 1000
 
 def write_page(seen: Inspection, path: str | Path, *, model: str = "") -> Path:
     """A single .html file: no network, no build step. `model` is a line that says what was looked at."""
+    if not isinstance(seen, Inspection):
+        raise TypeError(f"write_page takes what regard.see(model, text) gives, but got a {type(seen).__name__}")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, page(seen, model=model).encode())
@@ -184,6 +186,8 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     if seen.sound is not None:
         words["seconds"] = [round(place * STRIDE * HOP, 2) for place in range(len(seen.source))]
     arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
+    if not isinstance(seen, Inspection):
+        raise TypeError(f"write_page takes what regard.see(model, text) gives, but got a {type(seen).__name__}")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()

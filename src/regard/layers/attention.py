@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Look, Score
-from regard.core.attention import Attended, ScaledDot
+from regard.core.attention import Attended, ScaledDot, check_allow, leading_shape
+from regard.core.checks import check_tensor
 from regard.core.looking import watched
-from regard.core.positions import Layout, alibi_slopes, rotate
+from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.rule import Nearness, Rule
-from regard.errors import UserError
+from regard.errors import UserError, check_sizes
 
 # B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
 # d width of one head's queries and keys
@@ -50,6 +51,11 @@ class MultiHeadAttention(nn.Module):
         alibi: bool = False,
     ) -> None:
         super().__init__()
+        sizes = {"memory_width": memory_width, "key_dim": key_dim, "value_dim": value_dim, "kv_heads": kv_heads}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        check_sizes(width=width, heads=heads, **given)
+        if rotary is not None and rotary not in LAYOUTS:
+            raise ValueError(f"rotary is {rotary!r}, expected None or one of the layouts {' or '.join(map(repr, LAYOUTS))}")
         if key_dim is None and width % heads:
             raise ValueError(
                 f"width {width} does not split into {heads} heads; choose a multiple of {heads}, or give key_dim, "
@@ -61,6 +67,7 @@ class MultiHeadAttention(nn.Module):
                 f"{heads} heads do not fall into groups for {kv_heads} heads of keys and values; expected a divisor"
             )
         self.score = ScaledDot() if score is None else score
+        Rule(self.score).check()
         if rotary and not self.score.rotary:
             raise UserError(
                 f"rotary positions turn queries and keys, which makes sense for dot products and distances, but the score is "
@@ -69,6 +76,7 @@ class MultiHeadAttention(nn.Module):
         self.rotary = rotary
         memory_width, key_dim = memory_width or width, key_dim or width // heads
         value_dim = (value_dim or key_dim) if project_values else memory_width
+        self.memory_width = memory_width
         self.query = nn.Linear(width, heads * key_dim, bias=bias)
         self.key = nn.Linear(memory_width, self.kv_heads * key_dim, bias=bias) if self.score.by_content else None
         self.value = nn.Linear(memory_width, self.kv_heads * value_dim, bias=bias) if project_values else None
@@ -77,10 +85,48 @@ class MultiHeadAttention(nn.Module):
         self.register_buffer("slopes_H", alibi_slopes(heads).float() if alibi else None, persistent=False)
 
     def forward(self, x_BLD: Tensor, memory_BLE: Tensor | None = None, allow: Tensor | None = None) -> Tensor:
-        """Self-attention, or attention to another sequence. allow broadcasts to (B, H, Lq, Lk)."""
+        """Self-attention, or attention to another sequence, which gives keys and values both.
+
+        allow: (Lq, Lk), the same for all; (B, Lq, Lk), each sentence its own; or (B, H, Lq, Lk), each head its own as well. Any
+        of these sizes may be 1, which stands for all.
+        """
         memory_BLE = x_BLD if memory_BLE is None else memory_BLE
+        lead = self._check_inputs(x_BLD, memory_BLE)
+        if allow is not None:
+            if isinstance(allow, Tensor) and allow.is_floating_point() and allow.shape == memory_BLE.shape:
+                raise ValueError(
+                    f"allow is a float tensor of memory's shape {tuple(allow.shape)}; unlike nn.MultiheadAttention, this layer "
+                    "makes keys and values from one memory: write layer(x, memory, allow=mask), with True = may attend"
+                )
+            allow = self._for_heads(allow, (*lead, x_BLD.shape[-2], memory_BLE.shape[-2]))
         attended = self.attend(self.queries(x_BLD), *self.keys_values(memory_BLE), allow, None)
         return attended.context
+
+    def _check_inputs(self, x_BLD: Tensor, memory_BLE: Tensor) -> tuple[int, ...]:
+        """The batch that both share: all axes but the last two."""
+        for name, tensor, width in (("x", x_BLD, self.query.in_features), ("memory", memory_BLE, self.memory_width)):
+            check_tensor(name, tensor)
+            if tensor.dim() < 2 or tensor.shape[-1] != width:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected (batch, length, {width})")
+        try:
+            return leading_shape(x_BLD, memory_BLE)
+        except ValueError:
+            raise ValueError(
+                f"x {tuple(x_BLD.shape)} and memory {tuple(memory_BLE.shape)} have different batches; expected equal ones, or 1"
+            ) from None
+
+    def _for_heads(self, allow: Tensor, shape_BLL: tuple[int, ...]) -> Tensor:
+        """A mask with an axis for the heads, or one that all sentences share. Ranks say which axes it has, sizes never do."""
+        *lead, num_queries, num_keys = shape_BLL
+        check_allow(allow, num_queries, num_keys)
+        shapes = {len(shape): shape for shape in (shape_BLL[-2:], shape_BLL, (*lead, self.heads, num_queries, num_keys))}
+        expected = shapes.get(allow.dim(), ())
+        if not expected or any(got not in (1, size) for got, size in zip(allow.shape, expected, strict=True)):
+            raise ValueError(
+                f"allow has shape {tuple(allow.shape)}, expected one of {', '.join(map(str, shapes.values()))} = (Lq, Lk), "
+                "(B, Lq, Lk), (B, H, Lq, Lk), where any size may be 1; masks of each head (H, Lq, Lk) want allow[None]"
+            )
+        return allow.unsqueeze(-3) if lead and allow.dim() == len(shape_BLL) else allow
 
     def queries(self, x_BLD: Tensor, places_BL: Tensor | None = None) -> Tensor:
         return self._placed(self.query(x_BLD).unflatten(-1, (self.heads, -1)).transpose(-2, -3), places_BL)
@@ -118,9 +164,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Attended:
         """The output as context, and what a look asked for.
 
+        allow: (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
         places: the numbers of the queries and of the keys, (B or 1, L) each; only ALiBi asks for them. causal: `allow` is
         masks.causal and nothing else.
         """
+        if allow is not None:
+            check_allow(allow, query_BHLd.shape[-2], prepared.shape[-2])
+            if allow.dim() not in (2, max(query_BHLd.dim(), prepared.dim())):
+                raise ValueError(f"allow has shape {tuple(allow.shape)}, expected (Lq, Lk) or (B, H, Lq, Lk)")
         nearness = None
         if self.slopes_H is not None:
             query_places, key_places = places or (_places(query_BHLd), _places(prepared))

@@ -11,6 +11,8 @@ The first is the one-dimensional case of Cordonnier et al. 2020 (Theorem 1).
 import torch
 from torch import Tensor, nn
 
+from regard.errors import check_sizes, check_whole
+
 # B batch  L length  D width  V width of the values
 
 
@@ -19,8 +21,8 @@ class Convolution(nn.Module):
 
     def __init__(self, width: int, value_width: int, reach: int, *, bias: bool = True) -> None:
         super().__init__()
-        if reach < 0:
-            raise ValueError(f"reach is {reach}; expected 0 (each place alone) or more neighbours to either side")
+        check_sizes(width=width, value_width=value_width)
+        check_whole("reach", reach, 0)
         self.width = width
         self.convolution = nn.Conv1d(width, value_width, 2 * reach + 1, padding=reach, bias=bias)
 
@@ -38,6 +40,7 @@ class Dense(nn.Module):
 
     def __init__(self, length: int, width: int, value_width: int, *, bias: bool = True) -> None:
         super().__init__()
+        check_sizes(length=length, width=width, value_width=value_width)
         self.length, self.width = length, width
         self.linear = nn.Linear(length * width, length * value_width, bias=bias)
 

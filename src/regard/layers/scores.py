@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores, same_width
 from regard.core.positions import num_places
-from regard.errors import UserError, did_you_mean
+from regard.errors import UserError, check_positive, check_sizes, check_whole, did_you_mean
 
 __all__ = [
     "SCORES",
@@ -48,6 +48,7 @@ class General(nn.Module, Score):
 
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
+        check_sizes(query_width=query_width, key_width=key_width)
         self.weight = nn.Linear(key_width, query_width, bias=False)
 
     def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
@@ -68,6 +69,7 @@ class Additive(nn.Module, Score):
 
     def __init__(self, query_width: int, key_width: int, width: int) -> None:
         super().__init__()
+        check_sizes(query_width=query_width, key_width=key_width, width=width)
         self.numbers_per_pair = width
         self.query = nn.Linear(query_width, width, bias=False)
         self.key = nn.Linear(key_width, width, bias=False)
@@ -76,6 +78,7 @@ class Additive(nn.Module, Score):
     @classmethod
     def concat(cls, weight: Tensor, v: Tensor, query_width: int) -> Additive:
         """The same function written as vᵀ tanh(W [s; h]) (Luong et al. 2015, "concat"): W = [W_b W_c], (width, dq + dk)."""
+        check_whole("query_width", query_width)
         width, both = weight.shape
         if not 0 < query_width < both or v.shape != (width,):
             raise ValueError(
@@ -104,6 +107,9 @@ class Cosine(Score):
     temperature: float = 0.1
     name = "cosine"
     rotary = True
+
+    def __post_init__(self) -> None:
+        check_positive("temperature", self.temperature)
 
     def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
         return F.normalize(key, dim=-1)
@@ -148,6 +154,7 @@ class Location(nn.Module, Score):
 
     def __init__(self, query_width: int, max_source: int, beyond: Literal["error", "ignore"] = "error") -> None:
         super().__init__()
+        check_sizes(query_width=query_width, max_source=max_source)
         if beyond not in ("error", "ignore"):
             raise ValueError(f"beyond is {beyond!r}, expected error or ignore")
         self.max_source = max_source
