@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from types import FrameType
 from typing import NoReturn
 
@@ -20,15 +20,15 @@ from regard.checkpoint.folder import Saved, weights_digest
 from regard.checkpoint.runs import Checkpoint, Damaged
 from regard.contracts import Result
 from regard.core.losses import projected_loss
-from regard.data.batch import Order, collate, encode_pairs, lengths
+from regard.data.batch import Example, Order, collate, derived_seed, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
-from regard.errors import UserError
+from regard.errors import UserError, plural
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
-from regard.pipeline import Tally, Translator
+from regard.pipeline import Tally, Translator, known_places
 from regard.training.learner import Learner
 from regard.training.loop import Update, judged, train
 from regard.training.material import Material
@@ -39,7 +39,7 @@ from regard.training.transfer import Transfer, start_encoder
 
 NUM_SHOWN = 5
 MOST_DECODED = 500
-"""How many held-out sources a validation translates at most, where it goes by what is written."""
+"""How many held-out sources a validation translates at most, where it goes by what is written; of more, a sample."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def run(
     torch.manual_seed(settings.seed)
     model = build(settings.model, len(source), len(target), scores, beside=(words := beside_size(source))).to(device)
     console.print(
-        f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(material.examples):,} pairs to learn from, "
-        f"{len(material.held_out):,} held out; "
+        f"{settings.model.kind} with {num_parameters(model):,} parameters; "
+        f"{plural(len(material.examples), 'pair')} to learn from, {say_held_out(material.held_out)}; "
         f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
         f"{f'with texts of {words} words beside them, ' if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
@@ -108,13 +108,15 @@ def run(
         model.load_state_dict(start_from.model.state_dict())
     if material.unknown:
         most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
-        console.print(f"{material.unknown.total():,} symbols that the model it starts from never met: {most}")
+        console.print(f"{plural(material.unknown.total(), 'symbol')} that the model it starts from never met: {most}")
 
     batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
+    epoch = batches.order.epoch_length
     console.print(
-        f"{batches.order.epoch_length:,} updates go once through the data; {batches.order.padding():.1%} of the places in "
-        "their batches are padding"
+        f"{plural(epoch, 'update')} {'goes' if epoch == 1 else 'go'} once through the data; "
+        f"{batches.order.padding():.1%} of the positions in a batch are padding"
     )
+    check_held_out(model, material, settings, device)
     learner = Learner(model, settings.train)
     watch = Watch(learner, material, settings, console, place)
     watch.resume()
@@ -134,8 +136,14 @@ class Watch:
     ) -> None:
         self.learner, self.material, self.settings, self.console, self.place = learner, material, settings, console, place
         self.device = next(learner.model.parameters()).device
-        self.max_length = 2 * int(material.lengths[1].max()) + 10
-        self.translator = Translator(learner.model, material.codecs.source, material.codecs.target, self.device)
+        places = known_places(settings.model)
+        self.max_length = min(2 * int(material.lengths[1].max()) + 10, sys.maxsize if places is None else places - 1)
+        self.translator = Translator(  # sources are translated as they are learnt from: whole
+            learner.model, *material.codecs, self.device, max_source=sys.maxsize, max_places=places
+        )
+        self.sample = sample_of(
+            material.held_out, MOST_DECODED if settings.train.metric != "loss" else NUM_SHOWN, settings.seed
+        )
         self.show: Record = lambda update: None
         self.interrupted = False
         if place:
@@ -164,23 +172,34 @@ class Watch:
         train, update = self.settings.train, self.learner.counts.update
         with self.learner.at_its_best() as model:
             loss = held_out_loss(model, self.material, self.settings, self.device)
-            few = first_sources(self.material.held_out, NUM_SHOWN if train.metric == "loss" else MOST_DECODED)
-            answers = answer(self.translator, few, self.max_length)
-        rates = rates_of(answers)
+            answers = answer(self.translator, self.sample, self.max_length)
         facts = {"loss": loss}
         if train.metric != "loss":
+            rates = rates_of(answers)
             facts |= {"symbol_error_rate": rates.symbol, "word_error_rate": rates.word}
         if train.metric == "bleu":
             facts["bleu"] = bleu([one.result.text for one in answers], [one.references for one in answers])
-        self.console.print(
-            f"held out, {which or f'after update {update}'}: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in facts.items())
-        )
+        self.console.print(f"held out, {which or f'after update {update}'}: {self._say(facts, len(answers))}")
         for answered in answers[:NUM_SHOWN]:
             self.console.print(f"  {answered}")
         if self.place:
-            self.place.log({"update": update, "weights": which or "current", "validation": facts})
+            self.place.log({"update": update, "weights": which or "current", "sources": len(answers), "validation": facts})
         return -facts["bleu"] if train.metric == "bleu" else facts[train.metric]
+
+    def _say(self, facts: Mapping[str, float], num_answers: int) -> str:
+        """The loss is that of all that was held out, the other figures are those of the answers."""
+        loss, *others = [
+            f"{name} {value:.4f}"
+            if name == "loss"
+            else f"BLEU {value:.2f}"
+            if name == "bleu"
+            else f"{name.replace('_', ' ')} {value:.2%}"
+            for name, value in facts.items()
+        ]
+        total = num_sources(self.material.held_out)
+        if others and num_answers < total:
+            return f"{loss}; on a sample of {num_answers:,} of {total:,} held-out sources: {', '.join(others)}"
+        return ", ".join((loss, *others))
 
     def keep(self) -> None:
         with self.learner.at_its_best() as model:
@@ -221,7 +240,7 @@ class Watch:
         if self.place and train.average > 1:
             regular = [update for update in self.checkpoints.updates() if update % train.checkpoint_every == 0]
             some = regular[-train.average :]
-            others[f"{len(some)} checkpoints, averaged"] = self.checkpoints.average(some)
+            others[f"{plural(len(some), 'checkpoint')}, averaged"] = self.checkpoints.average(some)
             if counts.best is None:
                 learner.model.load_state_dict(chosen)
                 counts = judged(counts, self.validate("the last update"))
@@ -279,10 +298,25 @@ class Watch:
 # --- measuring ---------------------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def held_out_loss(model: Model, material: Material, settings: RunSettings, device: torch.device) -> float:
+    return mean_loss(model, encode_pairs(material.held_out, *material.codecs), settings, device)
+
+
+def check_held_out(model: Model, material: Material, settings: RunSettings, device: torch.device) -> None:
+    """Raises if a held-out pair has more tokens than the model can count: better now than in the first validation."""
+    if known_places(settings.model) is None:
+        return
+    examples = encode_pairs(material.held_out, *material.codecs)
+    longest = {max(range(len(examples)), key=sizes_N.__getitem__) for sizes_N in lengths(examples)}
+    try:
+        mean_loss(model.eval(), [examples[index] for index in longest], settings, device)
+    except UserError as error:
+        raise UserError(f"held-out pairs: {error}") from None
+
+
+@torch.no_grad()
+def mean_loss(model: Model, examples: Sequence[Example], settings: RunSettings, device: torch.device) -> float:
     """Per target token, without smoothing."""
-    examples = encode_pairs(material.held_out, material.codecs.source, material.codecs.target)
     order = Order(lengths(examples), batch_tokens=settings.train.batch_tokens, seed=0)
     total, num_targets = 0.0, 0
     for number in range(order.epoch_length):
@@ -301,7 +335,8 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
     num_stopped = sum(not answered.result.finished for answered in answers)
     if num_stopped:
         console.print(
-            f"{num_stopped:,} of {len(answers):,} outputs did not come to an end and were stopped at {watch.max_length} tokens"
+            f"outputs that did not come to an end and were stopped at {plural(watch.max_length, 'token')}: "
+            f"{num_stopped:,} of {len(answers):,}"
         )
     unknown = {symbol for answered in answers for symbol in answered.result.unknown}
     if unknown:
@@ -311,7 +346,7 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
     rates = rates_of(answers)
     held_out = fingerprint("\t".join(pair) for pair in material.held_out)
     facts = {
-        "data": f"{material.name}:{held_out}",
+        "data": f"{material.held_out_name}:{held_out}",
         "learnt-from": material.digest,
         "search": f"greedy,max_length={watch.max_length}",
         "steps": settings.train.steps,
@@ -333,9 +368,9 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
 
 def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:
     """Translates every distinct source once; all its targets count as references."""
-    references: dict[str, list[str]] = {}
+    references: dict[str, dict[str, None]] = {}
     for pair in pairs:
-        references.setdefault(pair.source, []).append(pair.target)
+        references.setdefault(pair.source, {})[pair.target] = None
     results = translator.batch(list(references), max_length=max_length, tally=tally)
     codec = translator.target
     return [
@@ -344,10 +379,21 @@ def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally
     ]
 
 
-def first_sources(pairs: Sequence[Pair], number: int) -> list[Pair]:
-    """All pairs of the first few sources."""
-    sources = set(islice(dict.fromkeys(pair.source for pair in pairs), number))
-    return [pair for pair in pairs if pair.source in sources]
+def sample_of(pairs: Sequence[Pair], number: int, seed: int) -> list[Pair]:
+    """All pairs of so many sources, drawn by the seed; they do not depend on the order of the pairs."""
+    drawn = {pair.source: derived_seed(seed, "validation", pair.source) for pair in pairs}
+    kept = set(sorted(drawn, key=drawn.__getitem__)[:number])
+    return sorted((pair for pair in pairs if pair.source in kept), key=lambda pair: drawn[pair.source])
+
+
+def num_sources(pairs: Iterable[Pair]) -> int:
+    return len({pair.source for pair in pairs})
+
+
+def say_held_out(pairs: Sequence[Pair]) -> str:
+    sources = num_sources(pairs)
+    different = f" with {plural(sources, 'different source')}" if sources < len(pairs) else ""
+    return f"{plural(len(pairs), 'pair')}{different} held out"
 
 
 def rates_of(answers: Sequence[Answered]) -> ErrorRates:
@@ -356,7 +402,8 @@ def rates_of(answers: Sequence[Answered]) -> ErrorRates:
 
 def card(material: Material, rates: ErrorRates, signed: str) -> str:
     return (
-        f"# A model trained by regard\n\n- Data: {material.name}, {len(material.examples):,} pairs\n- Held out: {rates}\n"
+        f"# A model trained by regard\n\n- Data: {material.name}, {plural(len(material.examples), 'pair')}\n"
+        f"- Held out: {rates}\n"
         f"- Signature: {signed}\n"
         "- Licence: that of the data, as far as it reaches; say it here before you pass the model on\n"
     )
