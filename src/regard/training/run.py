@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,17 +19,17 @@ from torch import Tensor
 
 from regard.checkpoint.folder import Saved, weights_digest
 from regard.checkpoint.runs import Checkpoint, Damaged
-from regard.contracts import Result
 from regard.core.losses import projected_loss
-from regard.data.batch import Example, Order, collate, derived_seed, encode_pairs, lengths
-from regard.data.corpus import Pair, shorten
+from regard.data.batch import Example, Order, collate, encode_pairs, lengths
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
 from regard.errors import UserError, plural
-from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
+from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, fingerprint, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
-from regard.pipeline import Tally, Translator, known_places
+from regard.pipeline import Translator, known_places
+from regard.training.answers import Answered, answer, num_sources, rates_of, sample_of, say_held_out
+from regard.training.assess import Assessment, Losses, assess
 from regard.training.learner import Learner
 from regard.training.loop import Update, judged, train
 from regard.training.material import Material
@@ -43,30 +44,13 @@ MOST_DECODED = 500
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One held-out source with all its references and what the model made of it."""
-
-    source: str
-    references: tuple[str, ...]
-    reference_tokens: tuple[tuple[str, ...], ...]
-    result: Result
-
-    @property
-    def right(self) -> bool:
-        return self.result.tokens in self.reference_tokens
-
-    def __str__(self) -> str:
-        mark = "=" if self.right else f"(expected {shorten(' or '.join(self.references))})"
-        return f"{shorten(self.source)} -> {shorten(self.result.text)} {mark}"
-
-
-@dataclass(frozen=True)
 class Trained:
     saved: Saved
     translator: Translator
     answers: list[Answered]
     rates: ErrorRates
     signature: str
+    assessment: Assessment
 
 
 def run(
@@ -123,9 +107,12 @@ def run(
     with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
         train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
     watch.choose_weights()
+    passes = learner.counts.update / batches.order.epoch_length
+    trained = measured(model, material, settings, console, watch, passes)
     if place:
+        place.log({"update": learner.counts.update, "result": trained.assessment.facts()})
         place.close()
-    return measured(model, material, settings, console, watch)
+    return trained
 
 
 class Watch:
@@ -146,6 +133,8 @@ class Watch:
         )
         self.show: Record = lambda update: None
         self.interrupted = False
+        self.curve: dict[int, float] = {}
+        """The held-out loss after an update."""
         if place:
             self.checkpoints = place.checkpoints(max(settings.train.keep, settings.train.average))
             self.best = place.best()
@@ -173,6 +162,8 @@ class Watch:
         with self.learner.at_its_best() as model:
             loss = held_out_loss(model, self.material, self.settings, self.device)
             answers = answer(self.translator, self.sample, self.max_length)
+        if not which:
+            self.curve[update] = loss
         facts = {"loss": loss}
         if train.metric != "loss":
             rates = rates_of(answers)
@@ -224,6 +215,7 @@ class Watch:
             self.learner.restore(found)
             self.console.print(f"going on after update {update} of {self.settings.train.steps}")
         self.place.open_log(update)
+        self.curve = self.place.held_out_curve()
         self.best.forget_after(update)
 
     def choose_weights(self) -> None:
@@ -328,8 +320,8 @@ def mean_loss(model: Model, examples: Sequence[Example], settings: RunSettings, 
     return total / num_targets
 
 
-def measured(model: Model, material: Material, settings: RunSettings, console: Console, watch: Watch) -> Trained:
-    """Translates all that was held out."""
+def measured(model: Model, material: Material, settings: RunSettings, console: Console, watch: Watch, passes: float) -> Trained:
+    """Translates all that was held out. passes: times that the run went through its data."""
     tally = partial(counted, what="translating what was held out", console=console)
     answers = answer(watch.translator, material.held_out, watch.max_length, tally)
     num_stopped = sum(not answered.result.finished for answered in answers)
@@ -361,49 +353,25 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
         "symbol_error_rate": rates.symbol,
         "word_error_rate": rates.word,
     }
+    losses = losses_of(model, material, settings, watch.device)
+    curve = [watch.curve[update] for update in sorted(watch.curve)]
+    assessment = assess(answers, rates, material.examples, material.codecs, curve, losses, passes, settings)
     codecs = material.codecs
-    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, card(material, rates, signed))
-    return Trained(saved, watch.translator, answers, rates, signed)
+    words = card(material, rates, signed, assessment)
+    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, words)
+    return Trained(saved, watch.translator, answers, rates, signed, assessment)
 
 
-def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:
-    """Translates every distinct source once; all its targets count as references."""
-    references: dict[str, dict[str, None]] = {}
-    for pair in pairs:
-        references.setdefault(pair.source, {})[pair.target] = None
-    results = translator.batch(list(references), max_length=max_length, tally=tally)
-    codec = translator.target
-    return [
-        Answered(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
-        for (text, known), result in zip(references.items(), results, strict=True)
-    ]
+def losses_of(model: Model, material: Material, settings: RunSettings, device: torch.device) -> Losses:
+    """On a sample of each side, because the whole would take long."""
+    some = material.examples[:: math.ceil(len(material.examples) / MOST_DECODED)]
+    held_out = encode_pairs(sample_of(material.held_out, MOST_DECODED, settings.seed), *material.codecs)
+    return Losses(*(mean_loss(model, examples, settings, device) for examples in (some, held_out)))
 
 
-def sample_of(pairs: Sequence[Pair], number: int, seed: int) -> list[Pair]:
-    """All pairs of so many sources, drawn by the seed; they do not depend on the order of the pairs."""
-    drawn = {pair.source: derived_seed(seed, "validation", pair.source) for pair in pairs}
-    kept = set(sorted(drawn, key=drawn.__getitem__)[:number])
-    return sorted((pair for pair in pairs if pair.source in kept), key=lambda pair: drawn[pair.source])
-
-
-def num_sources(pairs: Iterable[Pair]) -> int:
-    return len({pair.source for pair in pairs})
-
-
-def say_held_out(pairs: Sequence[Pair]) -> str:
-    sources = num_sources(pairs)
-    different = f" with {plural(sources, 'different source')}" if sources < len(pairs) else ""
-    return f"{plural(len(pairs), 'pair')}{different} held out"
-
-
-def rates_of(answers: Sequence[Answered]) -> ErrorRates:
-    return error_rates([answered.result.tokens for answered in answers], [answered.reference_tokens for answered in answers])
-
-
-def card(material: Material, rates: ErrorRates, signed: str) -> str:
+def card(material: Material, rates: ErrorRates, signed: str, assessment: Assessment) -> str:
     return (
         f"# A model trained by regard\n\n- Data: {material.name}, {plural(len(material.examples), 'pair')}\n"
-        f"- Held out: {rates}\n"
-        f"- Signature: {signed}\n"
+        f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
         "- Licence: that of the data, as far as it reaches; say it here before you pass the model on\n"
     )

@@ -239,7 +239,7 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     Experiments: docs/LOG.md.
     """
     number = num_pairs or len(pairs)
-    source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
+    source, target = (side_of([pair[side] for pair in pairs]) for side in (0, 1))
     if not of_text and (codec := recognise([pair.source for pair in pairs[:200]], root)):
         example = next(filter(None, (split_source(pair.source)[0] for pair in pairs)))
         if codec is Sounds:
@@ -248,7 +248,7 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
 
 
-def _side(texts: Sequence[str]) -> Side:
+def side_of(texts: Sequence[str]) -> Side:
     words = sum(max(1, len(text.split())) for text in texts) / len(texts)
     return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
 
