@@ -37,8 +37,9 @@ from regard.data.corpus import Pair
 from regard.models.build import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.answers import Answered, answer
 from regard.training.material import in_memory
-from regard.training.run import Answered, answer, run
+from regard.training.run import run
 from regard.training.settings import RunSettings, TrainSettings
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"

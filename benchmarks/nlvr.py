@@ -43,8 +43,9 @@ from regard.inspection.render import draw_over
 from regard.inspection.report import write_page
 from regard.inspection.seeing import see
 from regard.models.rnn_seq2seq import RnnSettings
+from regard.training.answers import Answered
 from regard.training.material import in_memory
-from regard.training.run import Answered, run
+from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 ORDERS = {"0": (0, 1, 2), "1": (0, 2, 1), "2": (1, 0, 2)}

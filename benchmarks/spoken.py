@@ -45,8 +45,9 @@ from regard.core.spectrum import log_mel
 from regard.data.corpus import Pair
 from regard.data.sound import read_sound
 from regard.models.rnn_seq2seq import RnnSettings
+from regard.training.answers import Answered
 from regard.training.material import in_memory
-from regard.training.run import Answered, run
+from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
 
 SPEAKERS = "george jackson nicolas yweweler".split()

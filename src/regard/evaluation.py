@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.data.corpus import Columns, Counts, read_lines, shorten, stream_pairs
 from regard.data.files import TWO_COLUMNS, header_note, is_header
-from regard.errors import UserError
+from regard.errors import UserError, plural
 
 Tokens = tuple[str, ...]
 
@@ -39,7 +39,8 @@ class ErrorRates:
     num_sentences: int
 
     def __str__(self) -> str:
-        return f"symbol error rate {self.symbol:.2%}; {self.word:.2%} of {self.num_sentences:,} outputs are not quite right"
+        outputs = f"{plural(self.num_sentences, 'output')} {'is' if self.num_sentences == 1 else 'are'}"
+        return f"symbol error rate {self.symbol:.2%}; {self.word:.2%} of {outputs} not quite right"
 
 
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:
@@ -194,6 +195,11 @@ def bleu(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     if not can_use_sacrebleu():
         raise UserError(NEEDS_SACREBLEU)
     return _with_sacrebleu(outputs, references, None, ("BLEU",), intervals=False)[0].value
+
+
+def chrf(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """sacrebleu's, from 0 to 100."""
+    return _with_sacrebleu(outputs, references, None, ("chrF",), intervals=False)[0].value
 
 
 NO_BLEU = "BLEU is left out where no reference has 4 tokens: it counts matches of 4 in a row, so it would be 0"

@@ -20,8 +20,9 @@ from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.tagger import RnnTagger, RnnTaggerSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.answers import Answered
 from regard.training.material import in_memory
-from regard.training.run import Answered, Trained, run
+from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 SEED = 3  # all thresholds hold with seeds 1 to 3

@@ -285,7 +285,7 @@ def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -
     console, out = quiet()
     material = from_files(data, survey(data), tmp_path / "m.run", console)
     assert len(material.examples) + len(material.held_out) == 20
-    assert "makes this an error): 30, which name 1 files\n  line 21: " in out.getvalue()
+    assert "makes this an error): 30, which name 1 file\n  line 21: " in out.getvalue()
     with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; to leave such files out"):
         from_files(replace(data, bad_files="stop"), survey(data), tmp_path / "n.run", console)
     (tmp_path / "sub").mkdir()

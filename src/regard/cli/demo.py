@@ -8,7 +8,7 @@ import typer
 from regard.cli.options import Device, Set, Threads, make_console, prepare
 
 if TYPE_CHECKING:
-    from regard.training.run import Answered
+    from regard.training.answers import Answered
 
 NUM_SHOWN = 5
 
@@ -48,7 +48,7 @@ def demo(
 
     console.print(
         f"\nOn {trained.rates.num_sentences:,} words never seen: phoneme error rate {trained.rates.symbol:.1%}, "
-        f"word error rate {trained.rates.word:.1%}\n  {trained.signature}\n\nFive of them:"
+        f"word error rate {trained.rates.word:.1%}\n  {trained.signature}\n{trained.assessment.verdict}\n\nFive of them:"
     )
     shown = sample(trained.answers)
     for answered in shown:

@@ -213,7 +213,7 @@ def tell(trained: "Trained", out: Path, console: "Console") -> None:
     """How good it is, where it is wrong, and what to type next."""
     from regard.data.tokenizers.codec import Codec
 
-    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}")
+    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}\n\n{trained.assessment}")
     worst = sorted((one for one in trained.answers if not one.right), key=lambda one: one.result.log_prob)
     for title, some in (("some of them", trained.answers), ("wrong, and what the model was least sure of", worst)):
         if some:

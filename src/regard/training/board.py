@@ -25,7 +25,9 @@ class Board:
         self._writer = SummaryWriter(str(folder), purge_step=update + 1)
 
     def add(self, facts: Mapping[str, Any]) -> None:
-        """A line of the log: of an update, or of a validation."""
+        """A line of the log: of an update, or of a validation. The result is no curve."""
+        if "result" in facts:
+            return
         validation = facts.get("validation")
         section, numbers = ("held out", validation) if validation else ("training", facts)
         for name, value in numbers.items():

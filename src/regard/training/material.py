@@ -24,7 +24,7 @@ from regard.data.sources import Both, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, write_store
 from regard.data.store import fingerprint as fingerprint_files
 from regard.data.tokenizers.codec import Codec, Unit, learn_shared
-from regard.errors import UserError
+from regard.errors import UserError, plural
 from regard.evaluation import fingerprint
 from regard.training.record import counted
 from regard.training.settings import DataSettings, TrainSettings
@@ -58,10 +58,12 @@ class Given(NamedTuple):
 class Material:
     """All that a run learns from and is measured with.
 
+    name, held_out_name: of the files that the examples and the held-out pairs come from.
     digest: six letters that change when any of it does. unknown: symbols that codecs learnt elsewhere do not know.
     """
 
     name: str
+    held_out_name: str
     digest: str
     examples: Sequence[Example]
     lengths: tuple[Tensor, Tensor]
@@ -106,7 +108,7 @@ def in_memory(
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(learning), codecs, given, unknown))
     letters = fingerprint("\t".join(pair) for pair in learning)
-    return Material(name, letters, examples, lengths(examples), held_out, codecs, unknown)
+    return Material(name, name, letters, examples, lengths(examples), held_out, codecs, unknown)
 
 
 def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
@@ -205,9 +207,11 @@ def from_files(
     """Tokenises into `folder`, where it is found again when the run goes on. begun: it has learnt from this data already."""
     given, counts, border, root = given or Given(), found.counts, 0.0, folder_of(data.files)
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
+    held_out_name = counts.name
     everything: list[Pair] = []  # of what is measured with, where that has files of its own
     if data.held_out_files:
         measuring = read_pairs(_paths(data.held_out_files), _columns(data, data.held_out_files), data.max_length)
+        held_out_name = measuring.counts.name
         held_out = everything = _seen_from(root, data, measuring.pairs)
         console.print(measuring.counts.say())
         if shared := counts.say_shared(measuring.counts):
@@ -242,7 +246,7 @@ def from_files(
     held_out = _readable(held_out, source, bad)
     if bad.why:
         console.print(_say_bad(data, bad, everything))
-    return Material(counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
+    return Material(counts.name, held_out_name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
 
 
 def folder_of(files: Sequence[str]) -> Path:
@@ -282,9 +286,7 @@ def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list
         except UserError as error:
             bad(pair, error)
     if not good:
-        raise UserError(
-            f"none of the {len(pairs):,} files that are held out can be read; the first: {bad.why[pairs[0].source]}"
-        )
+        raise UserError(f"no file that is held out ({len(pairs):,}) can be read; the first: {bad.why[pairs[0].source]}")
     return good
 
 
@@ -297,9 +299,10 @@ def _say_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -> str
             rows += 1
     shown = "".join(f"\n  {f'line {lines[name]}: ' if name in lines else ''}{why}" for name, why in islice(bad.why.items(), 5))
     more = f"\n  and {len(bad.why) - 5:,} more" if len(bad.why) > 5 else ""
+    files = f", which name {plural(len(bad.why), 'file')}" if rows > len(bad.why) else ""
     return (
         f"rows that are left out because their file cannot be read (data.bad_files=stop makes this an error): {rows:,}"
-        f"{f', which name {len(bad.why):,} files' if rows > len(bad.why) else ''}{shown}{more}"
+        f"{files}{shown}{more}"
     )
 
 

@@ -51,12 +51,18 @@ class RunFolder:
         self.log_file.unlink(missing_ok=True)
 
     def open_log(self, update: int) -> None:
-        """Forgets what was logged after this update, because it is going to happen again."""
+        """Forgets what was logged after this update, and at the end of the run, because it is going to happen again."""
         if self.tensorboard:
             self._board = Board(self.path / "tensorboard", update)
         if self.log_file.exists():
             lines = self.log_file.read_text("utf-8").splitlines(keepends=True)
             replace_file(self.log_file, "".join(line for line in lines if _update_of(line) <= update).encode())
+
+    def held_out_curve(self) -> dict[int, float]:
+        """The held-out loss after each update that was followed by a validation, as far as it was logged."""
+        lines = self.log_file.read_text("utf-8").splitlines() if self.log_file.exists() else []
+        logged = [json.loads(line) for line in lines]
+        return {one["update"]: one["validation"]["loss"] for one in logged if "validation" in one}
 
     def log(self, facts: Mapping[str, Any]) -> None:
         if self._log is None:
@@ -82,8 +88,9 @@ class RunFolder:
 
 
 def _update_of(line: str) -> float:
-    """After which update a line was written; a line that was cut in half by a kill belongs to none."""
+    """After which update a line was written; what belongs to the end of the run, or was cut in half by a kill, comes last."""
     try:
-        return float(json.loads(line)["update"])
-    except (ValueError, KeyError, TypeError):
+        facts = json.loads(line)
+        return float("inf") if "result" in facts or facts.get("weights", "current") != "current" else float(facts["update"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return float("inf")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from types import FrameType
 from typing import NoReturn
 
@@ -18,17 +19,17 @@ from torch import Tensor
 
 from regard.checkpoint.folder import Saved, weights_digest
 from regard.checkpoint.runs import Checkpoint, Damaged
-from regard.contracts import Result
 from regard.core.losses import projected_loss
-from regard.data.batch import Order, collate, encode_pairs, lengths
-from regard.data.corpus import Pair, shorten
+from regard.data.batch import Example, Order, collate, encode_pairs, lengths
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
-from regard.errors import UserError
-from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
+from regard.errors import UserError, plural
+from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, fingerprint, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
-from regard.pipeline import Tally, Translator
+from regard.pipeline import Translator, known_places
+from regard.training.answers import Answered, answer, num_sources, rates_of, sample_of, say_held_out
+from regard.training.assess import Assessment, Losses, assess
 from regard.training.learner import Learner
 from regard.training.loop import Update, judged, train
 from regard.training.material import Material
@@ -39,25 +40,7 @@ from regard.training.transfer import Transfer, start_encoder
 
 NUM_SHOWN = 5
 MOST_DECODED = 500
-"""How many held-out sources a validation translates at most, where it goes by what is written."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """One held-out source with all its references and what the model made of it."""
-
-    source: str
-    references: tuple[str, ...]
-    reference_tokens: tuple[tuple[str, ...], ...]
-    result: Result
-
-    @property
-    def right(self) -> bool:
-        return self.result.tokens in self.reference_tokens
-
-    def __str__(self) -> str:
-        mark = "=" if self.right else f"(expected {shorten(' or '.join(self.references))})"
-        return f"{shorten(self.source)} -> {shorten(self.result.text)} {mark}"
+"""How many held-out sources a validation translates at most, where it goes by what is written; of more, a sample."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +50,7 @@ class Trained:
     answers: list[Answered]
     rates: ErrorRates
     signature: str
+    assessment: Assessment
 
 
 def run(
@@ -95,8 +79,8 @@ def run(
     torch.manual_seed(settings.seed)
     model = build(settings.model, len(source), len(target), scores, beside=(words := beside_size(source))).to(device)
     console.print(
-        f"{settings.model.kind} with {num_parameters(model):,} parameters; {len(material.examples):,} pairs to learn from, "
-        f"{len(material.held_out):,} held out; "
+        f"{settings.model.kind} with {num_parameters(model):,} parameters; "
+        f"{plural(len(material.examples), 'pair')} to learn from, {say_held_out(material.held_out)}; "
         f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
         f"{f'with texts of {words} words beside them, ' if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
@@ -108,22 +92,27 @@ def run(
         model.load_state_dict(start_from.model.state_dict())
     if material.unknown:
         most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
-        console.print(f"{material.unknown.total():,} symbols that the model it starts from never met: {most}")
+        console.print(f"{plural(material.unknown.total(), 'symbol')} that the model it starts from never met: {most}")
 
     batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
+    epoch = batches.order.epoch_length
     console.print(
-        f"{batches.order.epoch_length:,} updates go once through the data; {batches.order.padding():.1%} of the places in "
-        "their batches are padding"
+        f"{plural(epoch, 'update')} {'goes' if epoch == 1 else 'go'} once through the data; "
+        f"{batches.order.padding():.1%} of the positions in a batch are padding"
     )
+    check_held_out(model, material, settings, device)
     learner = Learner(model, settings.train)
     watch = Watch(learner, material, settings, console, place)
     watch.resume()
     with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
         train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
     watch.choose_weights()
+    passes = learner.counts.update / batches.order.epoch_length
+    trained = measured(model, material, settings, console, watch, passes)
     if place:
+        place.log({"update": learner.counts.update, "result": trained.assessment.facts()})
         place.close()
-    return measured(model, material, settings, console, watch)
+    return trained
 
 
 class Watch:
@@ -134,10 +123,18 @@ class Watch:
     ) -> None:
         self.learner, self.material, self.settings, self.console, self.place = learner, material, settings, console, place
         self.device = next(learner.model.parameters()).device
-        self.max_length = 2 * int(material.lengths[1].max()) + 10
-        self.translator = Translator(learner.model, material.codecs.source, material.codecs.target, self.device)
+        places = known_places(settings.model)
+        self.max_length = min(2 * int(material.lengths[1].max()) + 10, sys.maxsize if places is None else places - 1)
+        self.translator = Translator(  # sources are translated as they are learnt from: whole
+            learner.model, *material.codecs, self.device, max_source=sys.maxsize, max_places=places
+        )
+        self.sample = sample_of(
+            material.held_out, MOST_DECODED if settings.train.metric != "loss" else NUM_SHOWN, settings.seed
+        )
         self.show: Record = lambda update: None
         self.interrupted = False
+        self.curve: dict[int, float] = {}
+        """The held-out loss after an update."""
         if place:
             self.checkpoints = place.checkpoints(max(settings.train.keep, settings.train.average))
             self.best = place.best()
@@ -164,23 +161,36 @@ class Watch:
         train, update = self.settings.train, self.learner.counts.update
         with self.learner.at_its_best() as model:
             loss = held_out_loss(model, self.material, self.settings, self.device)
-            few = first_sources(self.material.held_out, NUM_SHOWN if train.metric == "loss" else MOST_DECODED)
-            answers = answer(self.translator, few, self.max_length)
-        rates = rates_of(answers)
+            answers = answer(self.translator, self.sample, self.max_length)
+        if not which:
+            self.curve[update] = loss
         facts = {"loss": loss}
         if train.metric != "loss":
+            rates = rates_of(answers)
             facts |= {"symbol_error_rate": rates.symbol, "word_error_rate": rates.word}
         if train.metric == "bleu":
             facts["bleu"] = bleu([one.result.text for one in answers], [one.references for one in answers])
-        self.console.print(
-            f"held out, {which or f'after update {update}'}: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in facts.items())
-        )
+        self.console.print(f"held out, {which or f'after update {update}'}: {self._say(facts, len(answers))}")
         for answered in answers[:NUM_SHOWN]:
             self.console.print(f"  {answered}")
         if self.place:
-            self.place.log({"update": update, "weights": which or "current", "validation": facts})
+            self.place.log({"update": update, "weights": which or "current", "sources": len(answers), "validation": facts})
         return -facts["bleu"] if train.metric == "bleu" else facts[train.metric]
+
+    def _say(self, facts: Mapping[str, float], num_answers: int) -> str:
+        """The loss is that of all that was held out, the other figures are those of the answers."""
+        loss, *others = [
+            f"{name} {value:.4f}"
+            if name == "loss"
+            else f"BLEU {value:.2f}"
+            if name == "bleu"
+            else f"{name.replace('_', ' ')} {value:.2%}"
+            for name, value in facts.items()
+        ]
+        total = num_sources(self.material.held_out)
+        if others and num_answers < total:
+            return f"{loss}; on a sample of {num_answers:,} of {total:,} held-out sources: {', '.join(others)}"
+        return ", ".join((loss, *others))
 
     def keep(self) -> None:
         with self.learner.at_its_best() as model:
@@ -205,6 +215,7 @@ class Watch:
             self.learner.restore(found)
             self.console.print(f"going on after update {update} of {self.settings.train.steps}")
         self.place.open_log(update)
+        self.curve = self.place.held_out_curve()
         self.best.forget_after(update)
 
     def choose_weights(self) -> None:
@@ -221,7 +232,7 @@ class Watch:
         if self.place and train.average > 1:
             regular = [update for update in self.checkpoints.updates() if update % train.checkpoint_every == 0]
             some = regular[-train.average :]
-            others[f"{len(some)} checkpoints, averaged"] = self.checkpoints.average(some)
+            others[f"{plural(len(some), 'checkpoint')}, averaged"] = self.checkpoints.average(some)
             if counts.best is None:
                 learner.model.load_state_dict(chosen)
                 counts = judged(counts, self.validate("the last update"))
@@ -279,10 +290,25 @@ class Watch:
 # --- measuring ---------------------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def held_out_loss(model: Model, material: Material, settings: RunSettings, device: torch.device) -> float:
+    return mean_loss(model, encode_pairs(material.held_out, *material.codecs), settings, device)
+
+
+def check_held_out(model: Model, material: Material, settings: RunSettings, device: torch.device) -> None:
+    """Raises if a held-out pair has more tokens than the model can count: better now than in the first validation."""
+    if known_places(settings.model) is None:
+        return
+    examples = encode_pairs(material.held_out, *material.codecs)
+    longest = {max(range(len(examples)), key=sizes_N.__getitem__) for sizes_N in lengths(examples)}
+    try:
+        mean_loss(model.eval(), [examples[index] for index in longest], settings, device)
+    except UserError as error:
+        raise UserError(f"held-out pairs: {error}") from None
+
+
+@torch.no_grad()
+def mean_loss(model: Model, examples: Sequence[Example], settings: RunSettings, device: torch.device) -> float:
     """Per target token, without smoothing."""
-    examples = encode_pairs(material.held_out, material.codecs.source, material.codecs.target)
     order = Order(lengths(examples), batch_tokens=settings.train.batch_tokens, seed=0)
     total, num_targets = 0.0, 0
     for number in range(order.epoch_length):
@@ -294,14 +320,15 @@ def held_out_loss(model: Model, material: Material, settings: RunSettings, devic
     return total / num_targets
 
 
-def measured(model: Model, material: Material, settings: RunSettings, console: Console, watch: Watch) -> Trained:
-    """Translates all that was held out."""
+def measured(model: Model, material: Material, settings: RunSettings, console: Console, watch: Watch, passes: float) -> Trained:
+    """Translates all that was held out. passes: times that the run went through its data."""
     tally = partial(counted, what="translating what was held out", console=console)
     answers = answer(watch.translator, material.held_out, watch.max_length, tally)
     num_stopped = sum(not answered.result.finished for answered in answers)
     if num_stopped:
         console.print(
-            f"{num_stopped:,} of {len(answers):,} outputs did not come to an end and were stopped at {watch.max_length} tokens"
+            f"outputs that did not come to an end and were stopped at {plural(watch.max_length, 'token')}: "
+            f"{num_stopped:,} of {len(answers):,}"
         )
     unknown = {symbol for answered in answers for symbol in answered.result.unknown}
     if unknown:
@@ -311,7 +338,7 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
     rates = rates_of(answers)
     held_out = fingerprint("\t".join(pair) for pair in material.held_out)
     facts = {
-        "data": f"{material.name}:{held_out}",
+        "data": f"{material.held_out_name}:{held_out}",
         "learnt-from": material.digest,
         "search": f"greedy,max_length={watch.max_length}",
         "steps": settings.train.steps,
@@ -326,37 +353,25 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
         "symbol_error_rate": rates.symbol,
         "word_error_rate": rates.word,
     }
+    losses = losses_of(model, material, settings, watch.device)
+    curve = [watch.curve[update] for update in sorted(watch.curve)]
+    assessment = assess(answers, rates, material.examples, material.codecs, curve, losses, passes, settings)
     codecs = material.codecs
-    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, card(material, rates, signed))
-    return Trained(saved, watch.translator, answers, rates, signed)
+    words = card(material, rates, signed, assessment)
+    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, words)
+    return Trained(saved, watch.translator, answers, rates, signed, assessment)
 
 
-def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:
-    """Translates every distinct source once; all its targets count as references."""
-    references: dict[str, list[str]] = {}
-    for pair in pairs:
-        references.setdefault(pair.source, []).append(pair.target)
-    results = translator.batch(list(references), max_length=max_length, tally=tally)
-    codec = translator.target
-    return [
-        Answered(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
-        for (text, known), result in zip(references.items(), results, strict=True)
-    ]
+def losses_of(model: Model, material: Material, settings: RunSettings, device: torch.device) -> Losses:
+    """On a sample of each side, because the whole would take long."""
+    some = material.examples[:: math.ceil(len(material.examples) / MOST_DECODED)]
+    held_out = encode_pairs(sample_of(material.held_out, MOST_DECODED, settings.seed), *material.codecs)
+    return Losses(*(mean_loss(model, examples, settings, device) for examples in (some, held_out)))
 
 
-def first_sources(pairs: Sequence[Pair], number: int) -> list[Pair]:
-    """All pairs of the first few sources."""
-    sources = set(islice(dict.fromkeys(pair.source for pair in pairs), number))
-    return [pair for pair in pairs if pair.source in sources]
-
-
-def rates_of(answers: Sequence[Answered]) -> ErrorRates:
-    return error_rates([answered.result.tokens for answered in answers], [answered.reference_tokens for answered in answers])
-
-
-def card(material: Material, rates: ErrorRates, signed: str) -> str:
+def card(material: Material, rates: ErrorRates, signed: str, assessment: Assessment) -> str:
     return (
-        f"# A model trained by regard\n\n- Data: {material.name}, {len(material.examples):,} pairs\n- Held out: {rates}\n"
-        f"- Signature: {signed}\n"
+        f"# A model trained by regard\n\n- Data: {material.name}, {plural(len(material.examples), 'pair')}\n"
+        f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
         "- Licence: that of the data, as far as it reaches; say it here before you pass the model on\n"
     )

@@ -16,7 +16,7 @@ from regard.data.corpus import Pair
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Unit
-from regard.errors import UserError, WrongNumbers, did_you_mean
+from regard.errors import UserError, WrongNumbers, did_you_mean, plural
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
@@ -239,7 +239,7 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     Experiments: docs/LOG.md.
     """
     number = num_pairs or len(pairs)
-    source, target = (_side([pair[side] for pair in pairs]) for side in (0, 1))
+    source, target = (side_of([pair[side] for pair in pairs]) for side in (0, 1))
     if not of_text and (codec := recognise([pair.source for pair in pairs[:200]], root)):
         example = next(filter(None, (split_source(pair.source)[0] for pair in pairs)))
         if codec is Sounds:
@@ -248,12 +248,13 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
     return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
 
 
-def _side(texts: Sequence[str]) -> Side:
+def side_of(texts: Sequence[str]) -> Side:
     words = sum(max(1, len(text.split())) for text in texts) / len(texts)
     return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
 
 
 def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
+    count = plural(number, "pair")
     dropout = 0.3 if number < 30_000 else 0.1
     train = TrainSettings(learning_rate=4e-3, ema=0.999)
     epoch = number * target.tokens / train.batch_tokens
@@ -270,13 +271,14 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
             "data.source_unit": str(source),
             "data.target_unit": str(target),
             "model.kind": "short strings are learnt best, and quickest, by a recurrent model with attention",
-            "model.dropout": f"{number:,} pairs" + (", which are few" if number < 30_000 else ""),
-            "train.steps": f"{steps / epoch:.1f} times through {number:,} pairs; 20 are wanted, in 600 to 8,000 updates",
+            "model.dropout": count + (", which is little" if number < 30_000 else ""),
+            "train.steps": f"{steps / epoch:.1f} times through {count}; 20 are wanted, in 600 to 8,000 updates",
         },
     )
 
 
 def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) -> Suggestion:
+    count = plural(number, "pair")
     unit = target.unit if target.words < 1.5 else "words"
     few = number < 20_000
     train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
@@ -298,7 +300,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         ),
         train=train,
     )
-    few_said = f"{number:,} pairs" + (", which are few" if few else "")
+    few_said = count + (", which is little" if few else "")
     reasons = {
         "data.source_unit": f"sources are names of {codec.nouns}, such as {example}",
         "data.target_unit": str(target),
@@ -306,7 +308,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         "model.kind": "a recurrent decoder that looks at its source at every word is quickest to learn",
         "model.decoder": "where it looked last tells it where to look next",
         "model.dropout": few_said,
-        "train.steps": f"about 30 times through {number:,} pairs are wanted, in 1,000 to 20,000 updates",
+        "train.steps": f"about 30 times through {count} are wanted, in 1,000 to 20,000 updates",
     }
     if is_picture:
         reasons["data.augment"] = f"{few_said}: each is seen a little moved and scaled"
@@ -319,6 +321,7 @@ BESIDE = "a file and a text beside it, of which the words are learnt; the places
 
 def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     words = {word for pair in pairs for word in pair.target.split()}
+    count = plural(number, "pair")
     closed = len(words) <= min(200, len(pairs) / 4)
     few = number < 20_000
     steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
@@ -339,19 +342,20 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
         settings,
         {
             "data.source_unit": f"sources are names of sounds, such as {example}",
-            "data.target_unit": f"{len(words):,} different words in {len(pairs):,} texts",
-            "data.augment": f"{number:,} pairs: each is heard faster or slower, noisy, without stretches of time and bands",
+            "data.target_unit": f"{plural(len(words), 'different word')} in {plural(len(pairs), 'text')}",
+            "data.augment": f"{count}: each is heard faster or slower, noisy, without stretches of time and bands",
             "model.front": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.decoder": "where it listened last tells it where to listen next",
             "train.shortest_first": "short sounds teach what words sound like, before long ones ask where they are",
-            "train.steps": f"20 times through {number:,} pairs are wanted, in 2,000 to 20,000 updates",
+            "train.steps": f"20 times through {count} are wanted, in 2,000 to 20,000 updates",
             **({"data.source_columns": BESIDE} if any("\t" in pair.source for pair in pairs) else {}),
         },
     )
 
 
 def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
+    count = plural(number, "pair")
     common = len(source.alphabet & target.alphabet) / len(source.alphabet | target.alphabet)
     shared = common > 0.5
     vocabulary = min(8000, max(1000, 500 * round(number / 1800)))
@@ -374,12 +378,11 @@ def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
             "data.source_unit": str(source),
             "data.target_unit": str(target),
             "data.shared": f"{common:.0%} of all characters occur on both sides",
-            "data.vocabulary": f"{number:,} pairs; few pairs cannot teach many subwords",
-            "model.kind": f"sentences; {number:,} pairs"
-            + (" are enough for the preset small" if large else ": the preset tiny"),
-            "model.dropout": f"{number:,} pairs" + ("" if large else ", which are few"),
+            "data.vocabulary": f"{count}; few pairs cannot teach many subwords",
+            "model.kind": f"sentences; {count}" + (" are enough for the preset small" if large else ": the preset tiny"),
+            "model.dropout": count + ("" if large else ", which is little"),
             "train.batch_tokens": "many small updates" if not large else "the data is large",
-            "train.steps": f"{steps / epoch:.1f} times through {number:,} pairs; 40 are wanted, in 1,000 to 20,000 updates",
+            "train.steps": f"{steps / epoch:.1f} times through {count}; 40 are wanted, in 1,000 to 20,000 updates",
         },
     )
 
@@ -394,9 +397,10 @@ def expectation(number: int) -> str | None:
     """What to expect of few pairs."""
     if number >= 5000:
         return None
+    count = plural(number, "pair")
     return (
-        f"{number:,} pairs are few: expect a model that gets the frequent patterns right and guesses the others. More pairs "
-        "help most, then --encoder-from or --start-from with a model of a related task"
+        f"{count} is little to learn from: expect a model that gets the frequent patterns right and guesses the others. "
+        "More pairs help most, then --encoder-from or --start-from with a model of a related task"
     )
 
 

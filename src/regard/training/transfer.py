@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard.checkpoint.folder import Saved
-from regard.errors import UserError
+from regard.errors import UserError, plural
 from regard.models.build import Model
 
 ENCODER = ("encoder.", "source_embedding.")
@@ -32,7 +32,7 @@ def start_encoder(model: Model, transfer: Transfer) -> int:
     if mine != shapes:
         differing = sorted(name for name in mine.keys() | shapes.keys() if mine.get(name) != shapes.get(name))
         raise UserError(
-            f"the encoders do not fit: {len(differing)} weights differ in name or size, such as {differing[0]}; "
+            f"the encoders do not fit: {plural(len(differing), 'weight')} of another name or size, such as {differing[0]}; "
             "leave the encoder's settings as they are in the model that it comes from"
         )
     model.load_state_dict(theirs, strict=False)

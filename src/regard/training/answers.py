@@ -1,0 +1,65 @@
+"""What a model writes for held-out sources, next to what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from regard.contracts import Result
+from regard.data.batch import derived_seed
+from regard.data.corpus import Pair, shorten
+from regard.errors import plural
+from regard.evaluation import ErrorRates, error_rates
+from regard.pipeline import Tally, Translator
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One held-out source with all its references and what the model made of it."""
+
+    source: str
+    references: tuple[str, ...]
+    reference_tokens: tuple[tuple[str, ...], ...]
+    result: Result
+
+    @property
+    def right(self) -> bool:
+        return self.result.tokens in self.reference_tokens
+
+    def __str__(self) -> str:
+        mark = "=" if self.right else f"(expected {shorten(' or '.join(self.references))})"
+        return f"{shorten(self.source)} -> {shorten(self.result.text)} {mark}"
+
+
+def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:
+    """Translates every distinct source once; all its targets count as references."""
+    references: dict[str, dict[str, None]] = {}
+    for pair in pairs:
+        references.setdefault(pair.source, {})[pair.target] = None
+    results = translator.batch(list(references), max_length=max_length, tally=tally)
+    codec = translator.target
+    return [
+        Answered(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
+        for (text, known), result in zip(references.items(), results, strict=True)
+    ]
+
+
+def sample_of(pairs: Sequence[Pair], number: int, seed: int) -> list[Pair]:
+    """All pairs of so many sources, drawn by the seed; they do not depend on the order of the pairs."""
+    drawn = {pair.source: derived_seed(seed, "validation", pair.source) for pair in pairs}
+    kept = set(sorted(drawn, key=drawn.__getitem__)[:number])
+    return sorted((pair for pair in pairs if pair.source in kept), key=lambda pair: drawn[pair.source])
+
+
+def rates_of(answers: Sequence[Answered]) -> ErrorRates:
+    return error_rates([answered.result.tokens for answered in answers], [answered.reference_tokens for answered in answers])
+
+
+def num_sources(pairs: Iterable[Pair]) -> int:
+    return len({pair.source for pair in pairs})
+
+
+def say_held_out(pairs: Sequence[Pair]) -> str:
+    sources = num_sources(pairs)
+    different = f" with {plural(sources, 'different source')}" if sources < len(pairs) else ""
+    return f"{plural(len(pairs), 'pair')}{different} held out"

@@ -1,0 +1,187 @@
+"""What a run measures on the way, and the words in which it says so."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from regard.data.corpus import Pair
+from regard.errors import UserError
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
+from regard.training import run as running
+from regard.training.material import from_files, in_memory, survey
+from regard.training.run import Trained, run, sample_of
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+
+CPU = torch.device("cpu")
+
+
+def words(number: int) -> list[Pair]:
+    """All different: "aaab" and so on, each with its letters in capitals."""
+    texts = ("".join("abcd"[n // 4**place % 4] for place in (3, 2, 1, 0)) for n in range(number))
+    return [Pair(text, " ".join(text.upper())) for text in texts]
+
+
+def train_on(
+    learning: list[Pair], held_out: list[Pair], model: Any = None, unit: Any = "symbols", **train: Any
+) -> tuple[str, Trained]:
+    """(what the console says, the trained model)."""
+    settings = RunSettings(
+        data=DataSettings(target_unit=unit),
+        model=model or RnnSettings(width=8, embedding=4, score_width=4, dropout=0.0),
+        train=TrainSettings(batch_tokens=256, **{"learning_rate": 2e-2, "steps": 2, **train}),
+    )
+    console = Console(file=io.StringIO(), width=300)
+    trained = run(in_memory("words", learning, held_out, settings.data), settings, console, CPU)
+    return console.file.getvalue(), trained  # type: ignore[attr-defined]
+
+
+# --- the sample --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_depends_on_the_seed_and_the_sources_but_not_on_their_order() -> None:
+    pairs = [*words(100), *(Pair(one.source, "X") for one in words(50))]
+    chosen = sample_of(pairs, 20, seed=1)
+    assert len({pair.source for pair in chosen}) == 20
+    turned = sample_of(pairs[::-1], 20, seed=1)
+    assert set(turned) == set(chosen)
+    assert list(dict(turned)) == list(dict(chosen))
+    assert {pair.source for pair in sample_of(pairs, 20, seed=2)} != {pair.source for pair in chosen}
+    assert {pair.source for pair in chosen} != {pair.source for pair in pairs[:20]}
+    for source in {pair.source for pair in chosen}:
+        assert {pair for pair in chosen if pair.source == source} == {pair for pair in pairs if pair.source == source}
+    assert set(sample_of(pairs, 500, seed=1)) == set(pairs)
+
+
+def test_a_validation_says_that_its_metric_is_that_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sources each time; the loss is that of all."""
+    monkeypatch.setattr(running, "MOST_DECODED", 30)
+    pairs, decoded = words(140), []
+    plain = running.answer
+
+    def answer(translator: Any, some: list[Pair], *others: Any, **named: Any) -> Any:
+        decoded.append([pair.source for pair in some])
+        return plain(translator, some, *others, **named)
+
+    monkeypatch.setattr(running, "answer", answer)
+    said, _ = train_on(pairs[40:], pairs[:40], steps=4, validate_every=2, metric="symbol_error_rate")
+    assert decoded[0] == decoded[1] != [pair.source for pair in pairs[:30]]
+    assert [len(one) for one in decoded] == [30, 30, 40]
+    found = re.findall(
+        r"held out, after update \d+: loss \d\.\d{4}; on a sample of 30 of 40 held-out sources: "
+        r"symbol error rate \d+\.\d\d%, word error rate \d+\.\d\d%\n",
+        said,
+    )
+    assert len(found) == 2, said
+
+
+def test_a_validation_on_everything_speaks_of_no_sample() -> None:
+    said, _ = train_on(words(100)[20:], words(20), validate_every=2, metric="bleu")
+    assert "sample" not in said
+    assert re.search(
+        r"update 2: loss \d\.\d{4}, symbol error rate \d+\.\d\d%, word error rate \d+\.\d\d%, BLEU \d+\.\d\d\n", said
+    )
+    assert re.search(r"update 2: loss \d\.\d{4}\n", train_on(words(100)[20:], words(20), validate_every=2)[0])
+
+
+# --- counts ------------------------------------------------------------------------------------------------------------------
+
+
+def test_pairs_and_their_different_sources_are_both_counted() -> None:
+    held_out = [*words(20), *(Pair(one.source, "X") for one in words(5))]
+    said, trained = train_on(words(100)[20:], held_out)
+    assert "80 pairs to learn from, 25 pairs with 20 different sources held out;" in said
+    assert len(trained.answers) == 20
+    assert "80 pairs to learn from, 20 pairs held out;" in train_on(words(100)[20:], words(20))[0]
+
+
+def test_references_that_are_equal_count_once() -> None:
+    _, trained = train_on(words(100)[20:], [Pair("cab", "C A B"), Pair("cab", "C A B"), Pair("cab", "K"), Pair("bad", "B")])
+    assert trained.answers[0].references == ("C A B", "K")
+    assert len(trained.answers[0].reference_tokens) == 2
+    assert "(expected C A B or K)" in str(trained.answers[0])
+    assert str(trained.answers[1]).endswith("(expected B)")
+
+
+NOUNS = "pair update source output token character symbol word file line parameter validation checkpoint reference text weight"
+
+
+def one_of_many(text: str) -> list[str]:
+    """Counts of one with a noun for several."""
+    nouns = "|".join(f"{noun}s" for noun in NOUNS.split())
+    return re.findall(rf"(?<![\d.,/])\b1 (?:[a-z-]+ ){{0,2}}(?:{nouns})\b", text)
+
+
+def test_one_is_not_said_to_be_many() -> None:
+    """A run as small as can be: one update, one pair to learn from, one held out."""
+    assert one_of_many("1 pairs, 1 updates go, 21 pairs, 1.1 pairs, 1 source characters") == [
+        "1 pairs",
+        "1 updates",
+        "1 source characters",
+    ]
+    said, trained = train_on([Pair("a", "A")], [Pair("b", "B")], steps=1, validate_every=1, metric="symbol_error_rate")
+    assert not one_of_many(said), said
+    assert not one_of_many(trained.saved.card), trained.saved.card
+    assert "1 pair to learn from, 1 pair held out" in said
+    assert "1 update goes once through the data" in said
+
+
+# --- the signature -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_signature_names_the_file_whose_fingerprint_it_holds(tmp_path: Path) -> None:
+    for name, pairs in (("learn.tsv", words(100)[20:]), ("measure.tsv", words(20))):
+        (tmp_path / name).write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    settings = RunSettings(
+        data=DataSettings(target_unit="symbols", files=(str(tmp_path / "learn.tsv"),)),
+        model=RnnSettings(width=8, embedding=4, score_width=4, dropout=0.0),
+        train=TrainSettings(batch_tokens=256, steps=1),
+    )
+    console = Console(file=io.StringIO())
+    with_file = DataSettings(**{**vars(settings.data), "held_out_files": (str(tmp_path / "measure.tsv"),)})
+    names = {}
+    for data in (settings.data, with_file):
+        material = from_files(data, survey(data), tmp_path / f"run{len(names)}", console)
+        trained = run(material, settings, console, CPU)
+        names[bool(data.held_out_files)] = re.match(r"data:(.*?):[0-9a-f]{6} \| ", trained.signature)[1]  # type: ignore[index]
+        assert "- Data: learn.tsv, " in trained.saved.card
+    assert names == {False: "learn.tsv", True: "measure.tsv"}
+
+
+# --- positions that are counted ----------------------------------------------------------------------------------------------
+
+
+COUNTING = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_places": 12, "dropout": 0.0}
+
+
+def test_an_output_without_end_does_not_end_the_run() -> None:
+    """A model that counts 12 positions writes at most 11 tokens, though twice the longest target is more."""
+    model = TransformerSettings(width=16, heads=2, feed_forward=16, **COUNTING)
+    pairs = [Pair(one.source, "A A A A A A A A") for one in words(60)]
+    said, trained = train_on(
+        pairs[20:], pairs[:20], model, steps=6, validate_every=3, metric="symbol_error_rate", learning_rate=1e-2
+    )
+    assert re.search(r"outputs that did not come to an end and were stopped at 11 tokens: \d+ of 20\n", said)
+    assert "search:greedy,max_length=11 |" in trained.signature
+
+
+@pytest.mark.parametrize("long", [Pair("a" * 12, "A"), Pair("a", " ".join("A" * 12))])
+def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_it_learns(long: Pair) -> None:
+    model = TransformerSettings(width=16, heads=2, feed_forward=16, **COUNTING)
+    console = Console(file=io.StringIO())
+    settings = RunSettings(data=DataSettings(target_unit="symbols"), model=model)
+    material = in_memory("words", words(60)[20:], [*words(20), long], settings.data)
+    with pytest.raises(UserError, match=r"^held-out pairs: there are 13 places, but .* max_places=13$"):
+        run(material, settings, console, CPU)
+    assert "update 1/" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_long_sources_that_were_held_out_do_not_end_the_run() -> None:
+    """More than a translator takes at once, without a full stop to split them at."""
+    _, trained = train_on(words(60)[20:], [Pair("ab" * 600, "A"), Pair("b", "B")], validate_every=2)
+    assert len(trained.answers) == 2
