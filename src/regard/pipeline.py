@@ -362,7 +362,7 @@ class Translator:
     def _packed(self, units: Sequence[Unit], search: SearchOptions, workers: int = 1) -> list[list[Unit]]:
         """Units of like length side by side, the longest first: as many as the budget of memory and the width of a step allow,
         and no more than leaves every worker its share."""
-        rows = search.n_best if search.sample else search.beam
+        rows = search.num_hypotheses
         most = max(1, BATCH_HYPOTHESES // rows)
         rounds = max(1 if workers == 1 else 2, ceil(len(units) / (most * workers)))
         most = ceil(len(units) / (rounds * workers))
