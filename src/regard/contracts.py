@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import UserError, shown
+from regard.errors import UserError
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
 """Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
@@ -507,7 +507,11 @@ def _number(value: object) -> float:
 
 
 def _wrong(name: str, value: object, expected: str) -> UserError:
-    return UserError(f"{name} is {shown(value)}, expected {expected}")
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:
+        text = "a number of more than 4,300 digits"  # which Python does not print
+    return UserError(f"{name} is {text if len(text) <= 60 else f'{text[:59]}…'}, expected {expected}")
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,6 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
-def shown(value: object) -> str:
-    """A value that is not what was expected, for an error: on one line, and cut off after 60 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:
-        return "a number of more than 4,300 digits"  # which Python refuses to print
-    return text if len(text) <= 60 else f"{text[:59]}…"
-
-
 class WrongNumbers(ValueError):
     """Numbers out of their range: name -> (number, what was expected)."""
 
