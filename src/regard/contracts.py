@@ -12,12 +12,13 @@ Letters in the names of tensors are their axes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
-from numbers import Integral
-from typing import Literal, Protocol, Self, get_args
+from math import inf, nan
+from numbers import Integral, Real
+from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -393,6 +394,18 @@ class Seq2Seq(Protocol):
 
 # --- search ------------------------------------------------------------------------------------------------------------------
 
+MAX_HYPOTHESES = 1000
+"""Of one sentence: the widest beam, and the most samples. Each holds a state of its own."""
+MAX_LENGTH = 100_000
+"""Tokens that an output may have after its prefix."""
+MAX_TOKENS = 1_000_000
+"""Hypotheses times tokens of one sentence, which may all have to be kept until it is done."""
+MIN_TEMPERATURE = 1e-6
+"""A sample is then the most probable token unless two are equal; far below, log-probabilities divided by it overflow."""
+MAX_LENGTH_PENALTY = 10.0
+"""Outputs that are twice as long are then preferred even if they are a thousand times less probable."""
+MAX_REPETITION_PENALTY = 1000.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
@@ -435,43 +448,114 @@ class SearchOptions:
     """Tell of tokens as soon as they are certain. A Look needs it: `seen` comes with the tokens."""
 
     def __post_init__(self) -> None:
-        for name in ("banned", "prefix"):  # lists come from JSON and from users
-            whole = getattr(self, name)
-            object.__setattr__(self, name, tuple(tuple(one) if isinstance(one, list) else one for one in whole))
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                what = "; an output needs room for at least 1 token" if name == "max_length" else ""
-                raise ValueError(f"{name} is {value!r}{what or f', expected a whole number from {least} up'}")
-        for name in ("temperature", "repetition_penalty", "max_ratio"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} is {value}, expected a number above 0")
-        if self.repetition_penalty < 1:
-            raise ValueError(f"repetition_penalty is {self.repetition_penalty}; below 1 it would reward; expected 1 or more")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}, expected a share above 0 and up to 1")
-        if self.length_penalty != "mean" and not (isinstance(self.length_penalty, int | float) and self.length_penalty >= 0):
-            raise ValueError(f'length_penalty is {self.length_penalty!r}, expected a number from 0 up, or "mean"')
+        for name, value in _checked(vars(self)).items():
+            object.__setattr__(self, name, value)
         if self.min_length > self.max_length:
-            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+            raise UserError(f"min_length {self.min_length} is more than max_length {self.max_length}")
         if self.sample and self.beam > 1:
-            raise ValueError(f"sample draws outputs one by one, but beam is {self.beam}; leave out one of the two")
+            raise UserError(f"sample draws outputs one by one, but beam is {self.beam}; leave out one of the two")
         if not self.sample and self.n_best > self.beam:
-            raise ValueError(f"n_best is {self.n_best}, but a beam of {self.beam} finds {self.beam}; set beam={self.n_best}")
+            raise UserError(f"n_best is {self.n_best}, but a beam of {self.beam} finds {self.beam}; set beam={self.n_best}")
         if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
-            raise ValueError("temperature, top_k and top_p are for drawing; say sample=True too")
+            raise UserError("temperature, top_k and top_p are for drawing; say sample=True too")
         if not all(self.banned):
-            raise ValueError("banned holds an empty sequence, which every output contains; leave it out")
+            raise UserError("banned holds an empty sequence, which every output contains; leave it out")
         if len(self.prefix) >= self.max_length:
-            raise ValueError(f"the prefix has {len(self.prefix)} tokens, but max_length is {self.max_length}; raise max_length")
+            raise UserError(f"the prefix has {len(self.prefix)} tokens, but max_length is {self.max_length}; raise max_length")
+        if (tokens := self.num_hypotheses * (self.max_length - len(self.prefix))) > MAX_TOKENS:
+            name = "n_best" if self.sample else "beam"
+            raise UserError(
+                f"{name} is {self.num_hypotheses} and max_length {self.max_length:,}, together {tokens:,} tokens; "
+                f"lower one of them: hypotheses times tokens may come to {MAX_TOKENS:,}"
+            )
+
+    @property
+    def num_hypotheses(self) -> int:
+        """How many rows of a step a sentence takes."""
+        return self.n_best if self.sample else self.beam
 
     def norm(self, length: int) -> float:
         """What the log-probability of an output of this many tokens, <eos> included, is divided by; it never falls."""
         return float(length) if self.length_penalty == "mean" else ((5 + length) / 6) ** self.length_penalty
 
 
-_LEAST = {"beam": 1, "n_best": 1, "min_length": 0, "max_length": 1, "no_repeat": 0, "top_k": 0, "seed": 0}
+_WHOLE = {
+    "beam": (1, MAX_HYPOTHESES),
+    "n_best": (1, MAX_HYPOTHESES),
+    "min_length": (0, MAX_LENGTH),
+    "max_length": (1, MAX_LENGTH),
+    "no_repeat": (0, MAX_LENGTH),
+    "top_k": (0, 2**31 - 1),
+    "seed": (0, 2**63 - 1),
+}
+"""The least and the most that a whole number may be. Lengths are counted after the prefix."""
+
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda number: MIN_TEMPERATURE <= number < inf, f"a number from {MIN_TEMPERATURE:g} up"),
+    "top_p": (lambda number: 0 < number <= 1, "a number above 0 and up to 1"),
+    "max_ratio": (lambda number: 0 < number < inf, "a number above 0, or None"),
+    "repetition_penalty": (
+        lambda number: 1 <= number <= MAX_REPETITION_PENALTY,
+        f"a number from 1 to {MAX_REPETITION_PENALTY:g}; below 1 it would reward repetitions",
+    ),
+    "length_penalty": (
+        lambda number: 0 <= number <= MAX_LENGTH_PENALTY,
+        f'a number from 0 to {MAX_LENGTH_PENALTY:g}, or "mean"',
+    ),
+}
+"""Which numbers an option may be, and how that is said. NaN is in no range."""
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Options as plain data: numbers of other libraries become Python's own, lists become tuples. An error names the first
+    that is not what it should be."""
+    prefix = _ids(given["prefix"])
+    banned = [_ids(one) for one in given["banned"]] if isinstance(given["banned"], Iterable) else [None]
+    if prefix is None:
+        raise _wrong("prefix", given["prefix"], "a list of token ids")
+    if None in banned:
+        raise _wrong("banned", given["banned"], "a list of lists of token ids")
+    plain: dict[str, Any] = {"prefix": prefix, "banned": tuple(banned)}
+    for name, (least, most) in _WHOLE.items():
+        value = given[name]
+        most += len(prefix) if name in ("min_length", "max_length") else 0
+        if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+            raise _wrong(name, value, f"a whole number from {least} to {most:,}")
+        plain[name] = int(value)
+    for name, (inside, expected) in _NUMBERS.items():
+        value = given[name]
+        if value is None and name == "max_ratio" or isinstance(value, str) and (name, value) == ("length_penalty", "mean"):
+            continue
+        plain[name] = _number(value)
+        if not inside(plain[name]):
+            raise _wrong(name, value, expected)
+    for name in ("sample", "stream"):
+        if not isinstance(given[name], bool):
+            raise _wrong(name, given[name], "True or False")
+    return plain
+
+
+def _ids(given: object) -> tuple[int, ...] | None:
+    """Numbers of tokens; None where these are none."""
+    found = tuple(given) if isinstance(given, Iterable) else (None,)
+    known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= one < 2**31 for one in found)
+    return tuple(map(int, found)) if known else None
+
+
+def _number(value: object) -> float:
+    """NaN for what is no number, infinity for a whole number that is too large for one with a point."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    except OverflowError:
+        return inf
+
+
+def _wrong(name: str, value: object, expected: str) -> UserError:
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:
+        text = "a number of more than 4,300 digits"  # which Python does not print
+    return UserError(f"{name} is {text if len(text) <= 60 else f'{text[:59]}…'}, expected {expected}")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,13 @@ PLACES = 1024
 
 MAX_SOURCE = 1024
 
+MAX_PLACES = 100_000
+"""Positions of one file that are taken at once: more than an hour of sound."""
+
+TOKEN_CHARACTERS = 1000
+"""More characters than a token has. A text with more than these for every token that is taken at once is refused before it is
+encoded, which would take a long time and much memory."""
+
 _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
 
 
@@ -137,7 +144,7 @@ class Translator:
         """
         texts = self._texts(texts, "translate")
         search = self._options(options)
-        plans = [self._plan(text, first + number) for number, text in enumerate(texts)]
+        plans = [self._checked_plan(text, first + number, search) for number, text in enumerate(texts)]
         waiting = {unit.number for plan in plans if isinstance(plan, list) for unit in plan}
         found: dict[int, Result] = {}
         units = [unit for plan in plans if isinstance(plan, list) for unit in plan]
@@ -158,7 +165,7 @@ class Translator:
         """The output while it is written. `text` only grows; the last one carries the result."""
         text = self._text(text, "stream")
         search = replace(self._options(options), stream=True)
-        plan = self._plan(text, 0)
+        plan = self._checked_plan(text, 0, search)
         if isinstance(plan, Refused):
             raise UserError(plan.reason)
         before, results = "", []
@@ -314,20 +321,62 @@ class Translator:
             given["prefix"] = ids = tuple(self.target.encode(prefix))
             if UNK in ids:
                 raise UserError(f"the prefix {prefix!r} holds symbols that the model cannot write")
-        if "banned" in given:
+        if isinstance(given.get("banned"), Iterable):
             given["banned"] = tuple(self._banned(given["banned"]))
         search = SearchOptions(**given)
-        if self.max_places is not None and not isinstance(self.model, RnnLm):
-            search = replace(search, max_length=min(search.max_length, max(self.max_places - 1, len(search.prefix) + 1)))
-        return search
+        for ids in (search.prefix, *search.banned):
+            if max(ids, default=0) >= len(self.target):
+                raise UserError(
+                    f"there is no token {max(ids)} in prefix or banned: the model writes tokens 0 to {len(self.target) - 1}; "
+                    "give words, or ids of its own vocabulary"
+                )
+        if self.longest is None:
+            return search
+        if len(search.prefix) >= self.longest:
+            raise UserError(
+                f"the prefix has {len(search.prefix):,} tokens, but this model counts only {self.longest:,} in an output, "
+                "and writes at least one of them; give a shorter prefix"
+            )
+        return replace(search, max_length=min(search.max_length, self.longest))
 
     def _banned(self, words: Sequence[Any]) -> Iterator[tuple[int, ...]]:
         """Words as sequences of tokens, at the beginning of a text and behind a space. What has no token cannot be written."""
         if isinstance(words, str):
             raise TypeError(f"banned takes a list of words, got {words!r:.60}")
         for word in words:
-            forms = (self.target.encode(word), self.target.encode(f" {word}")) if isinstance(word, str) else (word,)
+            if not isinstance(word, str):
+                yield word
+                continue
+            forms = self.target.encode(word), self.target.encode(f" {word}")
             yield from dict.fromkeys(tuple(form) for form in forms if form and UNK not in form)
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens an output of this model can have; None: any number."""
+        return None if self.max_places is None or isinstance(self.model, RnnLm) else max(1, self.max_places - 1)
+
+    def _checked_plan(self, text: str, number: int, search: SearchOptions) -> list[Unit] | Refused:
+        """`_plan`, where no text is encoded that is certainly too long, and nothing that is larger than it should be is run."""
+        room = max(self.max_source, MAX_SOURCE) * TOKEN_CHARACTERS
+        if isinstance(self.source, Codec) and len(text) > room:
+            longest = max(map(len, [text] if self.continues else sentences(text)), default=0)
+            if longest > room:
+                return Refused(
+                    f"a sentence of {longest:,} characters is longer than the {self.max_source:,} tokens that are taken at "
+                    "once; split it, by line ends or full stops"
+                )
+        plan = self._plan(text, number)
+        if isinstance(plan, Refused) or not plan:
+            return plan
+        places = max(num_places(unit.ids) for unit in plan)
+        if isinstance(self.source, FileCodec) and places > MAX_PLACES:
+            return Refused(f"it has {places:,} positions, the most is {MAX_PLACES:,}; cut it into shorter files")
+        if self.continues and self.longest is not None and places + len(search.prefix) >= self.longest:
+            return Refused(
+                f"text and prefix have {places + len(search.prefix):,} tokens, but this model counts only {self.longest:,} in "
+                "all, and writes at least one of them; shorten them"
+            )
+        return plan
 
     # --- the search ---
 
@@ -355,14 +404,15 @@ class Translator:
     def _events(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
         if self.continues:
             prompt = tuple(units[0].ids) + search.prefix
-            search = replace(search, prefix=prompt, max_length=search.max_length + len(prompt))
+            limit = search.max_length + len(prompt)
+            search = replace(search, prefix=prompt, max_length=limit if self.longest is None else min(limit, self.longest))
         sources = [source_batch([[] if self.continues else unit.ids for unit in part]).to(self.device) for part in alike(units)]
         return self._engine().generate(sources, search, numbers=[unit.number for unit in units], room=len(units))
 
     def _packed(self, units: Sequence[Unit], search: SearchOptions, workers: int = 1) -> list[list[Unit]]:
         """Units of like length side by side, the longest first: as many as the budget of memory and the width of a step allow,
         and no more than leaves every worker its share."""
-        rows = search.n_best if search.sample else search.beam
+        rows = search.num_hypotheses
         most = max(1, BATCH_HYPOTHESES // rows)
         rounds = max(1 if workers == 1 else 2, ceil(len(units) / (most * workers)))
         most = ceil(len(units) / (rounds * workers))

@@ -2,6 +2,7 @@ import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -14,7 +15,7 @@ from tones import write_wav, write_words
 
 import regard
 from regard import evaluation, pipeline
-from regard.contracts import AttentionMap, SearchOptions
+from regard.contracts import AttentionMap, Result, SearchOptions
 from regard.data.batch import source_batch
 from regard.data.sounds import Sounds
 from regard.data.tokenizers.codec import Codec
@@ -151,6 +152,83 @@ def test_what_a_model_cannot_count_is_refused_before_it_is_tried() -> None:
     assert known_places(TransformerSettings(positions="one_hot", width=32)) == 32
     assert known_places(RnnSettings(score="location", max_places=9)) == 9
     assert known_places(RnnSettings()) is None
+
+
+def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of 100 MB took a minute and 4 GB to be refused."""
+    translator = make_translator(RnnSettings(width=8, embedding=3))
+    encode, encoded = Codec.encode, list[int]()
+    monkeypatch.setattr(Codec, "encode", lambda codec, text: encoded.append(len(text)) or encode(codec, text))
+    monkeypatch.setattr(pipeline, "MAX_SOURCE", 9)
+    translator = replace(translator, max_source=9)
+    accepted, long, refused = translator.translate(["Ab. " * 3000, "a" * 9000, "a" * 9001], max_length=1)
+    assert isinstance(accepted, Result)
+    assert len(accepted.parts) == 3000
+    assert isinstance(long, Refused)
+    assert "a sentence of 9,000 tokens is longer than the 9" in long.reason
+    assert isinstance(refused, Refused)
+    assert refused.reason == (
+        "a sentence of 9,001 characters is longer than the 9 tokens that are taken at once; split it, by line ends or full stops"
+    )
+    assert 9000 in encoded
+    assert 9001 not in encoded
+    with pytest.raises(UserError, match="a sentence of 9,001 characters is longer"):
+        list(translator.stream("a" * 9001))
+    prompted = replace(make_translator(DecoderOnlySettings(width=8, heads=2)), max_source=9)
+    with pytest.raises(UserError, match="a sentence of 9,001 characters is longer"):
+        prompted("ab. " * 2250 + "a")
+
+
+def test_a_file_of_too_many_positions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = make_listener(tmp_path)
+    monkeypatch.setattr(pipeline, "MAX_PLACES", 1)
+    (refused,) = listener.translate(["0-1.wav"])
+    assert isinstance(refused, Refused)
+    assert re.fullmatch(r"it has \d+ positions, the most is 1; cut it into shorter files", refused.reason)
+
+
+def test_prefix_and_prompt_leave_room_for_an_output() -> None:
+    settings = TransformerSettings(width=8, heads=2, positions="learned", max_places=7)
+    translator = replace(make_translator(settings), max_places=known_places(settings))
+    assert translator("abc", prefix="X Y X Y X").tokens[:5] == ("X", "Y", "X", "Y", "X")
+    for prefix in ("X Y X Y X Y", "X Y X Y X Y X Y"):
+        with pytest.raises(UserError, match="the prefix has . tokens, but this model counts only 6 in an output, .*; give a sh"):
+            translator("abc", prefix=prefix)
+    with pytest.raises(UserError, match="the prefix has 300 tokens, but max_length is 256; raise max_length"):
+        make_translator(settings)("abc", prefix="X " * 300)
+    prompted = DecoderOnlySettings(width=8, heads=2, positions="learned", max_places=7)
+    continuer = replace(make_translator(prompted), max_places=known_places(prompted))
+    for text in ("", "X", "X Y X Y X"):
+        assert len(continuer(text, min_length=6).tokens) <= 6
+    *answered, refused = continuer.translate(["X Y X Y", "X Y X Y X Y"])
+    assert isinstance(answered[0], Result)
+    assert isinstance(refused, Refused)
+    assert refused.reason == (
+        "text and prefix have 6 tokens, but this model counts only 6 in all, and writes at least one of them; shorten them"
+    )
+    with pytest.raises(UserError, match="text and prefix have 7 tokens, but this model counts only 6 in all"):
+        continuer("X Y", prefix="X Y X Y X")
+
+
+@every_family
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prefix": (10**6,)}, "there is no token 1000000 in prefix or banned: the model writes tokens 0 to 6"),
+        ({"banned": [(4, 10**6)]}, "there is no token 1000000 in prefix or banned"),
+        ({"banned": [5]}, r"banned is \(5,\), expected a list of lists of token ids"),
+        ({"banned": None}, "banned is None, expected a list of"),
+        ({"prefix": None}, "prefix is None, expected a list of token ids"),
+        ({"sample": True, "temperature": "1"}, "temperature is '1', expected a number"),
+        ({"beam": 10**6}, "beam is 1000000, expected a whole number from 1 to 1,000"),
+        ({"length_penalty": float("inf")}, "length_penalty is inf, expected a number"),
+    ],
+)
+def test_options_that_make_no_sense_are_the_users_mistake(
+    settings: ModelSettings, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        make_translator(settings)("ab", **options)
 
 
 @every_family

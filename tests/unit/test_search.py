@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from regard.contracts import Decoded, Event, Hypothesis, Memory, SearchOptions, 
 from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
 from regard.decoding.search import TorchEngine, choose, draw, shared
+from regard.errors import UserError
 from regard.models.state import Rows, per_hypothesis, per_sentence
 
 PAD, SOS, EOS, A, B, C = range(6)
@@ -367,22 +369,124 @@ def test_what_sequences_share(sequences: Sequence[tuple[int, ...]], length: int)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_length": 0}, "max_length is 0; an output needs room for at least 1 token"),
-        ({"beam": 0}, "beam is 0, expected a whole number from 1 up"),
+        ({"max_length": 0}, "max_length is 0, expected a whole number from 1 to 100,000"),
+        ({"max_length": 10**18}, "max_length is 1000000000000000000, expected a whole number from 1 to 100,000"),
+        ({"beam": 0}, "beam is 0, expected a whole number from 1 to 1,000"),
+        ({"beam": 10**6}, "beam is 1000000, expected a whole number from 1 to 1,000"),
+        ({"beam": 10**5000}, "beam is a number of more than 4,300 digits, expected a whole number from 1 to 1,000"),
+        ({"beam": -(10**5000)}, "beam is a number of more than 4,300 digits, expected a whole number"),
         ({"beam": 2.5}, r"beam is 2\.5, expected a whole number"),
+        ({"beam": "4"}, "beam is '4', expected a whole number"),
+        ({"beam": True}, "beam is True, expected a whole number"),
+        ({"beam": None}, "beam is None, expected a whole number"),
+        ({"beam": torch.tensor(4)}, r"beam is tensor\(4\), expected a whole number"),
+        ({"beam": [4] * 1000}, r"beam is \[4, 4, [4, ]{1,60}…, expected a whole number"),
+        ({"beam": np.float64(4)}, "beam is .*4.0.*, expected a whole number"),
+        ({"beam": 400, "max_length": 30_000}, "beam is 400 and max_length 30,000, together 12,000,000 tokens; .* to 1,000,000"),
+        ({"sample": True, "n_best": 1001}, "n_best is 1001, expected a whole number from 1 to 1,000"),
+        ({"sample": True, "n_best": 500, "max_length": 3000}, "n_best is 500 and max_length 3,000, together 1,500,000 tokens"),
         ({"n_best": 3}, "n_best is 3, but a beam of 1 finds 1; set beam=3"),
         ({"min_length": 9, "max_length": 8}, "min_length 9 is more than max_length 8"),
+        ({"min_length": -1}, "min_length is -1, expected a whole number from 0"),
+        ({"no_repeat": 10**18}, "no_repeat is 1000000000000000000, expected a whole number from 0 to 100,000"),
         ({"sample": True, "beam": 4}, "sample draws outputs one by one, but beam is 4"),
+        ({"sample": "no"}, "sample is 'no', expected True or False"),
+        ({"stream": 1}, "stream is 1, expected True or False"),
         ({"top_k": 4}, "temperature, top_k and top_p are for drawing; say sample=True too"),
-        ({"sample": True, "temperature": 0.0}, r"temperature is 0\.0, expected a number above 0"),
-        ({"sample": True, "top_p": 1.5}, r"top_p is 1\.5, expected a share above 0 and up to 1"),
-        ({"repetition_penalty": 0.5}, r"repetition_penalty is 0\.5; below 1 it would reward"),
-        ({"length_penalty": -1.0}, r'length_penalty is -1\.0, expected a number from 0 up, or "mean"'),
+        ({"sample": True, "top_k": 2**64}, "top_k is 18446744073709551616, expected a whole number from 0 to 2,147,483,647"),
+        ({"seed": -1}, "seed is -1, expected a whole number from 0"),
+        ({"seed": 10**5000}, "seed is a number of more than 4,300 digits, expected a whole number from 0"),
+        ({"sample": True, "temperature": 0.0}, r"temperature is 0\.0, expected a number from 1e-06 up"),
+        ({"sample": True, "temperature": 1e-320}, "temperature is 1e-320, expected a number from 1e-06 up"),
+        ({"sample": True, "temperature": "1"}, "temperature is '1', expected a number from 1e-06 up"),
+        ({"sample": True, "temperature": float("nan")}, "temperature is nan, expected a number"),
+        ({"sample": True, "temperature": float("inf")}, "temperature is inf, expected a number"),
+        ({"sample": True, "temperature": True}, "temperature is True, expected a number"),
+        ({"sample": True, "temperature": 10**5000}, "temperature is a number of more than 4,300 digits, expected a number"),
+        ({"sample": True, "temperature": None}, "temperature is None, expected a number"),
+        ({"sample": True, "temperature": 1j}, "temperature is 1j, expected a number"),
+        ({"sample": True, "top_p": 1.5}, r"top_p is 1\.5, expected a number above 0 and up to 1"),
+        ({"sample": True, "top_p": 0}, "top_p is 0, expected a number above 0 and up to 1"),
+        ({"sample": True, "top_p": "all"}, "top_p is 'all', expected a number above 0 and up to 1"),
+        ({"sample": True, "top_p": float("nan")}, "top_p is nan, expected a number above 0 and up to 1"),
+        ({"repetition_penalty": 0.5}, r"repetition_penalty is 0\.5, expected a number from 1 to 1000; below 1 it would reward"),
+        ({"repetition_penalty": 1e308}, r"repetition_penalty is 1e\+308, expected a number from 1 to 1000"),
+        ({"max_ratio": 0}, "max_ratio is 0, expected a number above 0, or None"),
+        ({"max_ratio": "2"}, "max_ratio is '2', expected a number above 0, or None"),
+        ({"max_ratio": float("nan")}, "max_ratio is nan, expected a number above 0, or None"),
+        ({"length_penalty": -1.0}, r'length_penalty is -1\.0, expected a number from 0 to 10, or "mean"'),
+        ({"length_penalty": 1e9}, r'length_penalty is 1000000000\.0, expected a number from 0 to 10, or "mean"'),
+        ({"length_penalty": float("inf")}, "length_penalty is inf, expected a number from 0 to 10"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan, expected a number from 0 to 10"),
         ({"length_penalty": "avg"}, "length_penalty is 'avg', expected a number"),
+        ({"length_penalty": True}, "length_penalty is True, expected a number"),
+        ({"length_penalty": None}, "length_penalty is None, expected a number"),
         ({"banned": [[]]}, "banned holds an empty sequence"),
-        ({"prefix": [4, 4], "max_length": 2}, "the prefix has 2 tokens, but max_length is 2"),
+        ({"banned": [5]}, r"banned is \[5\], expected a list of lists of token ids"),
+        ({"banned": None}, "banned is None, expected a list of lists of token ids"),
+        ({"banned": [["a"]]}, r"banned is \[\['a'\]\], expected a list of lists of token ids"),
+        ({"prefix": 5}, "prefix is 5, expected a list of token ids"),
+        ({"prefix": "ab"}, "prefix is 'ab', expected a list of token ids"),
+        ({"prefix": [4, -1]}, r"prefix is \[4, -1\], expected a list of token ids"),
+        ({"prefix": [4.0]}, r"prefix is \[4\.0\], expected a list of token ids"),
+        ({"prefix": [4, 4], "max_length": 2}, "the prefix has 2 tokens, but max_length is 2; raise max_length"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(UserError, match=words) as raised:
         SearchOptions(**options)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_numbers_of_other_libraries_become_plain_numbers() -> None:
+    options = SearchOptions(
+        beam=np.int64(4),
+        n_best=np.int32(2),
+        length_penalty=np.float32(0.5),
+        max_ratio=np.float64(2),
+        repetition_penalty=2,
+        prefix=np.array([4, 5]),
+        banned=[np.array([4, 6]), (7,)],
+    )
+    plain = SearchOptions(
+        beam=4, n_best=2, length_penalty=0.5, max_ratio=2.0, repetition_penalty=2.0, prefix=(4, 5), banned=((4, 6), (7,))
+    )
+    assert repr(options) == repr(plain)
+    assert SearchOptions(length_penalty="mean").length_penalty == "mean"
+
+
+@pytest.mark.parametrize(
+    "extremes",
+    [
+        {"beam": 3, "length_penalty": 10},
+        {"beam": 1000, "n_best": 1000, "max_length": 7},
+        {"beam": 2, "repetition_penalty": 1000.0},
+        {"beam": 2, "max_ratio": 1.7e308},
+        {"beam": 2, "max_ratio": 5e-324},
+        {"no_repeat": 100_000},
+        {"sample": True, "temperature": 1e-6},
+        {"sample": True, "temperature": 1.7e308},
+        {"sample": True, "top_p": 5e-324},
+        {"sample": True, "top_k": 2**31 - 1, "seed": 2**63 - 1},
+    ],
+    ids=str,
+)
+def test_the_widest_options_come_to_an_end(extremes: dict[str, Any]) -> None:
+    (outputs,) = found([4], **{"max_length": 20, **extremes}).values()
+    assert outputs[0].ids
+    assert all(math.isfinite(one.log_prob) and math.isfinite(one.rank_score) for one in outputs)
+
+
+def test_the_lowest_temperature_takes_the_best_token_every_time() -> None:
+    """Divided by a tiny temperature, log-probabilities overflowed to −∞, and the output was empty."""
+    (greedy,) = found([4], max_length=9).values()
+    (drawn,) = found([4], max_length=9, sample=True, temperature=1e-6).values()
+    assert drawn[0].ids == greedy[0].ids
+
+
+def test_a_limit_counts_what_follows_the_prefix() -> None:
+    """A language model's prompt is a prefix: it takes nothing from what may be written."""
+    assert SearchOptions(prefix=(4,) * 500, max_length=100_500).max_length == 100_500
+    with pytest.raises(UserError, match="max_length is 100501, expected a whole number from 1 to 100,500"):
+        SearchOptions(prefix=(4,) * 500, max_length=100_501)

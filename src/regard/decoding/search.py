@@ -388,7 +388,8 @@ def _limit(places: int, options: SearchOptions) -> int:
     """How many tokens an output may have. Where there is no source, only max_length counts."""
     if options.max_ratio is None or not places:
         return options.max_length
-    return max(1, options.min_length, len(options.prefix), min(options.max_length, int(options.max_ratio * places) + 10))
+    ratio = min(options.max_ratio * places, options.max_length)  # an infinite number has no whole part
+    return max(1, options.min_length, len(options.prefix), min(options.max_length, int(ratio) + 10))
 
 
 def _widest(device: torch.device) -> torch.dtype:
