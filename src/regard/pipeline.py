@@ -300,6 +300,7 @@ class Translator:
 
     def _joined_columns(self, text: str) -> str:
         """A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST"."""
+        text = self.source.normalised(text)
         return join_columns(text.split("\t")) if self.source.has_features and "\t" in text else text
 
     def _options(self, options: dict[str, Any]) -> SearchOptions:
