@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import TWO_COLUMNS, Columns, decode_lines, read_lines, read_rows, shorten
+from regard.data.files import TWO_COLUMNS, Columns, Notes, decode_lines, read_lines, read_rows, shorten
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError, plural
 
@@ -126,11 +126,16 @@ class Counts:
     normalised: int = 0
     not_normalised: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
     without: Counter[str] = field(default_factory=Counter)
     hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
     lowest: float = 1.0
     highest: float = 0.0
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns, if the file has any."""
+        return self.notes.header
 
     def add(self, pair: Pair) -> None:
         number = _number(pair.source)
@@ -160,7 +165,6 @@ class Counts:
             "pairs that occur again": repeats.pairs,
             "sources with several targets": repeats.several,
             "texts in which tabs or line breaks became spaces": self.with_breaks,
-            "lines whose spelling was normalised to Unicode's NFC": self.normalised,
             **{f"rows without {column!r}": count for column, count in self.without.items()},
         }
         sentences = [f"{self.name}: {self.pairs:,} pairs in {self.lines:,} lines"]
@@ -168,12 +172,14 @@ class Counts:
             sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
         if any(kept.values()):
             sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
-        sentences += [*self.notes, *self.warnings()]
+        sentences += [*self.notes, *self.say_spelling()]
         return ". ".join(sentences) + "."
 
-    def warnings(self) -> list[str]:
+    def say_spelling(self) -> list[str]:
         """What looks like something else, a clause for each."""
         found = []
+        if self.normalised:
+            found.append(f"Normalised to Unicode's NFC: {plural(self.normalised, 'line')}")
         if self.not_normalised:
             found.append(
                 f"Kept as written, though not in Unicode's NFC: {plural(self.not_normalised, 'line')}, which may differ from "

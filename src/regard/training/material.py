@@ -24,6 +24,7 @@ from regard.data.sources import Both, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, write_store
 from regard.data.store import fingerprint as fingerprint_files
 from regard.data.tokenizers.codec import Codec, Unit, learn_shared
+from regard.data.trained import Sources
 from regard.errors import UserError
 from regard.evaluation import fingerprint
 from regard.training.record import counted
@@ -61,6 +62,7 @@ class Material:
     """All that a run learns from and is measured with.
 
     digest: six letters that change when any of it does. unknown: symbols that codecs learnt elsewhere do not know.
+    header: the names of the columns, if they had any. sources: those that are learnt from, unless they are files.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Material:
     held_out: Sequence[Pair]
     codecs: Codecs
     unknown: Counter[str]
+    header: tuple[str, ...] = ()
+    sources: Sources | None = None
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
         order = Order(
@@ -108,7 +112,8 @@ def in_memory(
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(learning), codecs, given, unknown))
     letters = fingerprint("\t".join(pair) for pair in learning)
-    return Material(name, letters, examples, lengths(examples), held_out, codecs, unknown)
+    sources = None if data.source_unit in FILE_CODECS else Sources(pair.source for pair in learning)
+    return Material(name, letters, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
 
 
 def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
@@ -226,7 +231,13 @@ def from_files(
             console.print(shared)
     else:
         border = counts.border(min(data.held_out, MOST_HELD_OUT / counts.pairs))
-        held_out = [pair for pair in _stream(data) if is_held_out(pair.source, border)]
+        held_out = []
+    sources = None if data.source_unit in FILE_CODECS else Sources()
+    for pair in _stream(data):
+        if is_held_out(pair.source, border):
+            held_out.append(pair)
+        elif sources is not None:
+            sources.add(pair.source)
 
     def learning(what: str) -> Iterator[Pair]:
         pairs = counted(_stream(data), counts.pairs, what, console)
@@ -255,7 +266,9 @@ def from_files(
     held_out = _readable(held_out, source, bad)
     if bad.why:
         console.print(_say_bad(data, bad, everything))
-    return Material(counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
+    return Material(
+        counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown, counts.header, sources
+    )
 
 
 def folder_of(files: Sequence[str]) -> Path:

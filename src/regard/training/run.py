@@ -24,6 +24,7 @@ from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
+from regard.data.trained import TrainedOn
 from regard.errors import UserError
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
@@ -106,6 +107,8 @@ def run(
         console.print(f"{number:,} of them come from another encoder" + (" and stay as they are" if transfer.freeze else ""))
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
+        if material.sources and (before := TrainedOn.from_facts(start_from.training).sources):
+            material.sources.update(before)
     if material.unknown:
         most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
         console.print(f"{material.unknown.total():,} symbols that the model it starts from never met: {most}")
@@ -320,12 +323,15 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
         "weights": weights_digest(model)[:6],
     }
     signed = signature(facts)
-    training_facts = {
+    training_facts: dict[str, object] = {
         "signature": signed,
         "settings": asdict(settings),
+        "header": material.header,
         "symbol_error_rate": rates.symbol,
         "word_error_rate": rates.word,
     }
+    if material.sources:
+        training_facts["sources"] = material.sources.to_facts()
     codecs = material.codecs
     saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, card(material, rates, signed))
     return Trained(saved, watch.translator, answers, rates, signed)

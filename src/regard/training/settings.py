@@ -25,7 +25,6 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import TransformerSettings
 
-
 NormalForm = Literal["nfc", "none"]
 
 
