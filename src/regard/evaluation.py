@@ -39,7 +39,8 @@ class ErrorRates:
     num_sentences: int
 
     def __str__(self) -> str:
-        return f"symbol error rate {self.symbol:.2%}{above_all(self.symbol)}; {self.word:.2%} of {self.num_sentences:,} outputs are not quite right"
+        symbol = f"symbol error rate {self.symbol:.2%}{above_all(self.symbol)}"
+        return f"{symbol}; {self.word:.2%} of {self.num_sentences:,} outputs are not quite right"
 
 
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:

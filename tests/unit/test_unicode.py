@@ -2,7 +2,9 @@
 
 import io
 import json
+import shutil
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import get_args
@@ -16,6 +18,8 @@ from regard.data.corpus import Counts, Pair, Spelling, is_held_out, stream_pairs
 from regard.data.sounds import Sounds
 from regard.data.tokenizers.codec import UNK, Codec, Unit, learn_shared
 from regard.data.tokenizers.normal import nfc
+from regard.errors import UserError
+from regard.evaluation import read_test_set
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.pipeline import Translator
@@ -270,3 +274,115 @@ def test_align_reads_both_spellings_alike(translator: Translator) -> None:
 
     one, other = (look_at_pairs(translator, [(spell("café"), spell("naïve"))])[0] for spell in (nfc, nfd))
     assert links(places(one)[0], one) == links(places(other)[0], other)
+
+
+# --- commands ----------------------------------------------------------------------------------------------------------------
+
+SMALL = ["model.width=16", "model.embedding=8", "model.score_width=8", "train.steps=6", "train.checkpoint_every=4"]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Trains as the command does, on one thread, and gives what it prints."""
+    from regard.cli.train import train
+
+    def call(file: Path, out: Path, *changes: str, **options: object) -> str:
+        capsys.readouterr()
+        train([file], out=out, set_=[*SMALL, *changes], device="cpu", threads=1, **options)  # type: ignore[arg-type]
+        return capsys.readouterr().out
+
+    return call
+
+
+def weights(model: Path) -> bytes:
+    return (model / "model.safetensors").read_bytes()
+
+
+def test_a_run_writes_down_how_it_reads(tmp_path: Path, command: Callable[..., str]) -> None:
+    composed, decomposed = (write(tmp_path / f"{spell.__name__}.tsv", pairs_in(spell)) for spell in (nfc, nfd))
+    assert "Normalised" not in command(composed, tmp_path / "c")
+    assert f"Normalised to Unicode's NFC: {sum(nfc(a + b) != nfd(a + b) for a, b in pairs_in(nfc))} lines" in command(
+        decomposed, tmp_path / "d"
+    )
+    assert weights(tmp_path / "c") == weights(tmp_path / "d")
+    assert "\n  normalise: nfc " in (tmp_path / "d.run" / "run.yaml").read_text()
+    said = command(decomposed, tmp_path / "raw", "data.normalise=none")
+    assert "Kept as written, though not in Unicode's NFC:" in said
+    assert "\n  normalise: none " in (tmp_path / "raw.run" / "run.yaml").read_text()
+
+
+def test_a_run_that_an_older_version_began_goes_on_as_it_was(tmp_path: Path, command: Callable[..., str]) -> None:
+    data, out, config = write(tmp_path / "d.tsv", pairs_in(nfd)), tmp_path / "m", tmp_path / "m.run" / "run.yaml"
+    command(data, out, "data.normalise=none")
+    before = weights(out)
+    shutil.rmtree(out)
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if "normalise:" not in line))
+    assert "going on after update 6" in command(data, out)
+    assert weights(out) == before
+    assert "going on after update 6" in command(config, out)
+    assert weights(out) == before
+    with pytest.raises(UserError, match=r"data.normalise was none and is now nfc"):
+        command(data, out, "data.normalise=nfc")
+
+
+def test_a_model_that_starts_from_an_older_one_reads_like_it(tmp_path: Path, command: Callable[..., str]) -> None:
+    data, old = write(tmp_path / "d.tsv", pairs_in(nfd)), tmp_path / "old"
+    command(data, old, "data.normalise=none")
+    for option in ("start_from", "encoder_from"):
+        said = command(data, tmp_path / option, **{option: old})
+        assert "data.normalise=none " in said
+        assert f"as {old} reads texts" in said
+        assert json.loads((tmp_path / option / "target.tokenizer.json").read_text())["normalizer"] is None
+        with pytest.raises(UserError, match=r"data.normalise is nfc, but .* reads texts with none"):
+            command(data, tmp_path / "x", "data.normalise=nfc", **{option: old})
+    run_file = tmp_path / "run.yaml"  # of the older version too
+    lines = (tmp_path / "old.run" / "run.yaml").read_text().replace('  model: ""', f'  model: "{old}"').splitlines()
+    run_file.write_text("\n".join(line for line in lines if "normalise:" not in line))
+    command(run_file, tmp_path / "from_file")
+    assert json.loads((tmp_path / "from_file" / "source.tokenizer.json").read_text())["normalizer"] is None
+    new = tmp_path / "new"
+    command(data, new)
+    assert f"as {new} reads texts" in command(data, tmp_path / "from_new", start_from=new)
+    assert json.loads((tmp_path / "from_new" / "source.tokenizer.json").read_text())["normalizer"] == {"type": "NFC"}
+    with pytest.raises(UserError, match=r"data.normalise is none, but .* reads texts with nfc"):
+        command(data, tmp_path / "y", "data.normalise=none", start_from=new)
+
+
+def test_a_test_set_in_either_spelling_gives_the_same_figures(
+    tmp_path: Path, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regard.cli.evaluate import evaluate
+
+    command(write(tmp_path / "p.tsv", pairs_in(nfc)), tmp_path / "m")
+    said = []
+    for spell in (nfc, nfd):
+        write(tmp_path / "t.tsv", pairs_in(spell)[:20])
+        evaluate(tmp_path / "m", [tmp_path / "t.tsv"], beam=1, max_length=8)
+        said.append(capsys.readouterr().out.splitlines())
+    changed = [line for line in said[1] if line.startswith("Normalised to Unicode's NFC: ")]
+    assert len(changed) == 1
+    assert said[0] == [line for line in said[1] if line not in changed]
+    table = write(tmp_path / "r.tsv", [(nfd("é"), nfd("à"), "à"), ("é", nfd("ä"), "b")])
+    data = read_test_set([table], spelling=Spelling(True, True))
+    assert (data.sources, data.references) == (("é",), (("à", "ä", "b"),))
+    assert data.notes == ("Normalised to Unicode's NFC: 2 lines",)
+    assert read_test_set([table]).notes[0].startswith("Kept as written, though not in Unicode's NFC: 2 lines")
+
+
+def test_translate_says_how_many_lines_it_normalised(
+    tmp_path: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regard.cli import translate as command
+
+    monkeypatch.setattr(command, "open_model", lambda *_: translator)
+    for options in ({}, {"stream": True}):
+        path = tmp_path / "in.txt"
+        path.write_text(f"{nfd('café')}\ncafé\nplain\n")
+        with path.open() as file:
+            monkeypatch.setattr("sys.stdin", file)
+            command.translate(tmp_path, max_length=4, **options)  # type: ignore[arg-type]
+        done = capsys.readouterr()
+        first, second, *_ = done.out.split("\n")
+        assert first == second
+        assert "regard: normalised to Unicode's NFC: 1 line\n" in done.err
