@@ -109,7 +109,13 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     saved, chosen = load_folder(Path(path), scores), choose_device(device)
     places = known_places(saved.settings)
     return Translator(
-        saved.model.to(chosen), saved.source, saved.target, chosen, max_places=places, place=kept_place(Path(path))
+        saved.model.to(chosen),
+        saved.source,
+        saved.target,
+        chosen,
+        max_places=places,
+        place=kept_place(Path(path)),
+        training=saved.training,
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import Columns, Counts, read_lines, shorten, stream_pairs
+from regard.data.corpus import AS_IT_IS, Columns, Counts, Spelling, read_lines, shorten, spell_line, stream_pairs
 from regard.data.files import TWO_COLUMNS, header_note, is_header
 from regard.errors import UserError, plural
 
@@ -40,7 +40,8 @@ class ErrorRates:
 
     def __str__(self) -> str:
         outputs = f"{plural(self.num_sentences, 'output')} {'is' if self.num_sentences == 1 else 'are'}"
-        return f"symbol error rate {self.symbol:.2%}; {self.word:.2%} of {outputs} not quite right"
+        symbol = f"symbol error rate {self.symbol:.2%}{above_all(self.symbol)}"
+        return f"{symbol}; {self.word:.2%} of {outputs} not quite right"
 
 
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:
@@ -49,6 +50,11 @@ def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]
         distance, length = nearest(output, choices)
         edits, symbols, wrong = edits + distance, symbols + length, wrong + (distance > 0)
     return ErrorRates(wrong / len(outputs), edits / symbols, len(outputs))
+
+
+def above_all(rate: float) -> str:
+    """Explains an error rate of more than 100 %."""
+    return " (more errors than the references are long: outputs are much too long)" if rate > 1 else ""
 
 
 def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
@@ -106,22 +112,30 @@ class TestSet:
         return fingerprint("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
 
 
-def read_test_set(files: Sequence[Path], source: Sequence[str] = (), targets: Sequence[str] = ()) -> TestSet:
+def read_test_set(
+    files: Sequence[Path],
+    source: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    *,
+    spelling: Spelling = AS_IT_IS,
+    one_reference: bool = False,
+) -> TestSet:
     """From all that can be trained on. More references stand in more lines with the same source, or in more columns.
 
-    targets: the columns of the references. A table of source<TAB>reference needs no choice: all columns but the first are.
+    targets: the columns of the references. A table of source<TAB>reference needs no choice: all columns but the first are,
+    unless it is known that there is one_reference. spelling: that of the model.
     """
-    if len(files) == 1 and not source and not targets and ".tsv" in files[0].suffixes:
-        return _read_table(files[0])
+    if len(files) == 1 and not (source or targets or one_reference) and ".tsv" in files[0].suffixes:
+        return _read_table(files[0], spelling)
     known: Known = {}
     num_empty = 0
     notes: list[str] = []
     for target in targets or ("",):
         counts = Counts()
-        for pair in stream_pairs(files, Columns(tuple(source), target), counts=counts):
+        for pair in stream_pairs(files, Columns(tuple(source), target), counts=counts, spelling=spelling):
             known.setdefault(pair.source, []).append((counts.lines, pair.target))
         num_empty += counts.empty
-        notes += counts.notes
+        notes += [*counts.notes, *counts.say_spelling()]
     return _test_set(counts.name, known, num_empty, notes)
 
 
@@ -137,9 +151,10 @@ def _test_set(name: str, known: Known, num_empty: int, notes: Sequence[str]) -> 
     return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)), lines)
 
 
-def _read_table(path: Path) -> TestSet:
+def _read_table(path: Path, spelling: Spelling) -> TestSet:
     known: Known = {}
     num_empty = 0
+    counts = Counts()
     notes: list[str] = []
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -149,15 +164,16 @@ def _read_table(path: Path) -> TestSet:
         if not known and not notes and is_header(cells, TWO_COLUMNS)[0]:
             notes.append(header_note(number, cells))
             continue
-        source, *references = cells
-        if not references:
+        if len(cells) < 2:
             raise UserError(f"{path}:{number}: expected source<TAB>reference, found no tab in {shorten(line)!r}")
+        source, line = spell_line([cells[0], "\t".join(cells[1:])], spelling, counts)
+        references = line.split("\t")
         references = [reference for reference in references if reference]
         if source and references:
             known.setdefault(source, []).extend((number, reference) for reference in references)
         else:
             num_empty += 1
-    return _test_set(path.name, known, num_empty, notes)
+    return _test_set(path.name, known, num_empty, [*notes, *counts.say_spelling()])
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from pathlib import PurePath
@@ -28,7 +28,7 @@ from regard.contracts import (
     Tap,
 )
 from regard.data.batch import source_batch
-from regard.data.corpus import join_columns
+from regard.data.corpus import Spelling, join_columns
 from regard.data.sources import FileCodec, Row, SourceCodec, num_places, split_source
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
@@ -112,7 +112,7 @@ class Translator:
     name of the file, or its path.
 
     A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
-    max_places: what the model can count, with <eos>. place: where alignments are read.
+    max_places: what the model can count, with <eos>. place: where alignments are read. training: what config.json says of it.
     """
 
     model: Seq2Seq
@@ -122,6 +122,12 @@ class Translator:
     max_source: int = MAX_SOURCE
     max_places: int | None = None
     place: Place = Place()
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spelling(self) -> Spelling:
+        """How the texts of pairs are normalised for this model."""
+        return Spelling(self.source.normalises, self.target.normalises, isinstance(self.source, FileCodec))
 
     def __call__(self, text: Text, **options: Any) -> Result:
         return self.batch([self._text(text, "a call of the model")], **options)[0]
@@ -307,6 +313,7 @@ class Translator:
 
     def _joined_columns(self, text: str) -> str:
         """A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST"."""
+        text = self.source.normalised(text)
         return join_columns(text.split("\t")) if self.source.has_features and "\t" in text else text
 
     def _options(self, options: dict[str, Any]) -> SearchOptions:

@@ -30,14 +30,18 @@ def align(
     """
     import sys
 
-    from regard.data.corpus import Columns, read_pairs
+    from regard.data.corpus import read_pairs
+    from regard.data.trained import TrainedOn
     from regard.inspection import align
 
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     translator = open_model(model, score, device, threads, names_in=pairs)
     align.look_at_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
-    corpus = read_pairs(pairs, Columns(columns_of(from_), to or ""))
+    columns = TrainedOn.from_facts(translator.training).columns([pairs], columns_of(from_), (to,) if to else ())
+    corpus = read_pairs(pairs, columns.each[0], spelling=translator.spelling)
+    for line in (*columns.say(), *corpus.counts.say_spelling()):
+        print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
     seen = align.look_at_pairs(translator, texts)
     place = align.kept_place(model)

@@ -25,7 +25,7 @@ from regard.cli.options import (
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -58,30 +58,36 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """Measure a model on a test set: BLEU, chrF, error rates, exact matches, with intervals and what reproduces them."""
-    from regard.evaluation import read_test_set, signature
-
-    whole = read_test_set(test, columns_of(from_), columns_of(to))
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
 
     import torch
 
     from regard.checkpoint.folder import weights_digest
+    from regard.data.trained import TrainedOn
+    from regard.evaluation import read_test_set, signature
 
     folders = [model] if against is None else [model, against]
     systems = [open_model(folder, score, device, threads, max_source, names_in=test[0]) for folder in folders]
+    trained = TrainedOn.from_facts(systems[0].training)
+    columns = trained.columns(test, columns_of(from_), columns_of(to))
+    whole = read_test_set(
+        test, columns.source, columns.targets, spelling=systems[0].spelling, one_reference=trained.one_reference
+    )
     data, (results, *others), bad = translated(systems, whole, search)
-    texts = [result.text for result in results]
+    texts = spelt_like(systems[0], results)
     if outputs:
         for source, text, known in zip(data.sources, texts, data.references, strict=True):
             print(*map(one_cell, (source, text, known[0])), sep="\t")  # a console would make spaces of TABs
     console = make_console()
     say_data(console, data, bad)
+    for line in (*columns.say(), *say_seen(folders, systems, data.sources)):
+        console.print(line)
     if stopped := sum(not result.finished for result in results):
         console.print(f"{stopped:,} outputs did not end and were stopped at {max_length} tokens")
     if unknown := sum(len(result.unknown) for result in results):
         console.print(f"{unknown:,} source symbols were never seen in training")
     sizes = [len(result.source_tokens) for result in results]
-    rival = [result.text for result in others[0]] if others else None
+    rival = spelt_like(systems[0], others[0]) if others else None
     say_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
     digests = [weights_digest(system.model)[:6] for system in systems]  # type: ignore[arg-type]
     facts = {
@@ -91,6 +97,21 @@ def evaluate(
         "threads": torch.get_num_threads(),
     }
     console.print(f"\n{signature(facts)}")
+
+
+def spelt_like(system: "Translator", results: "Sequence[Result]") -> list[str]:
+    """Outputs in the spelling of the references."""
+    return [system.target.normalised(result.text) for result in results]
+
+
+def say_seen(folders: "Sequence[Path]", systems: "Sequence[Translator]", sources: "Sequence[str]") -> "Iterator[str]":
+    """What of the test set was seen in training, a line for each model."""
+    from regard.data.trained import TrainedOn
+
+    for folder, system in zip(folders, systems, strict=True):
+        seen = TrainedOn.from_facts(system.training).sources
+        if seen and (line := seen.say_seen(sources)):
+            yield f"{folder}: {line}"
 
 
 def translated(
@@ -151,7 +172,7 @@ def say_measures(
     sizes: "Sequence[int] | None",
 ) -> None:
     """All figures, then those of sources of like length. sizes: tokens of the sources; None: they have none."""
-    from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, by_length, can_use_sacrebleu, measures
+    from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, above_all, by_length, can_use_sacrebleu, measures
 
     groups = by_length(sizes or [len(symbols(known[0])) for known in data.references])
     parts = [
@@ -159,7 +180,7 @@ def say_measures(
         for _, inside in groups
     ]
     for measure in measures(texts, data.references, symbols, rival):
-        console.print(str(measure))
+        console.print(f"{measure}{above_all(measure.value) if measure.percent else ''}")
     if not can_use_sacrebleu():
         console.print(NEEDS_SACREBLEU)
     elif not all(any(one.name == "BLEU" for one in part) for part in parts):

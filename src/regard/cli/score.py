@@ -24,14 +24,16 @@ def score(
     import math
     import sys
 
-    from regard.data.corpus import Columns, Counts, Pair, stream_pairs
+    from regard.data.corpus import Counts, Pair, stream_pairs
+    from regard.data.trained import TrainedOn
     from regard.pipeline import Refused, Scored
 
+    translator = open_model(model, own, device, threads, names_in=pairs[0])
+    columns = TrainedOn.from_facts(translator.training).columns(pairs, columns_of(from_), (to,) if to else ())
     counts, places, given = Counts(), list[int](), list[Pair]()
-    for pair in stream_pairs(pairs, Columns(columns_of(from_), to or ""), counts=counts):
+    for pair in stream_pairs(pairs, columns.each[0], counts=counts, spelling=translator.spelling):
         given.append(pair)
         places.append(counts.lines)
-    translator = open_model(model, own, device, threads, names_in=pairs[0])
     for pair in given:
         translator.check_columns(pair.source)
     results = translator.score_each([pair.source for pair in given], [pair.target for pair in given])
@@ -57,6 +59,8 @@ def score(
     tokens = sum(len(one.token_log_probs) for one in scored)
     mean = sum(one.log_prob for one in scored) / tokens
     print(f"regard: {len(scored):,} pairs, {tokens:,} tokens, perplexity {math.exp(-mean):.4f}", file=sys.stderr)
+    for line in (*columns.say(), *counts.say_spelling()):
+        print(f"regard: {line}", file=sys.stderr)
     if counts.empty:
         print(f"regard: {counts.empty:,} lines left out because a side is empty", file=sys.stderr)
     if unknown := sum(len(one.unknown) for one in scored):

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from regard.training.material import Survey
     from regard.training.place import RunFolder
     from regard.training.run import Trained
-    from regard.training.settings import RunSettings, StartSettings
+    from regard.training.settings import NormalForm, RunSettings, StartSettings
     from regard.training.transfer import Transfer
 
-READING = ("data.files", "data.held_out_files", "data.source_columns", "data.target_column", "data.max_length")
+READING = (
+    "data.files",
+    "data.held_out_files",
+    "data.source_columns",
+    "data.target_column",
+    "data.normalise",
+    "data.max_length",
+)
 """What must be known before the data is read."""
 
 
@@ -84,6 +91,7 @@ def train(
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
+    from regard.training.settings import BEFORE
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
@@ -95,6 +103,8 @@ def train(
     scores = own_score(score)
     start = start_of(given, str(start_from or ""), str(encoder_from or ""), freeze, scores)
     transfer, parent = origins(start, scores)
+    origin = transfer.saved if transfer else parent
+    before = read_config(place.config, scores, BEFORE) if begun else None
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
@@ -102,12 +112,14 @@ def train(
         "target_column": to,
     }
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-    settings, reasons, found = settle(given, options, changes, scores, start, transfer.saved if transfer else parent)
+    normalise = before.data.normalise if before else normal_form(start, origin)
+    settings, reasons, found = settle(given, options, changes, scores, start, origin, normalise)
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
-    check_columns(settings, transfer.saved if transfer else parent)
-    if begun:
-        check_same(settings, read_config(place.config, scores), out)
+    check_columns(settings, origin)
+    check_spelling(settings, origin)
+    if before:
+        check_same(settings, before, out)
 
     say(console, found, f"from {given}" if given else "chosen from the data", place.config, settings, reasons)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
@@ -152,6 +164,17 @@ def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tupl
     return transfer, folder.load(Path(start.model), scores) if start.model else None
 
 
+def normal_form(start: "StartSettings", origin: "Saved | None") -> "NormalForm":
+    """How the texts of this run are normalised where nobody says so: as the vocabularies of `origin` that it takes over do."""
+    from regard.data.tokenizers.codec import Codec
+
+    if origin is None:
+        return "nfc"
+    source = origin.source if isinstance(origin.source, Codec) else origin.source.beside
+    taken = [codec for codec in (source, origin.target if start.model else None) if codec is not None]
+    return "nfc" if all(codec.normalises for codec in taken) else "none"
+
+
 def settle(
     given: Path | None,
     options: Mapping[str, Any],
@@ -159,15 +182,16 @@ def settle(
     scores: "Mapping[str, ScoreMaker]",
     start: "StartSettings",
     origin: "Saved | None",
+    normalise: "NormalForm",
 ) -> "tuple[RunSettings, dict[str, str], Survey]":
     """All settings of the run, the reasons for them, and what was found in the data, which had to be read for that.
 
-    origin: the model that this one starts from, whole or with its encoder only.
+    origin: the model that this one starts from, whole or with its encoder only. normalise: where nobody says so.
     """
     from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
-    from regard.training.material import folder_of, survey
-    from regard.training.settings import RunSettings, override, suggest
+    from regard.training.material import folder_of, names_files, survey
+    from regard.training.settings import DataSettings, RunSettings, override, suggest
 
     def with_options(settings: RunSettings) -> RunSettings:
         data = replace(settings.data, **{name: value for name, value in options.items() if value})
@@ -178,22 +202,25 @@ def settle(
     if any(key.startswith("start.") for key in told):
         raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
     if given:
-        settings = override(with_options(read_config(given, scores)), changes, scores)
+        settings = override(with_options(read_config(given, scores, {"data.normalise": normalise})), changes, scores)
         if not settings.data.files:
             raise UserError(f"{given}: data.files: got none, expected what to learn from, such as files: [pairs.tsv]")
         return settings, told, survey(settings.data)
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
-    found = survey(override(with_options(RunSettings()), early).data)
+    reading = override(with_options(RunSettings(data=DataSettings(normalise=normalise))), early).data
     unit = next((value for key, _, value in told_changes if key == "data.source_unit"), "")
+    found = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
     of_text = bool(unit) and unit not in FILE_CODECS
     suggestion = suggest(found.sample, found.counts.pairs, folder_of(tuple(map(str, options["files"]))), of_text=of_text)
     settings = with_options(suggestion.settings)
+    settings, reasons = replace(settings, data=replace(settings.data, normalise=normalise)), {**suggestion.reasons}
     if origin:  # its model, and tokens as it knows them
+        reasons["data.normalise"] = f"as {start.model or start.encoder} reads texts"
         before = origin.training.get("settings", {}).get("data", {})
         same = ("source_unit", "target_unit", "shared", "vocabulary") if start.model else ("source_unit",)
         tokens = {name: before[name] for name in same if name in before}
         settings = replace(settings, model=origin.settings, data=replace(settings.data, **tokens))
-    return override(settings, changes, scores), {**suggestion.reasons, **told}, found
+    return override(settings, changes, scores), {**reasons, **told}, found
 
 
 def say(
@@ -233,6 +260,16 @@ def check_columns(settings: "RunSettings", origin: "Saved | None") -> None:
         raise UserError(
             f"{start.model or start.encoder} reads no text beside its {origin.source.nouns}, but there are the source columns "
             f"{' and '.join(columns)}; say --from {columns[0]}, or train without that model"
+        )
+
+
+def check_spelling(settings: "RunSettings", origin: "Saved | None") -> None:
+    """Raises if texts would be normalised in another way than the model that this one starts from reads them."""
+    normalise, expected = settings.data.normalise, normal_form(settings.start, origin)
+    if origin and normalise != expected:
+        raise UserError(
+            f"data.normalise is {normalise}, but {settings.start.model or settings.start.encoder} reads texts with {expected}, "
+            f"and its vocabulary stays as it is; set data.normalise={expected}, or train without that model"
         )
 
 

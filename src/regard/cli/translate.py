@@ -19,7 +19,7 @@ from regard.cli.options import (
     check_search,
     open_model,
 )
-from regard.errors import UserError
+from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
     from regard.contracts import Result
@@ -221,6 +221,7 @@ def translate(
         return
     number = 0
     for group in handfuls(lines, trim):
+        report.num_normalised += sum(translator.source.normalised(text) != text for text in group)
         for text, result in zip(group, translator.translate(group, first=number, **search), strict=True):
             line = written(number, text, result, json=json, align=align, lists=lists)
             if line is not None:
@@ -246,6 +247,7 @@ def stream_lines(
 ) -> None:
     for number, line in enumerate(lines):
         told = 0
+        report.num_normalised += translator.source.normalised(line) != line
         try:
             for part in translator.stream(trim(line), **search):
                 text = one_line(part.text)
@@ -264,7 +266,7 @@ class Report:
     def __init__(self, max_length: int, *, of_text: bool = True, left: str = "left empty") -> None:
         self.max_length, self.of_text, self.left = max_length, of_text, left
         self.unknown: Counter[str] = Counter()
-        self.num_stopped = self.num_split = self.num_refused = 0
+        self.num_stopped = self.num_split = self.num_refused = self.num_normalised = 0
 
     def add(self, number: int, result: "Result | Refused") -> None:
         from regard.pipeline import Refused
@@ -291,6 +293,8 @@ class Report:
         if self.unknown:
             most = " ".join(one if one.isprintable() else ascii(one)[1:-1] for one, _ in self.unknown.most_common(10))
             print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
+        if self.num_normalised:
+            print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)
         if self.num_split:
             print(
                 f"regard: lines that were too long and were translated sentence by sentence: {self.num_split:,}",

@@ -15,14 +15,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import TWO_COLUMNS, Columns, decode_lines, read_lines, read_rows, shorten
-from regard.errors import UserError
+from regard.data.files import TWO_COLUMNS, Columns, Notes, decode_lines, read_lines, read_rows, shorten
+from regard.data.tokenizers.normal import nfc
+from regard.errors import UserError, plural
 
 __all__ = [
     "Columns",
     "Corpus",
     "Counts",
     "Pair",
+    "Spelling",
     "decode_lines",
     "is_held_out",
     "join_columns",
@@ -30,6 +32,7 @@ __all__ = [
     "read_lines",
     "read_pairs",
     "shorten",
+    "spell_line",
     "stream_pairs",
 ]
 
@@ -37,6 +40,31 @@ __all__ = [
 class Pair(NamedTuple):
     source: str
     target: str
+
+
+class Spelling(NamedTuple):
+    """Which texts of a pair are normalised to Unicode's composed spelling, NFC.
+
+    names: the first source column holds names of files, which stay as they are on disk.
+    """
+
+    source: bool = False
+    target: bool = False
+    names: bool = False
+
+    def of(self, cells: list[str]) -> list[str]:
+        """The source columns, and last the target."""
+        *read, written = cells
+        if self.source:
+            first = 1 if self.names else 0
+            read[first:] = map(nfc, read[first:])
+        return [*read, nfc(written) if self.target else written]
+
+
+AS_IT_IS = Spelling()
+
+_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
+"""Characters that cannot be seen, or look like a space, but make another text."""
 
 
 class Repeats(NamedTuple):
@@ -81,6 +109,8 @@ class Counts:
     lines: all of them, with blank ones and the header.
     empty: left out because a side was empty.   too_long: left out; too_long_at: the numbers of the first few lines.
     with_breaks: texts in which tabs or line breaks became spaces.   notes: what was guessed about the file.
+    normalised: lines that NFC changed.   not_normalised: lines that it would have changed.
+    unseen: lines that hold an invisible character or an unusual space, by character.
     without: rows that lack one of several source columns, by its name or number.
     lowest, highest: the first and the last `place_of` a source.
     """
@@ -93,11 +123,19 @@ class Counts:
     too_long_at: list[int] = field(default_factory=list)
     max_length: int | None = None
     with_breaks: int = 0
-    notes: list[str] = field(default_factory=list)
+    normalised: int = 0
+    not_normalised: int = 0
+    unseen: Counter[str] = field(default_factory=Counter)
+    notes: Notes = field(default_factory=Notes)
     without: Counter[str] = field(default_factory=Counter)
     hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
     lowest: float = 1.0
     highest: float = 0.0
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns, if the file has any."""
+        return self.notes.header
 
     def add(self, pair: Pair) -> None:
         number = _number(pair.source)
@@ -134,8 +172,23 @@ class Counts:
             sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
         if any(kept.values()):
             sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
-        sentences += self.notes
+        sentences += [*self.notes, *self.say_spelling()]
         return ". ".join(sentences) + "."
+
+    def say_spelling(self) -> list[str]:
+        """What looks like something else, a clause for each."""
+        found = []
+        if self.normalised:
+            found.append(f"Normalised to Unicode's NFC: {plural(self.normalised, 'line')}")
+        if self.not_normalised:
+            found.append(
+                f"Kept as written, though not in Unicode's NFC: {plural(self.not_normalised, 'line')}, which may differ from "
+                "others that look the same"
+            )
+        if self.unseen:
+            which = ", ".join(f"U+{ord(one):04X} in {plural(lines, 'line')}" for one, lines in self.unseen.most_common(5))
+            found.append(f"Kept: invisible characters or unusual spaces ({which}{', …' if len(self.unseen) > 5 else ''})")
+        return found
 
     def say_shared(self, held_out: Counts) -> str:
         """How many held-out sources the training data holds too, as a sentence; nothing if there are none."""
@@ -162,15 +215,24 @@ class Corpus:
         return self.counts.empty
 
 
-def read_pairs(files: Path | Sequence[Path], columns: Columns = TWO_COLUMNS, max_length: int | None = None) -> Corpus:
+def read_pairs(
+    files: Path | Sequence[Path],
+    columns: Columns = TWO_COLUMNS,
+    max_length: int | None = None,
+    spelling: Spelling = AS_IT_IS,
+) -> Corpus:
     """As `stream_pairs`, for what fits into memory."""
     counts = Counts()
-    pairs = tuple(stream_pairs(files, columns, max_length, counts))
+    pairs = tuple(stream_pairs(files, columns, max_length, counts, spelling))
     return Corpus(counts.name, pairs, counts)
 
 
 def stream_pairs(
-    files: Path | Sequence[Path], columns: Columns = TWO_COLUMNS, max_length: int | None = None, counts: Counts | None = None
+    files: Path | Sequence[Path],
+    columns: Columns = TWO_COLUMNS,
+    max_length: int | None = None,
+    counts: Counts | None = None,
+    spelling: Spelling = AS_IT_IS,
 ) -> Iterator[Pair]:
     """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix tells the kind:
 
@@ -180,6 +242,7 @@ def stream_pairs(
 
     Columns are told by `columns`. White space around a text is cut off; tabs and line breaks inside become a space. Pairs with
     an empty side, or one longer than `max_length` characters, are left out and counted; repeated ones are kept and counted.
+    Texts are normalised as `spelling` says, before anything is counted or compared.
     """
     files = [files] if isinstance(files, Path) else list(files)
     counts = Counts() if counts is None else counts
@@ -187,7 +250,7 @@ def stream_pairs(
     counts.max_length = max_length
     for number, row in read_rows(files, columns, counts.notes):
         counts.lines = number
-        cells = [_clean(cell, counts) for cell in row]
+        cells = spell_line([_clean(cell, counts) for cell in row], spelling, counts)
         if not any(cells[:-1]) or not cells[-1]:
             counts.empty += 1
             continue
@@ -229,6 +292,18 @@ def _clean(cell: str, counts: Counts) -> str:
         counts.with_breaks += 1
         return re.sub(r"[\t\n\r]+", " ", cell)
     return cell
+
+
+def spell_line(cells: list[str], spelling: Spelling, counts: Counts) -> list[str]:
+    """Source columns and target in the wanted spelling; what changes, and what cannot be seen, is counted."""
+    line = "".join(cells)
+    counts.unseen.update(dict.fromkeys(_UNSEEN.findall(line), 1))
+    if line.isascii():
+        return cells
+    normal, spelt = Spelling(True, True, spelling.names).of(cells), spelling.of(cells)
+    counts.normalised += spelt != cells
+    counts.not_normalised += spelt != normal
+    return spelt
 
 
 # --- what is held out --------------------------------------------------------------------------------------------------------

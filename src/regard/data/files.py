@@ -43,6 +43,16 @@ class Columns:
 TWO_COLUMNS = Columns()
 
 
+class WrongColumns(UserError):
+    """A file does not have the columns that were chosen."""
+
+
+class Notes(list[str]):
+    """What was guessed about a file, a clause for each. header: the names of its columns, if it has any."""
+
+    header: tuple[str, ...] = ()
+
+
 _SOURCES = set("source src input image picture img photo audio sound wav path file filename clip recording".split())
 _TARGETS = set("target tgt trg output caption transcript".split())
 _NUMBERS = set("id idx index no. nr number".split())
@@ -137,7 +147,7 @@ def shorten(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read_rows(files: Sequence[Path], columns: Columns, notes: list[str]) -> Iterator[Row]:
+def read_rows(files: Sequence[Path], columns: Columns, notes: Notes) -> Iterator[Row]:
     """The chosen cells of every line but the header. What had to be guessed is written to `notes`, a clause for each."""
     for path in files:
         if _kind(path) in _NOT_TEXT:
@@ -199,7 +209,7 @@ def _unequal(source: Path, num_source: int, target: Path, num_target: int) -> Us
 # --- tables ------------------------------------------------------------------------------------------------------------------
 
 
-def _table_rows(path: Path, columns: Columns, notes: list[str]) -> Iterator[Row]:
+def _table_rows(path: Path, columns: Columns, notes: Notes) -> Iterator[Row]:
     picks: list[int] = []
     width = 0
     for number, cells in _csv_rows(path, notes) if _kind(path) == ".csv" else _text_rows(path, notes):
@@ -219,7 +229,9 @@ def _table_rows(path: Path, columns: Columns, notes: list[str]) -> Iterator[Row]
             picks = _choose(path, cells, header, columns, notes)
             if not header:
                 yield number, [cells[pick] for pick in picks]
-            elif guessed:
+                continue
+            notes.header = tuple(cell.strip() for cell in cells)
+            if guessed:
                 notes.append(header_note(number, cells))
 
 
@@ -333,7 +345,7 @@ def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes:
 def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
     if want.isdecimal():
         if not 1 <= int(want) <= len(labels):
-            raise UserError(f"{path} has {shown}; there is no column {want}")
+            raise WrongColumns(f"{path} has {shown}; there is no column {want}")
         return int(want) - 1
     lowered = [label.lower() for label in labels]
     for names, wanted in (
@@ -345,7 +357,7 @@ def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
             return names.index(wanted)
         if found:
             raise UserError(f"{path} has {shown}; {found} of them are called {want!r}: choose by number")
-    raise UserError(
+    raise WrongColumns(
         f"{path} has {shown}; none is called {want!r}{did_you_mean(want, labels)}; "
         "where the first line holds no names, choose by number"
     )

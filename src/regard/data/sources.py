@@ -156,6 +156,15 @@ class FileCodec(ABC):
         """The same a little different, for training; a function of (row, amount, the state of `chance`) alone."""
         return row
 
+    @property
+    def normalises(self) -> bool:
+        """Whether texts beside the files are read in one Unicode spelling. Names of files stay as they are on disk."""
+        return self.beside is not None and self.beside.normalises
+
+    def normalised(self, source: str) -> str:
+        name, tab, text = source.partition("\t")
+        return name + tab + (self.beside.normalised(text) if self.beside else text)
+
     def encode(self, source: str) -> Tensor | Both:
         """The file of this name; with a text beside it, both."""
         if self.beside is None:

@@ -18,19 +18,22 @@ from torch import Tensor
 from regard.checkpoint.files import replace_file
 from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_source_codec, source_name
 from regard.data.batch import Batches, Example, Order, encode_pairs, lengths
-from regard.data.codecs import FILE_CODECS
-from regard.data.corpus import Columns, Counts, Pair, is_held_out, read_pairs, stream_pairs
+from regard.data.codecs import FILE_CODECS, recognise
+from regard.data.corpus import Columns, Counts, Pair, Spelling, is_held_out, read_pairs, stream_pairs
 from regard.data.sources import Both, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, write_store
 from regard.data.store import fingerprint as fingerprint_files
 from regard.data.tokenizers.codec import Codec, Unit, learn_shared
+from regard.data.trained import Sources
 from regard.errors import UserError, plural
 from regard.evaluation import fingerprint
 from regard.training.record import counted
-from regard.training.settings import DataSettings, TrainSettings
+from regard.training.settings import BEFORE, DataSettings, TrainSettings
 
 SAMPLE = 20_000
 """From how many pairs settings are chosen."""
+LOOKED_AT = 200
+"""From how many sources it is told whether they are names of files."""
 MOST_HELD_OUT = 2_000
 TOGETHER = 10_000
 """How many pairs are tokenised at a time."""
@@ -60,6 +63,7 @@ class Material:
 
     name, held_out_name: of the files that the examples and the held-out pairs come from.
     digest: six letters that change when any of it does. unknown: symbols that codecs learnt elsewhere do not know.
+    header: the names of the columns, if they had any. sources: those that are learnt from, unless they are files.
     """
 
     name: str
@@ -70,6 +74,8 @@ class Material:
     held_out: Sequence[Pair]
     codecs: Codecs
     unknown: Counter[str]
+    header: tuple[str, ...] = ()
+    sources: Sources | None = None
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
         order = Order(
@@ -108,19 +114,21 @@ def in_memory(
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(learning), codecs, given, unknown))
     letters = fingerprint("\t".join(pair) for pair in learning)
-    return Material(name, name, letters, examples, lengths(examples), held_out, codecs, unknown)
+    sources = None if data.source_unit in FILE_CODECS else Sources(pair.source for pair in learning)
+    return Material(name, name, letters, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
 
 
 def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
     """`pairs` starts reading from the first one whenever it is called; it is told what for. root: from where names of files are
     seen."""
     targets = (pair.target for pair in pairs("learning target tokens"))
+    normalise = data.normalise == "nfc"
     if data.shared and not given:
-        both = learn_shared(_sources(pairs), targets, data.target_unit, data.vocabulary)
+        both = learn_shared(_sources(pairs), targets, data.target_unit, data.vocabulary, normalise=normalise)
         return Codecs(both, both)
     return Codecs(
         given.source.at(root) if given.source else _learn_source(pairs, data, root),
-        given.target or Codec.learn(targets, data.target_unit, data.vocabulary),
+        given.target or Codec.learn(targets, data.target_unit, data.vocabulary, normalise=normalise),
     )
 
 
@@ -130,8 +138,9 @@ def _sources(pairs: Callable[[str], Iterator[Pair]]) -> Iterator[str]:
 
 def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, root: Path) -> SourceCodec:
     """Where sources are files and have more than one column, the words of the texts beside them are learnt, too."""
+    normalise = data.normalise == "nfc"
     if data.source_unit not in FILE_CODECS:
-        return Codec.learn(_sources(pairs), cast(Unit, data.source_unit), data.vocabulary)
+        return Codec.learn(_sources(pairs), cast(Unit, data.source_unit), data.vocabulary, normalise=normalise)
     kind = FILE_CODECS[data.source_unit]
     names = filter(None, (split_source(pair.source)[0] for pair in pairs(f"looking at {kind.nouns}")))
     codec = kind.learn(names, root, picture_size=data.picture_size)
@@ -139,7 +148,7 @@ def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, ro
     if len(data.source_columns) < 2:
         return codec
     texts = (split_source(pair.source)[1] for pair in pairs("learning tokens beside the files"))
-    return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary))
+    return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary, normalise=normalise))
 
 
 class BadFiles:
@@ -184,10 +193,17 @@ class Survey:
     sample: list[Pair]
 
 
-def survey(data: DataSettings) -> Survey:
-    """Reads all pairs once. Mistakes in the files are errors with their line."""
+def names_files(data: DataSettings) -> bool:
+    """Whether the sources are names of files, as the first few of them tell."""
+    first = [pair.source for pair in islice(_stream(replace(data, normalise="none")), LOOKED_AT)]
+    return recognise(first, folder_of(data.files)) is not None
+
+
+def survey(data: DataSettings, *, names: bool = False) -> Survey:
+    """Reads all pairs once. Mistakes in the files are errors with their line. names: the sources are names of files, though
+    data.source_unit does not say so yet."""
     counts, sample, chance = Counts(), [], random.Random(0)
-    for number, pair in enumerate(_stream(data, counts)):
+    for number, pair in enumerate(_stream(data, counts, names=names)):
         if number < SAMPLE:
             sample.append(pair)
         elif (place := chance.randrange(number + 1)) < SAMPLE:
@@ -210,7 +226,8 @@ def from_files(
     held_out_name = counts.name
     everything: list[Pair] = []  # of what is measured with, where that has files of its own
     if data.held_out_files:
-        measuring = read_pairs(_paths(data.held_out_files), _columns(data, data.held_out_files), data.max_length)
+        paths, columns = _paths(data.held_out_files), _columns(data, data.held_out_files)
+        measuring = read_pairs(paths, columns, data.max_length, _spelling(data))
         held_out_name = measuring.counts.name
         held_out = everything = _seen_from(root, data, measuring.pairs)
         console.print(measuring.counts.say())
@@ -218,14 +235,21 @@ def from_files(
             console.print(shared)
     else:
         border = counts.border(min(data.held_out, MOST_HELD_OUT / counts.pairs))
-        held_out = [pair for pair in _stream(data) if is_held_out(pair.source, border)]
+        held_out = []
+    sources = None if data.source_unit in FILE_CODECS else Sources()
+    for pair in _stream(data):
+        if is_held_out(pair.source, border):
+            held_out.append(pair)
+        elif sources is not None:
+            sources.add(pair.source)
 
     def learning(what: str) -> Iterator[Pair]:
         pairs = counted(_stream(data), counts.pairs, what, console)
         return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
     # another place is not other data, nor is what training makes of it
-    how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0)))
+    facts = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
+    how = repr({name: value for name, value in facts.items() if BEFORE.get(f"data.{name}") != value})
     codecs = [codec.to_json() for codec in given if codec]
     sizes = _file_sizes(data, root)
     known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
@@ -246,7 +270,10 @@ def from_files(
     held_out = _readable(held_out, source, bad)
     if bad.why:
         console.print(_say_bad(data, bad, everything))
-    return Material(counts.name, held_out_name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
+    both = Codecs(source, target)
+    return Material(
+        counts.name, held_out_name, known[:6], store, store.sizes(), held_out, both, unknown, counts.header, sources
+    )
 
 
 def folder_of(files: Sequence[str]) -> Path:
@@ -333,8 +360,13 @@ def _material_in(store: Path) -> str | None:
         return None
 
 
-def _stream(data: DataSettings, counts: Counts | None = None) -> Iterator[Pair]:
-    return stream_pairs(_paths(data.files), _columns(data, data.files), data.max_length, counts)
+def _stream(data: DataSettings, counts: Counts | None = None, *, names: bool = False) -> Iterator[Pair]:
+    return stream_pairs(_paths(data.files), _columns(data, data.files), data.max_length, counts, _spelling(data, names=names))
+
+
+def _spelling(data: DataSettings, *, names: bool = False) -> Spelling:
+    normalise = data.normalise == "nfc"
+    return Spelling(normalise, normalise, names or data.source_unit in FILE_CODECS)
 
 
 def _paths(files: Iterable[str]) -> list[Path]:

@@ -23,6 +23,7 @@ from regard.core.losses import projected_loss
 from regard.data.batch import Example, Order, collate, encode_pairs, lengths
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
+from regard.data.trained import TrainedOn
 from regard.errors import UserError, plural
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, fingerprint, signature
 from regard.layers.scores import ScoreMaker
@@ -90,6 +91,8 @@ def run(
         console.print(f"{number:,} of them come from another encoder" + (" and stay as they are" if transfer.freeze else ""))
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
+        if material.sources and (before := TrainedOn.from_facts(start_from.training).sources):
+            material.sources.update(before)
     if material.unknown:
         most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
         console.print(f"{plural(material.unknown.total(), 'symbol')} that the model it starts from never met: {most}")
@@ -347,12 +350,15 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
         "weights": weights_digest(model)[:6],
     }
     signed = signature(facts)
-    training_facts = {
+    training_facts: dict[str, object] = {
         "signature": signed,
         "settings": asdict(settings),
+        "header": material.header,
         "symbol_error_rate": rates.symbol,
         "word_error_rate": rates.word,
     }
+    if material.sources:
+        training_facts["sources"] = material.sources.to_facts()
     losses = losses_of(model, material, settings, watch.device)
     curve = [watch.curve[update] for update in sorted(watch.curve)]
     assessment = assess(answers, rates, material.examples, material.codecs, curve, losses, passes, settings)

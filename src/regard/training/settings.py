@@ -25,6 +25,8 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import TransformerSettings
 
+NormalForm = Literal["nfc", "none"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -52,6 +54,8 @@ class DataSettings:
     """How often a merge of bpe is left out in training, so that words are seen in other pieces."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """The share of the sources that is held out, where no files are."""
+    normalise: NormalForm = "nfc"
+    """Which Unicode spelling texts are read in: nfc makes one of é and of e with an accent, none leaves them as they are."""
     max_length: Annotated[int, Field(ge=1)] = 1000
     """Characters per side; longer pairs are left out and counted."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
@@ -84,6 +88,10 @@ class DataSettings:
                 f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to leave out, and the units are "
                 f"{units[0]} and {units[1]}; set one to bpe, or subword_dropout=0"
             )
+
+
+BEFORE = {"data.normalise": "none"}
+"""What runs of versions that did not have these settings yet did; they go on like that."""
 
 
 @dataclass(frozen=True, kw_only=True)

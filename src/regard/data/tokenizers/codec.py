@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
 from regard.data.tokenizers.merges import Merges
+from regard.data.tokenizers.normal import NFC, nfc
 from regard.errors import UserError, did_you_mean
 
 Unit = Literal["bpe", "characters", "words", "symbols", "unigram"]
@@ -57,33 +58,39 @@ class Codec:
     A TAB starts a feature, which runs to the next TAB or to the end: "walk\\tV\\tPST". If the texts that were learnt from have
     any, "\\tV" is one token, whatever the unit. A feature that was not among them is <unk>; with bpe it falls apart into pieces
     like other text, with unigram too, where a known feature may be the first piece. Texts without features leave TABs alone.
+
+    normalises: whether texts are read in Unicode's composed spelling (NFC), as the normalizer of the tokenizer.json says.
     """
 
     def __init__(self, tokenizer: Tokenizer, alphabet: str = "") -> None:
         """`alphabet`: the characters that bpe or unigram learnt from."""
         self.tokenizer, self.alphabet = tokenizer, alphabet
         self._is_bytes = not isinstance(tokenizer.model, models.WordLevel)
+        self.normalises = tokenizer.normalizer is not None
 
     @classmethod
-    def learn(cls, texts: Iterable[str], unit: Unit, vocabulary: int = 8000) -> Codec:
+    def learn(cls, texts: Iterable[str], unit: Unit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
         """The vocabulary of these texts, which are read once. Equal texts give equal files (except unigram: see REMARKS).
 
         `vocabulary`: how many ids bpe, unigram and words may have, specials among them; features come on top. There may be
         fewer: bpe merges nothing that occurs once. Of the words the most frequent are kept; characters and symbols all.
         Whoever wants to see progress wraps the texts; the library reads them in a thread of its own.
+        normalise: whether different Unicode spellings of a text are one text, here and wherever the codec reads.
         """
         if unit not in get_args(Unit):
             units = list(get_args(Unit))
             raise UserError(f"unknown unit {unit!r}; expected one of {', '.join(units)}{did_you_mean(unit, units)}")
-        reader = _Reader(texts, vocabulary)
+        reader = _Reader(map(nfc, texts) if normalise else texts, vocabulary)
         is_bytes = unit in ("bpe", "unigram")
         least = len(SPECIALS) + (len(LETTERS) if is_bytes else 1)
         if vocabulary < least:
             content = "the special tokens and all 256 bytes" if is_bytes else "the special tokens and something else"
             raise UserError(f"the vocabulary of {unit} is to have {vocabulary} ids, expected at least {least}: {content}")
-        if is_bytes:
-            return _learn_pieces(reader, unit, vocabulary)
-        return _learn_symbols(reader, unit, vocabulary)
+        codec = (_learn_pieces if is_bytes else _learn_symbols)(reader, unit, vocabulary)
+        if not normalise:
+            return codec
+        codec.tokenizer.normalizer = NFC
+        return cls(codec.tokenizer, codec.alphabet)
 
     @classmethod
     def from_json(cls, text: str) -> Codec:
@@ -104,6 +111,10 @@ class Codec:
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size())
 
+    def normalised(self, text: str) -> str:
+        """The spelling that is read."""
+        return nfc(text) if self.normalises else text
+
     def encode(self, text: str) -> list[int]:
         """Ids of the tokens, without <sos> and <eos>. What the vocabulary lacks is <unk>; so is a symbol that spells a special.
 
@@ -119,11 +130,12 @@ class Codec:
         return ids if self._is_bytes else [number if number >= len(SPECIALS) else UNK for number in ids]
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """The tokens as they stand in the text, one for each id of `encode`, those that the vocabulary lacks too.
+        """The tokens as they stand in the (normalised) text, one for each id of `encode`, those that the vocabulary lacks too.
 
         Those of characters, bpe and unigram joined are the text. A character that is split over several tokens belongs to the
         first, and the others are empty.
         """
+        text = self.normalised(text)  # offsets are those of the text that is given
         encoding = self.tokenizer.encode(text)
         if self._is_bytes:
             return self.tokens(encoding.ids)
@@ -139,6 +151,7 @@ class Codec:
         """
         if not self._is_bytes:
             return tuple(piece for piece, number in zip(self.pieces(text), self.encode(text), strict=True) if number == UNK)
+        text = self.normalised(text)
         rest, *features = text.split("\t") if self.has_features else [text]
         missing = [f"\t{one}" for one in features if self.tokenizer.token_to_id(spell(f"\t{one}")) is None]
         return (*(char for char in rest if char not in self._known), *missing)
@@ -181,9 +194,11 @@ class Codec:
         return tuple(readable(map(to_bytes, names)) if self._is_bytes else names)
 
 
-def learn_shared(source: Iterable[str], target: Iterable[str], unit: Unit, vocabulary: int = 8000) -> Codec:
+def learn_shared(
+    source: Iterable[str], target: Iterable[str], unit: Unit, vocabulary: int = 8000, *, normalise: bool = False
+) -> Codec:
     """One vocabulary for both sides; each side is read once, the source first."""
-    return Codec.learn(chain(source, target), unit, vocabulary)
+    return Codec.learn(chain(source, target), unit, vocabulary, normalise=normalise)
 
 
 class _Reader:

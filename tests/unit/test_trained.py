@@ -1,0 +1,198 @@
+"""What a model folder remembers about its training data: columns and sources; and how evaluate, score and align use it."""
+
+import base64
+import io
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from regard.checkpoint import folder
+from regard.cli.align import align
+from regard.cli.evaluate import evaluate
+from regard.cli.score import score
+from regard.data import trained as trained_module
+from regard.data.corpus import stream_pairs
+from regard.data.trained import Sources, TrainedOn
+from regard.errors import UserError
+from regard.evaluation import ErrorRates, read_test_set
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.training.material import from_files, survey
+from regard.training.run import run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+
+ROWS = [(f"{a}{b}e", f"{b}{a}ed", f"V;{'PST' if a < 'e' else 'PRS'}") for a in "abcdefgh" for b in "mnpqr"]
+HEADER = ("lemma", "form", "features")
+
+
+def write(path: Path, rows: Sequence[Sequence[str]]) -> Path:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained on columns 1 and 3 -> 2 of a file with a header."""
+    place = tmp_path_factory.mktemp("trained")
+    return learn(place, write(place / "train.tsv", [HEADER, *ROWS]), source_columns=("1", "3"), target_column="2")
+
+
+def learn(place: Path, data: Path, **options: Any) -> Path:
+    settings = RunSettings(
+        data=DataSettings(files=(str(data),), held_out=0.2, **options),
+        model=RnnSettings(width=10, embedding=6, score_width=4, dropout=0.0),
+        train=TrainSettings(steps=2),
+    )
+    console = Console(file=io.StringIO())
+    material = from_files(settings.data, survey(settings.data), place / "m.run", console)
+    folder.save(run(material, settings, console, torch.device("cpu")).saved, place / "model")
+    return place / "model"
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def call(command: Callable[..., None], *arguments: Any, **options: Any) -> str:
+        capsys.readouterr()
+        if command is evaluate:
+            options = {"beam": 1, "max_length": 12, **options}
+        command(*arguments, **options)
+        done = capsys.readouterr()
+        return done.out + done.err
+
+    return call
+
+
+# --- columns -----------------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_the_training_are_used(model: Path, tmp_path: Path, told: Callable[..., str]) -> None:
+    expected = read_test_set([write(tmp_path / "t.tsv", ROWS[:7])], ["1", "3"], ["2"])
+    plain = write(tmp_path / "plain.tsv", ROWS[:7])
+    said = told(evaluate, model, [plain], outputs=True)
+    assert "columns as in training: source 1, 3 and target 2 (choose others with --from and --to)" in said
+    assert f"plain.tsv:{expected.fingerprint}" in said
+    turned = write(tmp_path / "turned.tsv", [[row[2], row[1], row[0]] for row in (HEADER, *ROWS[:7])])
+    said = told(evaluate, model, [turned])
+    assert "columns as in training: source lemma, features and target form" in said
+    assert f"turned.tsv:{expected.fingerprint}" in said
+    assert "columns as in training" not in told(evaluate, model, [plain], from_="1,3", to="2")
+    assert "source 1, 3 and target 3" not in told(evaluate, model, [plain], from_="1", to="2")
+    for command in (score, align):
+        given = [plain] if command is score else plain
+        said = told(command, model, given)
+        assert "regard: columns as in training: source 1, 3 and target 2" in said
+        chosen = told(command, model, given, from_="1,3", to="2")
+        assert "columns as in training" not in chosen
+        assert chosen.splitlines()[:7] == said.splitlines()[:7]
+
+
+@pytest.mark.parametrize("header", [(), (("lemma", "features"),)])
+@pytest.mark.parametrize("command", [evaluate, score, align])
+def test_a_file_without_answers_is_an_error(
+    model: Path, tmp_path: Path, header: Sequence[Sequence[str]], command: Callable[..., None]
+) -> None:
+    """Not: features that count as answers."""
+    path = write(tmp_path / "t.tsv", [*header, *((row[0], row[2]) for row in ROWS)])
+    with pytest.raises(UserError) as error:
+        command(model, path if command is align else [path])
+    assert "t.tsv has 2 columns" in str(error.value)
+    assert "the columns that the model was trained on, source lemma, features and target form" in str(error.value)
+    assert "--from and --to" in str(error.value)
+
+
+def test_names_and_numbers() -> None:
+    by_name = TrainedOn(("lemma", "features"), "form", HEADER)
+    assert [by_name._number(one) for one in HEADER] == ["1", "2", "3"]
+    assert by_name._number("word") is None
+    by_number = TrainedOn(("1", "3"), "2")
+    assert by_number._name("1") is None
+
+
+def test_a_model_trained_by_name_reads_a_file_without_names(tmp_path: Path) -> None:
+    path = [write(tmp_path / "t.tsv", ROWS)]
+    known = TrainedOn(("lemma", "features"), "form", HEADER)
+    assert next(stream_pairs(path, known.columns(path).each[0])) == ("ame\tV\tPST", "maed")
+    with pytest.raises(UserError, match=r"none is called 'lemma'.*trained on, source lemma, features and target form"):
+        TrainedOn(("lemma", "features"), "form").columns(path)  # an older model does not know their numbers
+    other = [write(tmp_path / "o.tsv", [("word", "target", "id"), *ROWS])]
+    with pytest.raises(UserError, match=r"none is called 'lemma'"):
+        known.columns(other)  # it has names, but others
+    only = known.columns(path, ["2"])
+    assert (only.source, only.targets) == (("2",), ("2",))
+
+
+def test_parallel_files_have_no_columns(tmp_path: Path) -> None:
+    known = TrainedOn(("lemma",), "form", HEADER)
+    assert known.columns([tmp_path / "a", tmp_path / "b"]).each[0].source == ()
+
+
+def test_the_first_column_is_not_the_source_where_names_say_so(tmp_path: Path) -> None:
+    """Training finds the columns by their names; so does a measurement."""
+    rows = [(str(number), *row[:2]) for number, row in enumerate(ROWS)]
+    path = write(tmp_path / "train.tsv", [("id", "source", "target"), *rows])
+    assert TrainedOn.from_facts(folder.load(learn(tmp_path, path)).training).one_reference
+    assert read_test_set([path], one_reference=True).references[0] == ("maed",)
+
+
+def test_several_references_need_no_choice_after_training_on_pairs(tmp_path: Path, told: Callable[..., str]) -> None:
+    model = learn(tmp_path, write(tmp_path / "pairs.tsv", [row[:2] for row in ROWS]))
+    test = write(tmp_path / "t.tsv", [("xme", "one", "two"), ("yme", "one", "two")])
+    assert "t.tsv: 2 sources, 4 references" in told(evaluate, model, [test])
+
+
+# --- what was seen -----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_on_the_training_data_is_said(model: Path, tmp_path: Path, told: Callable[..., str]) -> None:
+    learnt = len(base64.b64decode(folder.load(model).training["sources"]["hashes"])) // 4
+    assert 20 < learnt < 40
+    said = told(evaluate, model, [write(tmp_path / "t.tsv", [HEADER, *ROWS])])
+    assert f"{model}: {learnt} of 40 sources were seen in training: what is measured on them says little" in said
+    fresh = write(tmp_path / "fresh.tsv", [(f"x{row[0]}", *row[1:]) for row in ROWS])
+    assert "seen in training:" not in told(evaluate, model, [fresh])
+
+
+def test_older_folders_are_silent(model: Path, tmp_path: Path, told: Callable[..., str]) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(model, old)
+    config = json.loads((old / "config.json").read_text())
+    del config["training"]["sources"], config["training"]["header"]
+    (old / "config.json").write_text(json.dumps(config))
+    said = told(evaluate, old, [write(tmp_path / "t.tsv", [HEADER, *ROWS])])
+    assert "seen in training:" not in said
+    assert "columns as in training: source 1, 3 and target 2" in said  # these were always stored
+    config["training"]["sources"] = {"below": 1, "hashes": "?"}
+    (old / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config.json: what it says about the training data cannot be read"):
+        evaluate(old, [tmp_path / "t.tsv"])
+    assert TrainedOn.from_facts({}).columns([tmp_path / "t.tsv"]).each[0].source == ()
+
+
+def test_many_sources_are_sampled_and_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained_module, "MOST_KEYS", 100)
+    seen = Sources(f"seen {number}" for number in range(1000))
+    facts = seen.to_facts()
+    assert len(facts["hashes"]) < 600
+    again = Sources.from_facts(json.loads(json.dumps(facts)))
+    assert again.to_facts() == facts
+    mixed = [f"seen {number}" for number in range(500)] + [f"new {number}" for number in range(500)]
+    said = again.say_seen(mixed)
+    count, total = (int(said.split()[at].replace(",", "")) for at in (0, 2))
+    assert f"{count} of {total} sources that can be checked were seen in training" in said
+    assert 50 < total < 200
+    assert abs(count / total - 0.5) < 0.2
+    assert again.say_seen([f"new {number}" for number in range(500)]) == ""
+    other = Sources(f"more {number}" for number in range(30))
+    other.update(again)
+    both = [*(f"seen {number}" for number in range(1000)), *(f"more {number}" for number in range(30))]
+    assert other.to_facts() == Sources(both).to_facts()
+
+
+def test_rates_above_all_are_explained() -> None:
+    assert "282.78% (more errors than the references are long: outputs are much too long);" in str(ErrorRates(1.0, 2.8278, 7))
+    assert "more errors" not in str(ErrorRates(1.0, 1.0, 7))
