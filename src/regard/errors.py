@@ -1,13 +1,41 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
+import reprlib
 from math import isfinite
 from numbers import Integral, Real
 from sys import float_info
 from typing import Any
 
+LARGEST_SIZE = 2**31 - 1
+"""No size of a model is larger; beyond it, arithmetic on sizes overflows inside torch."""
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 2, 60, 40, 60
+_REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 4
+
 
 class UserError(ValueError):
-    """Something the user can put right. The text says what came, what was expected and what to do."""
+    """Something the user can put right. The text says what came, what was expected and what to do, in one line.
+
+    details: all that the line leaves out, for those who ask; a traceback shows it as a note.
+    """
+
+    def __init__(self, text: str = "", details: str = "") -> None:
+        super().__init__(text)
+        self.details = details
+        if details:
+            self.add_note(details)
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """What another library says, for an error of ours: one line of printable characters, cut where it is long."""
+    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(str(text).split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value out of a file, for an error: its repr in one line, cut where it is long."""
+    return one_line(_REPR.repr(value), most)
 
 
 def did_you_mean(word: str, choices: list[str]) -> str:
@@ -32,15 +60,20 @@ class WrongNumbers(ValueError):
 
 
 def check_numbers(settings: object) -> None:
-    """For the settings of a model: every whole number is a size and at least 1, others are finite, and dropout is a share."""
+    """For the settings of a model: every whole number is a size from 1 to 2³¹ − 1, others are finite, dropout is a share, and
+    what a norm adds to the variance keeps it above 0."""
     wrong: dict[str, tuple[float, str]] = {}
     for name, value in vars(settings).items():
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
             wrong[name] = value, "1 or more"
+        if isinstance(value, int) and value > LARGEST_SIZE:
+            wrong[name] = value, f"{LARGEST_SIZE:,} or less"
         if isinstance(value, float) and not isfinite(value):
             wrong[name] = value, "a finite number"
         if name == "dropout" and not 0 <= value < 1:
             wrong[name] = value, "a share from 0 up to, but not, 1"
+        if name == "norm_eps" and not 1e-12 <= value <= 1:
+            wrong[name] = value, "a number from 1e-12 to 1"
     if wrong:
         raise WrongNumbers(wrong)
 

@@ -103,7 +103,7 @@ def test_what_is_no_plain_array_is_refused(tmp_path: Path) -> None:
         "header.npy": "its header cannot be read",
         "size.npy": "its header cannot be read",
         "two.safetensors": r"holds 2 tensors \(a, b\), expected one",
-        "bad.safetensors": "is damaged or no safetensors file",
+        "bad.safetensors": "is damaged or not a safetensors file",
         "none.npy": "no such file",
         "none.safetensors": "no such file",
     }.items():
@@ -149,7 +149,7 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
     assert read_source(json.dumps(good)) == Pictures(3, 64)
     for change, text in {
         '{"unit": "smell"}': "unknown unit 'smell'; expected one of picture, sound, grid, frames",
-        "[]": "not a description of a source",
+        "[]": r"the description of a source is \[\], expected a mapping",
         json.dumps({**good, "extra": 1}): "missing or unknown: extra",
         json.dumps({"unit": "picture", "channels": 3}): "missing or unknown: longest",
         json.dumps({**good, "channels": "3"}): "channels",

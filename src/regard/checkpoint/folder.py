@@ -9,6 +9,7 @@ card.md               for people: data, error rates with their signature, licenc
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -17,17 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from torch import Tensor
-
 from regard.checkpoint.files import beside, sha256, tensor_bytes, write
+from regard.checkpoint.weights import check_finite, load_weights
 from regard.data.codecs import check_fit, read_source
+from regard.data.documents import mapping, parse, validated
 from regard.data.sources import SourceCodec, beside_size
 from regard.data.tokenizers.codec import Codec
-from regard.errors import UserError
+from regard.errors import UserError, shown
 from regard.layers.scores import SCORES, ScoreMaker
 from regard.models.build import SETTINGS, Model, ModelSettings, build
 
@@ -54,8 +51,9 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     """Writes the folder under another name first, so that it is there whole or not at all."""
     folder = folder.resolve()  # a link stays a link, and "." gets a name
     check_place(folder, replace=replace)
+    check_finite(folder / WEIGHTS, saved.model)
     files = {
-        WEIGHTS: tensor_bytes(_finite(folder, saved.model.state_dict())),
+        WEIGHTS: tensor_bytes(saved.model.state_dict()),
         source_name(saved.source): saved.source.to_json().encode(),
         TARGET: saved.target.to_json().encode(),
         CARD: saved.card.encode(),
@@ -106,34 +104,60 @@ def check_place(folder: Path, *, replace: bool) -> None:
 
 def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
-    config = _read_config(folder)
+    config = read_config(folder)
+    settings = read_settings(folder, config["model"])
     source_file = FILE_SOURCE if FILE_SOURCE in config["sha256"] else SOURCE
-    content = {name: _read_checked(folder / name, config["sha256"][name]) for name in (WEIGHTS, source_file, TARGET)}
-    settings = _read_settings(folder, config["model"])
-    source = read_source_codec(folder / source_file, content[source_file])
-    target = _read_codec(folder / TARGET, content[TARGET])
+    for name in (WEIGHTS, source_file, TARGET):
+        _check_digest(folder / name, config["sha256"][name])
+    source = read_source_codec(folder / source_file, _read(folder / source_file))
+    target = _read_codec(folder / TARGET, _read(folder / TARGET))
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
-        raise UserError(f"{folder / CONFIG} speaks of vocabularies {config['vocabulary']}, but the tokenizers hold {sizes}")
+        raise UserError(
+            f"{folder / CONFIG} speaks of vocabularies {shown(config['vocabulary'])}, but the tokenizers hold {sizes}"
+        )
     try:
         check_fit("text" if isinstance(source, Codec) else source.unit, getattr(settings, "front", "tokens"))
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
-    score = getattr(settings, "score", None)  # a language model of recurrent cells has none
-    if score is not None and score not in SCORES and score not in (scores or {}):
-        raise UserError(
-            f"{folder} needs the score {score!r}, which is not part of regard: load it with "
-            f'regard.load(…, scores={{"{score}": …}}), or with --score file.py:Class'
-        )
-    model = build(settings, len(source), len(target), scores, beside=beside_size(source))
+    _check_score(folder, settings, scores or {})
+
+    def make(scores: Mapping[str, ScoreMaker]) -> Model:
+        return build(settings, len(source), len(target), scores, beside=beside_size(source))
+
+    model = load_weights(folder / WEIGHTS, settings, make, scores or {})
+    check_finite(folder / WEIGHTS, model)
+    return Saved(model.eval(), settings, source, target, config["training"], _read_card(folder / CARD))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What config.json says; its parts are there, and of the right type."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} is not a model folder: it has no config.json; expected the --out folder of `regard train`")
     try:
-        model.load_state_dict(_finite(folder, load_tensors(content[WEIGHTS])), strict=True)
-    except (SafetensorError, RuntimeError) as error:
-        raise UserError(f"{folder / WEIGHTS} does not fit config.json: {error}") from None
-    card = folder / CARD
-    return Saved(
-        model.eval(), settings, source, target, config["training"], card.read_text(encoding="utf-8") if card.exists() else ""
-    )
+        config = mapping(parse(_read(path)), "its content")
+        if type(config.get("format")) is not int:
+            raise UserError(f"its format is {shown(config.get('format'))}, expected {FORMAT}")
+        if config["format"] == FORMAT:
+            _check_parts(config)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if config["format"] != FORMAT:
+        raise UserError(
+            f"{path} has format {shown(config['format'])}, expected {FORMAT}; this folder needs another version of regard"
+        )
+    return config
+
+
+def _check_parts(config: dict[str, Any]) -> None:
+    if missing := {"model", "vocabulary", "training", "sha256"} - config.keys():
+        raise UserError(f"it lacks {', '.join(sorted(missing))}")
+    for name in ("training", "vocabulary"):
+        mapping(config[name], name)
+    digests = mapping(config["sha256"], "sha256")
+    if missing := {WEIGHTS, TARGET, FILE_SOURCE if FILE_SOURCE in digests else SOURCE} - digests.keys():
+        raise UserError(f"it lacks the sha256 of {', '.join(sorted(missing))}")
 
 
 def source_name(codec: SourceCodec) -> str:
@@ -145,67 +169,69 @@ def read_source_codec(path: Path, content: bytes) -> SourceCodec:
     if path.name == SOURCE:
         return _read_codec(path, content)
     try:
-        return read_source(content.decode())
-    except (UserError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}") from None
+        return read_source(content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}", error.details) from None
 
 
 def _read_codec(path: Path, content: bytes) -> Codec:
     try:
-        return Codec.from_json(content.decode())
-    except Exception as error:  # the library raises nothing more precise
-        raise UserError(f"{path} is not a tokenizer: {error}") from None
+        return Codec.from_json(content)
+    except UserError as error:
+        raise UserError(f"{path} is not a tokenizer that regard wrote: {error}") from None
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} is not a model folder: it has no config.json; expected the --out folder of `regard train`")
+def read_settings(folder: Path, given: Any) -> ModelSettings:
     try:
-        config: dict[str, Any] = json.loads(path.read_bytes())
-        number = config["format"]
-        missing = {"model", "vocabulary", "training", "sha256"} - config.keys()
-        listed = config.get("sha256", {}).keys()
-        missing |= {WEIGHTS, TARGET, FILE_SOURCE if FILE_SOURCE in listed else SOURCE} - listed
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged: {error!r}") from None
-    if number != FORMAT:
-        raise UserError(f"{path} has format {number!r}, expected {FORMAT}; this folder needs another version of regard")
-    if missing:
-        raise UserError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}")
-    return config
+        kind = mapping(given, "model").get("kind")
+        if not isinstance(kind, str) or kind not in SETTINGS:
+            raise UserError(f"its kind is {shown(kind)}, expected one of {', '.join(SETTINGS)}")
+        return validated(SETTINGS[kind], given, kind)
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: the model settings cannot be read: {error}", error.details) from None
 
 
-def _read_settings(folder: Path, raw: Any) -> ModelSettings:
-    path = folder / "config.json"
-    if not isinstance(raw, dict) or raw.get("kind") not in SETTINGS:
-        raise UserError(f"{path}: the model settings cannot be read: expected a kind out of {', '.join(SETTINGS)}, got {raw!r}")
-    wanted = SETTINGS[raw["kind"]]
-    strange = sorted(raw.keys() - wanted.__dataclass_fields__.keys())
-    if strange:
-        raise UserError(f"{path}: the model settings cannot be read: unknown {', '.join(strange)}")
+def _check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, ScoreMaker]) -> None:
+    score = getattr(settings, "score", None)  # a language model of recurrent cells has none
+    if score is not None and score not in SCORES and score not in scores:
+        raise UserError(
+            f"{folder} needs the score {shown(score)}, which is not part of regard: load it with "
+            f"regard.load(…, scores={{{shown(score)}: …}}), or with --score file.py:Class"
+        )
+
+
+def _read_card(path: Path) -> str:
+    if not path.exists():
+        return ""
     try:
-        settings: ModelSettings = TypeAdapter(wanted).validate_json(json.dumps(raw), strict=True)
-    except ValidationError as error:
-        raise UserError(f"{path}: the model settings cannot be read: {error}") from None
-    return settings
+        return _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error.reason} at byte {error.start:,}; save it as UTF-8") from None
 
 
-def _read_checked(path: Path, digest: str) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        _check_regular(path)
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    if sha256(content) != digest:
+
+
+def _check_digest(path: Path, digest: Any) -> None:
+    try:
+        _check_regular(path)
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if found != digest:
         raise UserError(f"{path} is damaged: its sha256 is not the one in config.json; copy the folder again from its origin")
-    return content
 
 
-def _finite(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise UserError(f"{folder / WEIGHTS}: {name} holds numbers that are not finite; the training run went wrong")
-    return tensors
+def _check_regular(path: Path) -> None:
+    """Reading a pipe would wait, and a device may never end."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file")
 
 
 def _move_into_place(fresh: Path, folder: Path) -> None:

@@ -31,6 +31,9 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="After an error, print all that is known about it: regard --details translate …")
+    ] = False,
 ) -> None:
     """Train, look inside, and ship sequence-to-sequence models with attention."""
 
@@ -54,7 +57,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        sys.exit(f"regard: {error}")
+        details = "--details" in sys.argv[1:2] and error.details
+        sys.exit(f"regard: {error}" + (f"\n{details}" if details else ""))
     except BrokenPipeError:  # `regard translate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

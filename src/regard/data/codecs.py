@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from regard.data.documents import mapping, parse
 from regard.data.features import Features, Frames, Grids, kind_of
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Codec, Unit
-from regard.errors import UserError
+from regard.errors import UserError, shown
 
 SourceUnit = Literal[Unit, "picture", "sound", "grid", "frames"]
 """What a source is made of: tokens of a text, or the name of a file.
@@ -44,23 +44,22 @@ def check_fit(unit: str, front: str) -> None:
         )
 
 
-def read_source(text: str) -> FileCodec:
+def read_source(content: str | bytes) -> FileCodec:
     """A source.json."""
-    try:
-        fields = json.loads(text)
-        unit = fields.pop("unit")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"not a description of a source: {error!r}") from None
-    if unit not in FILE_CODECS:
-        raise UserError(f"unknown unit {unit!r}; expected one of {', '.join(FILE_CODECS)}; is it of a newer version of regard?")
+    fields = dict(mapping(parse(content), "the description of a source"))
+    unit = fields.pop("unit", None)
+    if not isinstance(unit, str) or unit not in FILE_CODECS:
+        raise UserError(
+            f"unknown unit {shown(unit)}; expected one of {', '.join(FILE_CODECS)}; is it of a newer version of regard?"
+        )
     beside = fields.pop("beside", None)
     codec = FILE_CODECS[unit].from_dict(fields)
     if beside is None:
         return codec
     try:
-        return replace(codec, beside=Codec.from_json(json.dumps(beside)))
-    except Exception as error:  # the library raises nothing more precise
-        raise UserError(f"the tokenizer of the texts beside the files cannot be read: {error}") from None
+        return replace(codec, beside=Codec.from_content(beside))
+    except UserError as error:
+        raise UserError(f"the tokenizer of the texts that come with the files cannot be read: {error}") from None
 
 
 UNREAD = frozenset(".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split())

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from regard.data.arrays import read_array
 from regard.data.sources import FileCodec, look_at
-from regard.errors import UserError
+from regard.errors import UserError, WrongNumbers
 
 SAMPLE = 200
 """From how many files mean and deviation are taken."""
+SMALLEST = 1e-6
+"""A feature that deviates less counts as constant."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,18 @@ class Features(FileCodec):
     num_axes: ClassVar[int]
     axes: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        if not self.mean or len(self.mean) != len(self.deviation):
+            raise ValueError(
+                f"there are {len(self.mean):,} means and {len(self.deviation):,} deviations, expected one of each per feature"
+            )
+        largest = torch.finfo(torch.float32).max
+        for mean, deviation in zip(self.mean, self.deviation, strict=True):
+            if not -largest <= mean <= largest:
+                raise WrongNumbers({"mean": (mean, "a finite number of 32 bits")})
+            if not SMALLEST <= deviation <= largest:
+                raise WrongNumbers({"deviation": (deviation, f"a finite number of 32 bits from {SMALLEST} on")})
+
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         moments = look_at(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
@@ -36,7 +50,7 @@ class Features(FileCodec):
         count, total, squares = torch.stack(alike).sum(0)
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
-        return cls(tuple(mean.tolist()), tuple(one if one > 1e-6 else 1.0 for one in deviation.tolist()), root=root)
+        return cls(tuple(mean.tolist()), tuple(one if one > SMALLEST else 1.0 for one in deviation.tolist()), root=root)
 
     def read(self, path: Path) -> Tensor:
         numbers = self._numbers(path)

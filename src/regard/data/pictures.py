@@ -17,12 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.sources import CELL, FileCodec, look_at
-from regard.errors import UserError
+from regard.errors import UserError, WrongNumbers, one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 PREVIEW = 640
+SIDES = range(CELL, 4097)
+"""What the longer side of a picture may be made."""
 SAMPLE = 100
 """How many pictures are looked at to see whether they have colours."""
 GREY = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
@@ -43,6 +45,12 @@ class Pictures(FileCodec):
     suffixes: ClassVar[frozenset[str]] = frozenset(
         ".png .jpg .jpeg .jpe .bmp .gif .webp .tif .tiff .ppm .pgm .pbm .pnm".split()
     )
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise WrongNumbers({"channels": (self.channels, "1 (grey) or 3 (colours)")})
+        if self.longest not in SIDES:
+            raise WrongNumbers({"longest": (self.longest, f"{SIDES[0]} to {SIDES[-1]:,} pixels")})
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
@@ -109,17 +117,21 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
                     file.draft(None, (2 * longest, 2 * longest))
                 file.load()
                 picture = ImageOps.exif_transpose(file)
+            if not min(picture.size):
+                raise UserError(f"{path} is an empty picture: {picture.width} x {picture.height} pixels")
+            return _plain(picture)
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except UnidentifiedImageError:
         raise UserError(f"{path} is not a picture, or of a kind that pillow does not know") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UserError(f"{path} is too large a picture: {error}; make it smaller first") from None
+        raise UserError(f"{path} is too large a picture: {one_line(error)}; make it smaller first") from None
     except Exception as error:  # pillow has many for damaged files
-        raise UserError(f"{path} cannot be read as a picture: {getattr(error, 'strerror', None) or error}") from None
-    if not min(picture.size):
-        raise UserError(f"{path} is an empty picture: {picture.width} x {picture.height} pixels")
-    return _plain(picture)
+        raise UserError(
+            f"{path} cannot be read as a picture: {getattr(error, 'strerror', None) or one_line(error) or type(error).__name__}"
+        ) from None
 
 
 def _plain(picture: Image) -> Image:
@@ -128,9 +140,12 @@ def _plain(picture: Image) -> Image:
     if picture.mode.startswith("I;16"):
         return _scaled(picture, 65535.0)
     if picture.mode in ("I", "F"):  # 32 bits: by what is there
+        numbers = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.float32 if picture.mode == "F" else torch.int32)
+        if not numbers.isfinite().all():
+            raise ValueError("it contains numbers that are not finite")
         low, high = cast("tuple[float, float]", picture.getextrema())
         top = 65535.0 if picture.mode == "I" and high > 255 else 255.0 if high > 1 else 1.0
-        return _scaled(picture, max(top, high)) if low >= 0 else _scaled(picture, high - low, low)
+        return _scaled(picture, max(top, high)) if low >= 0 else _scaled(picture, high - low or 1.0, low)
     if picture.mode == "P" and "transparency" not in picture.info:
         picture = picture.convert("RGB")
     if picture.has_transparency_data:

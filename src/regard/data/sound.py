@@ -26,6 +26,9 @@ RATES = range(1_000, 768_001)
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 _NAMES = {2: "Microsoft ADPCM", 6: "A-law", 7: "µ-law", 0x11: "IMA ADPCM", 0x50: "MPEG", 0x55: "MP3"}
 LOUDEST = 32767
+MOST_CHUNKS = 1000
+FLAC_FRAMES = 1 << 16
+"""How many samples of a channel are decoded at a time."""
 _TO_THE_END = 0xFFFFFFFF
 """What programs that write into a pipe give as the size of a chunk."""
 _CONVERT = "convert it first, e.g. ffmpeg -i in.wav -c:a pcm_s16le out.wav"
@@ -84,7 +87,9 @@ def _wav(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int
     """RIFF: chunks of a name, a size and content, filled up to even sizes; one says what the samples are, one holds them."""
     chunks: dict[bytes, tuple[int, int]] = {}
     place, end = 12, os.fstat(file.fileno()).st_size
-    while place + 8 <= end and b"data" not in chunks:
+    for _ in range(MOST_CHUNKS):
+        if place + 8 > end or b"data" in chunks:
+            break
         file.seek(place)
         name, size = struct.unpack("<4sI", file.read(8))
         start = place + 8
@@ -149,7 +154,9 @@ def _flac(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, in
         with soundfile.SoundFile(file) as flac:
             rate, channels, promised = flac.samplerate, flac.channels, flac.frames
             _check_header(path, promised, rate, longest)
-            raw = bytearray(flac.buffer_read(dtype="float32"))
+            raw = bytearray()
+            while block := bytes(flac.buffer_read(FLAC_FRAMES, dtype="float32")):  # what a header promises takes no memory
+                raw += block
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise UserError(f"{path}: truncated or damaged: {error}") from None
     samples_NC = torch.frombuffer(raw, dtype=torch.float32).view(-1, channels) if raw else torch.zeros(0, channels)

@@ -15,10 +15,13 @@ from torch import Tensor
 from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
 from regard.data.sound import LOUDEST, SUFFIXES, add_noise, change_speed, mask_frames, read_sound, to_row
 from regard.data.sources import FileCodec, look_at
+from regard.errors import WrongNumbers
 
 SAMPLE = 100
 """How many files are looked at to see how finely they are sampled."""
 COARSE, FINE = 8_000, 16_000
+RATES = range(COARSE, 48_001)
+"""What a model may listen at."""
 LONGEST = 60
 """Seconds."""
 SPEEDS = 5
@@ -34,6 +37,10 @@ class Sounds(FileCodec):
     """
 
     rate: int
+
+    def __post_init__(self) -> None:
+        if self.rate not in RATES:
+            raise WrongNumbers({"rate": (self.rate, f"{RATES[0]:,} to {RATES[-1]:,} samples in a second")})
 
     unit: ClassVar[str] = "sound"
     nouns: ClassVar[str] = "sounds"

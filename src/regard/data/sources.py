@@ -21,12 +21,13 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor
 
 from regard.contracts import Source
 from regard.core import masks
 from regard.core.spectrum import STRIDE
+from regard.data.documents import few, validated
 from regard.data.sound import to_frames
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
@@ -225,13 +226,9 @@ class FileCodec(ABC):
         """Strict: nothing missing, nothing left over."""
         known = {one.name for one in fields(cls)} - {"root", "beside"}
         if known != given.keys():
-            wrong = sorted(known ^ given.keys())
-            raise UserError(f"expected {', '.join(sorted(known)) or 'nothing'}; missing or unknown: {', '.join(wrong)}")
-        try:
-            codec: Self = TypeAdapter(cls).validate_json(json.dumps(given), strict=True)
-        except ValidationError as error:
-            raise UserError(str(error)) from None
-        return codec
+            wrong = few(sorted(known ^ given.keys()))
+            raise UserError(f"expected {', '.join(sorted(known)) or 'nothing'}; missing or unknown: {wrong}")
+        return validated(cls, given, f"a source of the unit {cls.unit}")
 
     def _fields(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(replace(self, beside=None)).items() if name not in ("root", "beside")}

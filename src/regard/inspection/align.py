@@ -11,10 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from regard.checkpoint.files import replace_file
+from regard.checkpoint.folder import read_config, read_settings
 from regard.contracts import Place
+from regard.data.documents import mapping, validated
 from regard.data.sources import FileCodec
-from regard.errors import UserError
+from regard.errors import UserError, plural
 from regard.inspection.seeing import LONGEST, Inspection, see
+from regard.models.build import ModelSettings
+from regard.models.transformer import TransformerSettings
 from regard.pipeline import Translator
 
 # H heads  T target places  S source places
@@ -135,12 +139,27 @@ def keep_place(folder: Path, place: Place, **facts: Any) -> None:
 
 def kept_place(folder: Path) -> Place:
     """What `keep_place` wrote; else the mean of the last layer."""
-    path = folder / "config.json"
-    found = json.loads(path.read_bytes()).get("alignment") if path.is_file() else None
-    if found is None:
+    config = read_config(folder)
+    if config.get("alignment") is None:
         return Place()
     try:
-        place = Place(found["layer"], found["head"], found["shifted"])
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: alignment cannot be read: {error!r}; expected layer, head and shifted") from None
+        given, names = mapping(config["alignment"], "alignment"), Place.__dataclass_fields__
+        if missing := names.keys() - given.keys():
+            raise UserError(f"alignment lacks {', '.join(sorted(missing))}")
+        place = validated(Place, {name: given[name] for name in names}, "alignment")
+        _check_exists(place, read_settings(folder, config["model"]))
+    except UserError as error:
+        raise UserError(
+            f"{folder / 'config.json'}: {error}; expected layer, head and shifted of attention that the model has; find them "
+            "again with regard align --gold or --backward"
+        ) from None
     return place
+
+
+def _check_exists(place: Place, settings: ModelSettings) -> None:
+    """Whether a model of these settings attends there. Of a Transformer every layer of the decoder does, with all heads."""
+    layers, heads = (settings.decoder_layers, settings.heads) if isinstance(settings, TransformerSettings) else (1, 1)
+    if place.layer is not None and not -layers <= place.layer < layers:
+        raise UserError(f"alignment: layer is {place.layer}, but the model has {plural(layers, 'layer')}")
+    if place.head is not None and not 0 <= place.head < heads:
+        raise UserError(f"alignment: head is {place.head}, but a layer has {plural(heads, 'head')}")

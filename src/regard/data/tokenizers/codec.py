@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from random import Random
 from typing import Any, Literal, get_args
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from regard.data.documents import parse
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
 from regard.data.tokenizers.merges import Merges
 from regard.data.tokenizers.normal import NFC, nfc
-from regard.errors import UserError, did_you_mean
+from regard.data.tokenizers.schema import VARIES, Form, alphabet, bare, trusted
+from regard.errors import UserError, did_you_mean, one_line
 
 Unit = Literal["bpe", "characters", "words", "symbols", "unigram"]
 """What a token is.
@@ -93,8 +95,18 @@ class Codec:
         return cls(codec.tokenizer, codec.alphabet)
 
     @classmethod
-    def from_json(cls, text: str) -> Codec:
-        return cls(Tokenizer.from_str(text), json.loads(text)["model"].get("alphabet", ""))
+    def from_json(cls, content: str | bytes) -> Codec:
+        return cls.from_content(parse(content))
+
+    @classmethod
+    def from_content(cls, content: Any) -> Codec:
+        """From a tokenizer.json that is parsed. UserError where it has other parts than those that we write."""
+        checked = trusted(content, _forms(), SPECIALS)
+        try:
+            tokenizer = Tokenizer.from_str(json.dumps(checked))
+        except Exception as error:  # the library raises nothing more precise
+            raise UserError(f"the tokenizers library cannot read it: {one_line(error)}") from None
+        return cls(tokenizer, alphabet(content))
 
     def to_json(self) -> str:
         """A tokenizer.json. With bpe and unigram it also holds the alphabet, which other tools pass over."""
@@ -221,15 +233,10 @@ class _Reader:
                 )
             yield rest
 
-    def pattern(self, unit: Unit) -> Regex:
-        if not self.features:
-            return Regex(_PATTERNS[unit])
-        return Regex(_FEATURE + "|" + _PATTERNS[unit].replace("[^ ]", r"[^ \t]"))
-
 
 def _learn_symbols(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
     counter = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
-    counter.pre_tokenizer = pre_tokenizers.Split(reader.pattern(unit), "removed", invert=True)
+    counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader takes them out
     room = vocabulary - len(SPECIALS) if unit == "words" else _KEEP_ALL
     counter.train_from_iterator(reader, trainers.WordLevelTrainer(vocab_size=room, special_tokens=[], show_progress=False))
     symbols = counter.get_vocab().keys() | reader.features
@@ -237,17 +244,7 @@ def _learn_symbols(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
     if reserved:
         raise UserError(f"the data contains the symbol {reserved[0]!r}, which has a meaning of its own; write it another way")
     numbers = {symbol: number for number, symbol in enumerate((*SPECIALS, *sorted(symbols)))}
-    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=SPECIALS[UNK]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(reader.pattern(unit), "removed", invert=True)
-    steps: list[Any] = [decoders.Fuse()]
-    if unit != "characters":
-        steps.insert(0, decoders.WordPiece(prefix=" ", cleanup=False))  # a space before each but the first
-    if unit == "words":
-        steps.append(decoders.Replace(Regex(_NO_SPACE), ""))
-    if unit != "characters" and reader.features:
-        steps.append(decoders.Replace(" \t", "\t"))
-    tokenizer.decoder = decoders.Sequence(steps)
-    return Codec(tokenizer)
+    return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[UNK]), unit, features=bool(reader.features)))
 
 
 def _learn_pieces(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
@@ -257,15 +254,13 @@ def _learn_pieces(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
         "initial_alphabet": list(LETTERS.values()),
         "show_progress": False,
     }
-    tokenizer = Tokenizer(models.BPE() if unit == "bpe" else models.Unigram())
-    tokenizer.pre_tokenizer = _byte_level(reader.pattern(unit))
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _assembled(models.BPE() if unit == "bpe" else models.Unigram(), unit, features=False)
     if unit == "bpe":
         trainer: Any = trainers.BpeTrainer(min_frequency=2, **options)
     else:
         trainer = trainers.UnigramTrainer(unk_token=SPECIALS[UNK], **options)
     tokenizer.train_from_iterator(reader, trainer)
-    tokenizer.pre_tokenizer = _byte_level(reader.pattern(unit))  # now that it is known whether there are features
+    tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=bool(reader.features))  # they are known only now
 
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = []  # else text that spells a special would become one
@@ -280,6 +275,69 @@ def _learn_pieces(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
     return Codec(Tokenizer.from_str(json.dumps(content)), "".join(sorted(reader.alphabet)))
 
 
-def _byte_level(pattern: Regex) -> pre_tokenizers.PreTokenizer:
+# --- the parts of a tokenizer.json -------------------------------------------------------------------------------------------
+
+
+def _assembled(model: models.Model, unit: Unit, *, features: bool) -> Tokenizer:
+    """A tokenizer of this unit; features: whether a TAB starts one."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=features)
+    tokenizer.decoder = _decoder(unit, features=features)
+    return tokenizer
+
+
+def _pre_tokenizer(unit: Unit, *, features: bool) -> pre_tokenizers.PreTokenizer:
+    plain = _PATTERNS[unit]
+    pattern = Regex(_FEATURE + "|" + plain.replace("[^ ]", r"[^ \t]") if features else plain)
+    if unit not in ("bpe", "unigram"):
+        return pre_tokenizers.Split(pattern, "removed", invert=True)
     parts = [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     return pre_tokenizers.Sequence(parts)
+
+
+def _decoder(unit: Unit, *, features: bool) -> decoders.Decoder:
+    if unit in ("bpe", "unigram"):
+        return decoders.ByteLevel()
+    steps: list[Any] = [decoders.Fuse()]
+    if unit != "characters":
+        steps.insert(0, decoders.WordPiece(prefix=" ", cleanup=False))  # a space before each but the first
+    if unit == "words":
+        steps.append(decoders.Replace(Regex(_NO_SPACE), ""))
+    if unit != "characters" and features:
+        steps.append(decoders.Replace(" \t", "\t"))
+    return decoders.Sequence(steps)
+
+
+@cache
+def _forms() -> tuple[tuple[Form, Form], ...]:
+    """Every tokenizer.json that we write or have written, without its vocabulary: (without what is off, whole)."""
+    kinds: dict[str, Any] = {"bpe": models.BPE, "unigram": models.Unigram}
+    made = [
+        _assembled(kinds.get(unit, models.WordLevel)(), unit, features=features)
+        for unit in get_args(Unit)
+        for features in (False, True)
+    ]
+    return tuple((bare(form), form) for form in map(_form, [*made, *_early()]))
+
+
+def _early() -> Iterator[Tokenizer]:
+    """Characters and symbols before the other units came."""
+    for pattern, behaviour, decoder in (
+        (r"\s+", "removed", None),
+        (" +", "removed", None),
+        (_PATTERNS["characters"], "isolated", decoders.Fuse()),
+    ):
+        tokenizer = Tokenizer(models.WordLevel())
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behaviour)
+        tokenizer.decoder = decoder
+        yield tokenizer
+
+
+def _form(tokenizer: Tokenizer) -> Form:
+    form: Form = json.loads(tokenizer.to_str())
+    form["model"] = {name: value for name, value in form["model"].items() if name not in VARIES}
+    if form["model"]["type"] == "WordLevel":
+        form["model"]["unk_token"] = SPECIALS[UNK]
+    if form["model"]["type"] == "Unigram":
+        form["model"]["unk_id"] = UNK
+    return form

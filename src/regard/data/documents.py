@@ -1,0 +1,94 @@
+"""JSON that somebody else may have written: parsed within bounds, checked strictly, every error one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from regard.errors import UserError, one_line, shown
+
+T = TypeVar("T")
+
+MOST_LEVELS = 32
+"""How deeply lists and mappings may be nested."""
+FEW = 3
+"""How many mistakes of a document an error names."""
+
+
+def parse(content: bytes | str) -> Any:
+    """The value of a JSON document in UTF-8, without NaN and infinities."""
+    try:
+        value = json.loads(content.decode() if isinstance(content, bytes) else content, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise UserError(_TOO_DEEP) from None
+    except ValueError as error:  # of JSON, of UTF-8, or of numbers of thousands of digits
+        raise UserError(f"it is not JSON: {one_line(error)}") from None
+    _check_levels(value)
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:  # numbers beyond those of 64 bits, or half a surrogate pair, which cannot be printed
+        raise UserError(f"it contains what is neither text nor a number: {one_line(error)}") from None
+    return value
+
+
+_TOO_DEEP = f"its lists and mappings are nested more than {MOST_LEVELS} deep"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _check_levels(value: Any) -> None:
+    """Level by level, so that the depth of the document is not the depth of a recursion."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _inner(one)]
+        if not level:
+            return
+    raise UserError(_TOO_DEEP)
+
+
+def _inner(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value if isinstance(value, list) else value.values()
+
+
+def mapping(value: Any, what: str) -> dict[str, Any]:
+    """The value, if it is a mapping. what: for the error."""
+    if not isinstance(value, dict):
+        raise UserError(f"{what} is {shown(value)}, expected a mapping")
+    return value
+
+
+def validated(kind: type[T], given: Any, what: str) -> T:
+    """A dataclass from what a document says of its fields: the right types and no unknown names. what: for the error."""
+    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    if unknown := sorted(mapping(given, what).keys() - known):
+        raise UserError(f"{what}: unknown {few(unknown)}; expected {', '.join(known)}")
+    try:
+        valid: T = _adapter(kind).validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        mistakes = [_mistake(one) for one in error.errors(include_url=False)]
+        raise UserError(f"{what}: {few(mistakes, '; ')}", details=str(error)) from None
+    return valid
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def few(texts: Sequence[str], joint: str = ", ") -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(texts) - FEW:,} more" if len(texts) > FEW else ""
+    return joint.join(one_line(text, 80) for text in texts[:FEW]) + more
+
+
+def _mistake(error: Any) -> str:
+    if error["type"] == "value_error":
+        return one_line(error["ctx"]["error"])
+    where = ".".join(map(str, error["loc"]))
+    return one_line(f"{where}: {error['msg']}, got {shown(error['input'], 40)}")
