@@ -25,6 +25,7 @@ from regard.contracts import (
     Result,
     SearchOptions,
     Seq2Seq,
+    Source,
     Tap,
 )
 from regard.data.batch import source_batch
@@ -91,7 +92,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is translated in one go: a text, or a sentence of one that was too long."""
+    """What is translated in one go: a text, or a sentence of one that was too long. text: as it was encoded, columns joined."""
 
     number: int
     text: str
@@ -207,11 +208,12 @@ class Translator:
             )
         found: dict[int, Scored | Refused] = {}
         read: dict[int, Row] = {}
-        outputs = [self.target.encode(text) for text in targets]
-        room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
-        for number, (text, output) in enumerate(zip(sources, outputs, strict=True)):
+        outputs: dict[int, list[int]] = {}
+        room = self.room
+        for number, (text, target) in enumerate(zip(sources, targets, strict=True)):
             try:
-                ids: Row = [] if self.continues else self._encoded(text)
+                ids: Row = [] if self.continues else self.read(text).ids
+                outputs[number] = output = self.target.encode(target)
             except UserError as error:
                 found[number] = Refused(str(error))
                 continue
@@ -266,17 +268,50 @@ class Translator:
         alone = "put one text into a list too" if call == "score" else "for one text call the model itself"
         raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {given!r:.60}; {alone}")
 
-    def _encoded(self, source: str) -> Row:
-        """A file as it stands on disk, or the ids of a text."""
-        if not isinstance(self.source, FileCodec):
-            return self.source.encode(self._joined_columns(source))
+    @property
+    def room(self) -> int:
+        """How many tokens a text may have to be translated in one go."""
+        return self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
+
+    def read(self, source: str, number: int = 0) -> Unit:
+        """What the model is given for a source. Whoever translates, scores or looks inside encodes here and nowhere else.
+
+        A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST". A file is read.
+        """
+        if isinstance(self.source, FileCodec):
+            return Unit(number, source, self._file(source, self.source))
+        codec = self.target if self.continues else self.source
+        text = codec.normalised(source)
+        if self.source.has_features and "\t" in text:
+            text = join_columns(text.split("\t"))
+        return Unit(number, text, codec.encode(text))
+
+    def encoder_batch(self, units: Sequence[Unit]) -> Source:
+        """What the encoder reads of these; a language model has none, and reads nothing."""
+        return source_batch([[] if self.continues else unit.ids for unit in units]).to(self.device)
+
+    def labels(self, unit: Unit, axes: tuple[int, ...]) -> tuple[str, ...]:
+        """A name for every position of the memory."""
+        codec = self.target if self.continues else self.source
+        return codec.labels(unit.text, axes)
+
+    def whole(self, text: str, **options: Any) -> Result:
+        """The result of a text for those who look inside: one output of one source."""
+        result = self(text, **options)
+        if result.parts:
+            raise UserError(
+                f"this text was too long and was translated in {len(result.parts)} parts; look at one sentence at a time"
+            )
+        return result
+
+    def _file(self, source: str, codec: FileCodec) -> Row:
         self.check_columns(source)
         try:
-            return self.source.encode(source)
+            return codec.encode(source)
         except UserError as error:
-            if self.source.beside is None or "\t" in source or os.path.exists(self.source.root / source):
+            if codec.beside is None or "\t" in source or os.path.exists(codec.root / source):
                 raise
-            ending = min(self.source.suffixes, key=lambda one: (len(one), one))
+            ending = min(codec.suffixes, key=lambda one: (len(one), one))
             raise UserError(
                 f"{error}; this model reads a file and the text beside it: expected a line such as a{ending}<TAB>every second, "
                 "with a leading TAB where the file is missing"
@@ -284,37 +319,28 @@ class Translator:
 
     def _plan(self, text: str, number: int) -> list[Unit] | Refused:
         """What to translate in which pieces; nothing for an empty text. A file is never split."""
-        if isinstance(self.source, FileCodec):
-            try:
-                return [Unit(number, text, self._encoded(text))] if text else []
-            except UserError as error:
-                return Refused(str(error))
-        text = self._joined_columns(text)
-        codec = self.target if self.continues else self.source
-        room = self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
-        ids = codec.encode(text)
-        if not ids and not self.continues:
+        if isinstance(self.source, FileCodec) and not text:
             return []
-        if len(ids) <= room:
-            return [Unit(number, text, ids)]
+        try:
+            unit = self.read(text, number)
+        except UserError as error:
+            return Refused(str(error))
+        if not isinstance(unit.ids, list):
+            return [unit]
+        if not unit.ids and not self.continues:
+            return []
+        if len(unit.ids) <= self.room:
+            return [unit]
         if self.continues:
-            return Refused(f"it has {len(ids):,} tokens, but this model continues texts of up to {room:,}")
-        units = []
-        for part, sentence in enumerate(sentences(text)):
-            ids = codec.encode(sentence)
-            if len(ids) > room:
-                return Refused(
-                    f"a sentence of {len(ids):,} tokens is longer than the {room:,} that are taken at once; "
-                    "split it, by line ends or full stops"
-                )
-            if ids:
-                units.append(Unit(number + (part << 40), sentence, ids))
-        return units
-
-    def _joined_columns(self, text: str) -> str:
-        """A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST"."""
-        text = self.source.normalised(text)
-        return join_columns(text.split("\t")) if self.source.has_features and "\t" in text else text
+            return Refused(f"it has {len(unit.ids):,} tokens, but this model continues texts of up to {self.room:,}")
+        units = [self.read(sentence, number + (part << 40)) for part, sentence in enumerate(sentences(unit.text))]
+        longest = max((num_places(unit.ids) for unit in units), default=0)
+        if longest > self.room:
+            return Refused(
+                f"a sentence of {longest:,} tokens is longer than the {self.room:,} that are taken at once; "
+                "split it, by line ends or full stops"
+            )
+        return [unit for unit in units if unit.ids]
 
     def _options(self, options: dict[str, Any]) -> SearchOptions:
         known = list(SearchOptions.__dataclass_fields__)
@@ -413,7 +439,7 @@ class Translator:
             prompt = tuple(units[0].ids) + search.prefix
             limit = search.max_length + len(prompt)
             search = replace(search, prefix=prompt, max_length=limit if self.longest is None else min(limit, self.longest))
-        sources = [source_batch([[] if self.continues else unit.ids for unit in part]).to(self.device) for part in alike(units)]
+        sources = [self.encoder_batch(part) for part in alike(units)]
         return self._engine().generate(sources, search, numbers=[unit.number for unit in units], room=len(units))
 
     def _packed(self, units: Sequence[Unit], search: SearchOptions, workers: int = 1) -> list[list[Unit]]:
@@ -514,12 +540,12 @@ class Translator:
         """One forced pass over an output. Row t holds the weights of the step that wrote token t; the last one wrote <eos>."""
         look = Look(taps=(Tap(kind, layer),))
         written = (*output.ids, EOS) if output.finished else output.ids
-        memory = self.model.encode(source_batch([[] if self.continues else unit.ids]).to(self.device), look)
+        memory = self.model.encode(self.encoder_batch([unit]), look)
         read = torch.tensor([[SOS, *written[:-1]]], device=self.device)
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind=kind))
-        source, target = self.source.labels(unit.text, memory.axes), self.target.tokens(written)
+        source, target = self.labels(unit, memory.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
         axes, seconds = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else (), 0.0
@@ -536,7 +562,7 @@ class Translator:
     def _alignment(self, unit: Unit, output: Hypothesis) -> tuple[int, ...]:
         """For each token of an output the source token that it looks at most."""
         look = Look(taps=(Tap("cross", self.place.layer),))
-        memory = self.model.encode(source_batch([[] if self.continues else unit.ids]).to(self.device), look)
+        memory = self.model.encode(self.encoder_batch([unit]), look)
         seen = self.model.decode(torch.tensor([[SOS, *output.ids]], device=self.device), memory, look).seen
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind="cross"))
@@ -555,7 +581,7 @@ _NO_SUCH_ATTENTION = (
 def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:
     if num_parts:
         raise UserError(f"this text was translated in {num_parts} parts; look at `parts`, each of which has its own attention")
-    raise UserError("there is nothing to look at: the text is empty")
+    raise UserError("the text is empty, so there is no attention to show")
 
 
 def _hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:

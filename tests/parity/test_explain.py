@@ -194,7 +194,7 @@ def test_as_data_and_mistakes() -> None:
     assert lines["query"]["formula"] == "s = W_Q x' + b_Q, head 0"
     with pytest.raises(UserError, match="there is no token 5: the output has tokens 0 to 4, <eos> included"):
         explain(translator, "abcab", 5, output=OUTPUT)
-    with pytest.raises(UserError, match="there is nothing to explain: the text is empty"):
+    with pytest.raises(UserError, match="the text is empty, so there is nothing to explain"):
         explain(translator, "")
     with pytest.raises(UserError, match="there is no layer 9: layers are numbered 0 to 1 here"):
         explain(translator, "ab", layer=9, output=OUTPUT)

@@ -38,7 +38,9 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
     """From one interface, equal to what the plain formula uses; rows sum to 1."""
     translator = make_translator(name)
     seen = see(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
-    assert seen.source == ("a", "b", "c", "a", "b", "<eos>")
+    assert seen.source == (
+        ("abcab", "<eos>") if translator.continues else ("a", "b", "c", "a", "b", "<eos>")
+    )  # a prompt is target
     assert seen.target == ("X", "Y", "Z", "X", "<eos>")
     assert seen.read == ("<sos>", "X", "Y", "Z", "X")
     plain = Look(tuple(Tap(kind) for kind in seeing.KINDS), grad=True)
@@ -175,7 +177,7 @@ def test_long_texts_are_seen_through_summaries(monkeypatch: pytest.MonkeyPatch) 
 
 def test_mistakes_are_named() -> None:
     translator = make_translator("transformer scaled_dot")
-    with pytest.raises(UserError, match="there is nothing to look at: the text is empty"):
+    with pytest.raises(UserError, match="the text is empty, so there is no attention to show"):
         see(translator, "")
     seen = see(translator, "ab", max_length=3)
     with pytest.raises(UserError, match="there is no cross attention in layer 2: this model has layers 0 to 1"):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import Device, From, Model, Score, Threads, To, columns_of, open_model
-from regard.errors import UserError
+from regard.errors import UserError, plural
 
 
 def align(
@@ -31,6 +31,7 @@ def align(
     import sys
 
     from regard.data.corpus import read_pairs
+    from regard.data.files import read_lines
     from regard.data.trained import TrainedOn
     from regard.inspection import align
 
@@ -43,12 +44,21 @@ def align(
     for line in (*columns.say(), *corpus.counts.say_spelling()):
         print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
-    seen = align.look_at_pairs(translator, texts)
+    cut = align.cut_differently(translator, texts)
+    if gold and cut:
+        raise UserError(
+            f"--gold counts words, but the tokens of this model are not words: {cut}; take a model of words or symbols, or "
+            "choose a head with --backward"
+        )
+    if cut:
+        print(f"regard: the numbers count tokens, not words: {cut}", file=sys.stderr)
     place = align.kept_place(model)
+    seen = align.look_at_pairs(translator, texts)
     if gold:
-        lines = gold.read_text(encoding="utf-8").splitlines()
+        lines = list(read_lines(gold))
         if len(lines) != len(texts):
-            raise UserError(f"{gold} has {len(lines)} lines, but {pairs} has {len(texts)} pairs; expected a line for each")
+            sizes = f"{gold} has {plural(len(lines), 'line')}, but {pairs} has {plural(len(texts), 'pair')}"
+            raise UserError(f"{sizes}; expected a line for each")
         people = [align.parse_pharaoh(line) for line in lines]
         place, error = align.best_place(seen, [sure for sure, _ in people], [possible for _, possible in people])
         align.keep_place(model, place, error_rate=error, by="gold")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, trimmed
 
 if TYPE_CHECKING:
     from regard.inspection.explain import Explanation, Line
@@ -28,13 +28,16 @@ def explain(
     import json
 
     from regard.inspection.explain import explain as explained
+    from regard.inspection.labels import label, readable
 
-    found = explained(open_model(model, score, device, threads), text, token, layer=layer, head=head)
+    translator = open_model(model, score, device, threads)
+    found = explained(translator, trimmed(translator, text), token, layer=layer, head=head)
     if as_json:
         print(json.dumps(found.as_dict(), ensure_ascii=False))
         return
     console = make_console()
-    console.print(f"{text} -> {found.output}\n\ntoken {found.place} of the output, {found.token} ({found.about})\n")
+    console.print(f"{readable(found.text)} -> {readable(found.output)}\n")
+    console.print(f"token {found.place} of the output, {label(found.token)} ({found.about})\n")
     for line in found.lines:
         size = "×".join(map(str, line.values.shape))
         console.print(f"{line.name:<14} {line.formula}" + (f"   [{size}]" if size else ""), style="bold")
@@ -44,16 +47,23 @@ def explain(
 
 def numbers(line: "Line", found: "Explanation") -> list[str]:
     """A line for each token where there are tokens, else the first few numbers."""
+    from rich.cells import cell_len
+
+    from regard.inspection.labels import label
+
     values = line.values
     if values.dim() == 0:
-        return [f"{values.item()}  {found.token}"]
+        return [f"{values.item()}  {label(found.token)}"]
     if not line.rows:
         return [vector(values.tolist())]
     rows = range(len(values))
     if line.name in ("logits", "probabilities"):
         rows = values.topk(min(SHOWN, len(values))).indices.tolist()  # type: ignore[assignment]
-    width = max(len(line.rows[row]) for row in rows)
-    return [f"{line.rows[row]:<{width}}  {shown(values[row].tolist())}" for row in rows]
+    labels = [label(line.rows[row]) for row in rows]
+    width = max(map(cell_len, labels))
+    return [
+        f"{one}{' ' * (width - cell_len(one))}  {shown(values[row].tolist())}" for one, row in zip(labels, rows, strict=True)
+    ]
 
 
 def shown(number: list[float] | float | int) -> str:

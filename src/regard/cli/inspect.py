@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, trimmed
 
 PAGE, ARRAYS = ".html", ".npz"
 
@@ -31,6 +31,8 @@ def inspect(
 ) -> None:
     """Translate one text and show where the model looked for every token of the output."""
     import os
+    import sys
+    import warnings
     from typing import get_args
 
     import regard
@@ -38,21 +40,23 @@ def inspect(
     from regard.data.pictures import Pictures
     from regard.data.sources import FileCodec, split_source
     from regard.errors import UserError
+    from regard.inspection.labels import label, readable
     from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw_over, in_terminal, in_words
 
     if kind not in get_args(Kind):
         raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
-    if out is not None and out.suffix not in (PAGE, ARRAYS):
-        if out.suffix not in ENDINGS:
+    ending = "" if out is None else out.suffix.lower()
+    if out is not None and ending not in (PAGE, ARRAYS):
+        if ending not in ENDINGS:
             raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
         check_drawing(out)
     translator = open_model(model, score, device, threads)
-    text = text if beside is None else f"{text}\t{beside}"
-    result = translator(text)
+    text = trimmed(translator, text if beside is None else f"{text}\t{beside}")
+    result = translator.whole(text)
     console = make_console()
-    title = translator.source.title(text) if isinstance(translator.source, FileCodec) else text
-    console.print(f"{title} -> {result.text}\n")
-    whole = out is not None and out.suffix in (PAGE, ARRAYS)
+    title = translator.source.title(text) if isinstance(translator.source, FileCodec) else translator.read(text).text
+    console.print(f"{readable(title)} -> {readable(result.text)}\n")
+    whole = ending in (PAGE, ARRAYS)
     try:
         attention = result.attention(kind, layer) if len(result.source_tokens) + len(result.tokens) <= 400 else None  # type: ignore[arg-type]
     except UserError:
@@ -63,7 +67,7 @@ def inspect(
         width = console.width if console.is_terminal or "COLUMNS" in os.environ else WIDEST
         console.print(in_words(attention) if attention.axes else in_terminal(attention, width))
     if result.unknown:
-        console.print(f"never seen in training: {' '.join(dict.fromkeys(result.unknown))}")
+        console.print(f"never seen in training: {' '.join(map(label, dict.fromkeys(result.unknown)))}")
     if not result.finished:
         console.print("the output did not come to an end and was stopped")
     if out is None:
@@ -74,12 +78,18 @@ def inspect(
 
         seen = see(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
         name = f"{model} · regard {regard.__version__}"
-        written = write_page(seen, out, model=name) if out.suffix == PAGE else write_npz(seen, out)
-        console.print(f"written to {written}" + ("; open it in a browser" if out.suffix == PAGE else ""))
+        if ending == PAGE:
+            console.print(f"written to {write_page(seen, out, model=name, kind=kind, layer=layer)}; open it in a browser")  # type: ignore[arg-type]
+        else:
+            console.print(f"written to {write_npz(seen, out)}")
         return
     attention = attention or result.attention(kind, layer)  # type: ignore[arg-type]
-    if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
-        console.print(f"drawn in {draw_over(attention, split_source(text)[0], out)}")
-    else:
-        over = split_source(text)[0] if attention.seconds else None
-        console.print(f"drawn in {regard.draw(attention, out, over=over)}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
+            drawn = draw_over(attention, split_source(text)[0], out)
+        else:
+            drawn = regard.draw(attention, out, over=split_source(text)[0] if attention.seconds else None)
+    console.print(f"drawn in {drawn}")
+    for one in caught:
+        print(f"regard: {one.message}", file=sys.stderr)

@@ -53,7 +53,7 @@ def main() -> None:
     """Mistakes of the user end in one line; anything else is a bug of ours and keeps its traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # whatever the locale says: texts come and go as UTF-8
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says; no name is unprintable
     try:
         app()
     except UserError as error:

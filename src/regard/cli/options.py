@@ -108,6 +108,16 @@ def columns_of(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
+def trimmed(translator: "Translator", text: str) -> str:
+    """One text as `translate` reads a line: stripped as the sides of a pair are in training. Before the TAB of a text that
+    stands beside a file, the name of that file may be missing."""
+    from regard.data.sources import beside_size
+
+    if beside_size(translator.source):
+        return text.strip(" \r\n") if text.strip() else ""
+    return text.strip()
+
+
 def one_cell(text: str) -> str:
     """For a line of columns parted by TABs: those of a source are parted by spaces."""
     return " ".join(part.strip() for part in re.split(r"[\t\r\n]+", text)).strip()

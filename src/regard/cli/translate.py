@@ -18,6 +18,7 @@ from regard.cli.options import (
     Threads,
     check_search,
     open_model,
+    trimmed,
 )
 from regard.errors import UserError, plural
 
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
     from regard.pipeline import Refused, Translator
 
 HANDFUL = 1024
-
-
-def trim_behind(line: str) -> str:
-    """For a text beside a file: what stands before the TAB may be missing."""
-    return line.strip(" \r\n") if line.strip() else ""
 
 
 def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
@@ -206,14 +202,17 @@ def translate(
     if align and n_best > 1 and not json:
         raise UserError("--align is for the best output; say --json to get several and their alignment")
     translator = open_model(model, score, device, threads, max_source)
+    from functools import partial
+
     from regard.data.corpus import decode_lines
-    from regard.data.sources import beside_size
     from regard.data.tokenizers.codec import Codec
+    from regard.inspection.align import cut_differently
+    from regard.pipeline import Refused
 
     lists = n_best > 1 and not json
     report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
 
-    trim = trim_behind if beside_size(translator.source) else str.strip
+    trim = partial(trimmed, translator)
     lines = decode_lines(sys.stdin.buffer, "standard input")
     if stream:
         stream_lines(translator, lines, search, report, trim)
@@ -227,6 +226,8 @@ def translate(
             if line is not None:
                 print(line)
             report.add(number, result)
+            if align and report.of_text and not report.cut and not isinstance(result, Refused):
+                report.cut = cut_differently(translator, [(text, result.text)])
             number += 1
         sys.stdout.flush()
         report.progress(number)
@@ -267,6 +268,7 @@ class Report:
         self.max_length, self.of_text, self.left = max_length, of_text, left
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = self.num_normalised = 0
+        self.cut = ""
 
     def add(self, number: int, result: "Result | Refused") -> None:
         from regard.pipeline import Refused
@@ -290,6 +292,8 @@ class Report:
     def print(self) -> None:
         if sys.stderr.isatty() and not sys.stdout.isatty():
             print(file=sys.stderr)
+        if self.cut:
+            print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = " ".join(one if one.isprintable() else ascii(one)[1:-1] for one, _ in self.unknown.most_common(10))
             print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)

@@ -14,9 +14,11 @@ from regard.checkpoint.files import replace_file
 from regard.checkpoint.folder import read_config, read_settings
 from regard.contracts import Place
 from regard.data.documents import mapping, validated
+from regard.data.files import shorten
 from regard.data.sources import FileCodec
 from regard.errors import UserError, plural
-from regard.inspection.seeing import LONGEST, Inspection, see
+from regard.inspection.labels import label, readable
+from regard.inspection.seeing import LONGEST, Inspection, Layer, see
 from regard.models.build import ModelSettings
 from regard.models.transformer import TransformerSettings
 from regard.pipeline import Translator
@@ -29,12 +31,17 @@ Links = frozenset[tuple[int, int]]
 
 def weights_TS(place: Place, seen: Inspection) -> Tensor:
     """One row per target token and one column per source token, without <eos>."""
-    layers = [one for one in seen.layers if one.kind == "cross"]
-    if not layers:
-        raise UserError("this model does not look at its source, so there is nothing to align")
+    layers = _cross(seen)
     if layers[0].summary is not None:
         raise UserError(f"texts of more than {LONGEST} tokens are only summarised, so they cannot be aligned; split them")
     return place.weights_TS([one.numbers["weights"] for one in layers], len(seen.target) - 1, len(seen.source) - 1)
+
+
+def _cross(seen: Inspection) -> list[Layer]:
+    layers = [one for one in seen.layers if one.kind == "cross"]
+    if not layers:
+        raise UserError("this model does not look at its source, so there is nothing to align")
+    return layers
 
 
 def links(place: Place, seen: Inspection) -> Links:
@@ -45,7 +52,7 @@ def links(place: Place, seen: Inspection) -> Links:
 
 def places(seen: Inspection) -> list[Place]:
     """Every head, the mean of every layer and the mean of all, each both ways. The first of equals counts: the plainest."""
-    layers = [one for one in seen.layers if one.kind == "cross"]
+    layers = _cross(seen)
     found: list[Place] = []
     for shifted in (False, True):
         if len(layers) > 1:
@@ -105,10 +112,46 @@ def look_at_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Inspect
     return [see(translator, source, output=translator.target.encode(target)) for source, target in pairs]
 
 
+def is_counted(tokens: Sequence[str], text: str) -> bool:
+    """Whether numbers of these tokens are what people count in a text: its words, or the letters where it is one word."""
+    words = text.split()
+    return [token.strip() for token in tokens] == words or (len(words) == 1 and list(tokens) == list(text))
+
+
+def cut_differently(translator: Translator, pairs: Iterable[Pair]) -> str:
+    """For people: the first text whose tokens are not its words, and its tokens. Nothing where all of them are."""
+    for source, target in pairs:
+        text = translator.read(source).text
+        for one, tokens in ((text, translator.source.pieces(text)), (target, translator.target.pieces(target))):
+            if not is_counted(tokens, one):
+                some = " ".join(map(label, tokens[:8])) + (" …" if len(tokens) > 8 else "")
+                words = plural(len(one.split()), "word")
+                return f"{shorten(readable(one))!r} has {words} but {plural(len(tokens), 'token')} ({some})"
+    return ""
+
+
+def _check_range(seen: Sequence[Inspection], gold: Sequence[Links]) -> None:
+    if not seen:
+        raise UserError("there are no pairs, so no head can be chosen")
+    if len(seen) != len(gold):
+        raise UserError(
+            f"there are {plural(len(seen), 'pair')} but {plural(len(gold), 'line')} of alignments; expected one for each"
+        )
+    for number, (one, wanted) in enumerate(zip(seen, gold, strict=True), start=1):
+        sizes = len(one.source) - 1, len(one.target) - 1
+        wrong = sorted(link for link in wanted if link[0] >= sizes[0] or link[1] >= sizes[1])
+        if wrong:
+            raise UserError(
+                f"alignment {number} holds {wrong[0][0]}-{wrong[0][1]}, but this pair has {plural(sizes[0], 'source token')} "
+                f"and {plural(sizes[1], 'target token')}, numbered from 0"
+            )
+
+
 def best_place(
     seen: Sequence[Inspection], sure: Sequence[Links], possible: Sequence[Links] | None = None
 ) -> tuple[Place, float]:
     """The place whose links come nearest to those of people, and its alignment error rate."""
+    _check_range(seen, [one | other for one, other in zip(sure, possible or sure, strict=True)])
     rated = [(alignment_error_rate([links(place, one) for one in seen], sure, possible), place) for place in places(seen[0])]
     error, place = min(rated, key=lambda one: one[0])
     return place, error
@@ -119,11 +162,20 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
 
     Gives the error rate of the one measured by the other. `backward` holds the same pairs with the sides exchanged.
     """
+    if not forward:
+        raise UserError("there are no pairs, so no head can be chosen")
+    for one, other in zip(forward, backward, strict=True):
+        if (len(one.source), len(one.target)) != (len(other.target), len(other.source)):
+            raise UserError(
+                f"the two models cut {shorten(one.text)!r} into {len(one.source) - 1} and {len(other.target) - 1} tokens, and "
+                f"its translation into {len(one.target) - 1} and {len(other.source) - 1}, so their links cannot be compared; "
+                "train both with the same vocabularies"
+            )
     ahead = {place: [links(place, one) for one in forward] for place in places(forward[0])}
     back = {place: [turned(links(place, one)) for one in backward] for place in places(backward[0])}
-    rated = [(alignment_error_rate(a, b), one, other) for one, a in ahead.items() for other, b in back.items()]
-    error, one, other = min(rated, key=lambda found: found[0])
-    return one, other, error
+    rated = [(alignment_error_rate(a, b), here, there) for here, a in ahead.items() for there, b in back.items()]
+    error, here, there = min(rated, key=lambda found: found[0])
+    return here, there, error
 
 
 # --- kept in the model folder ------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from regard.contracts import Kind, Look, Memory, Score, Seen, State, Step, Tap, pick
 from regard.core.attention import ScaledDot
-from regard.data.batch import source_batch
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
+from regard.data.tokenizers.codec import EOS, SOS
 from regard.errors import UserError
+from regard.inspection.seeing import check_numbers
 from regard.layers.blocks import DecoderLayer, Residual
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.rnn_lm import RnnLm
@@ -103,21 +103,22 @@ def explain(
         raise UserError(
             f"explain follows tokens, and this model reads {translator.source.nouns}; look at it with regard inspect"
         )
-    if not (ids := translator.source.encode(text)):
-        raise UserError("there is nothing to explain: the text is empty")
+    unit = translator.read(text)
+    if not unit.ids:
+        raise UserError("the text is empty, so there is nothing to explain")
     finished = True
     if output is None:
-        result = translator(text, **options)
+        result = translator.whole(text, **options)
         output, finished = result.ids, result.finished
     written = (*output, EOS) if finished else tuple(output)
     if not -len(written) <= token < len(written):
         raise UserError(f"there is no token {token}: the output has tokens 0 to {len(written) - 1}, <eos> included")
     place = token % len(written)
     model, device = translator.model, translator.device
-    source = (*translator.source.pieces(text), SPECIALS[EOS])
     words = translator.target.tokens(range(len(translator.target)))
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
-    memory = model.encode(source_batch([ids]).to(device))
+    memory = model.encode(translator.encoder_batch([unit]))
+    source = translator.labels(unit, memory.axes)
     before = model.start(memory, read[:, :place] if place else None)
     now = Now(model, memory, before.copy(), read[:, place : place + 1], source, translator.target.tokens(read[0].tolist()))
     if isinstance(model, RnnSeq2Seq | RnnLm):
@@ -126,6 +127,7 @@ def explain(
         decoder = cast(TransformerDecoder, cast(nn.Module, model).decoder)
         about, lines = _transformer(decoder, now, layer, head)
     logits, probabilities = now.step.logits_BKV[0, 0], now.step.logits_BKV[0, 0].softmax(-1)
+    check_numbers(logits)
     lines += [
         Line("probabilities", "p = softmax(logits)", probabilities, rows=words),
         Line(
@@ -136,7 +138,7 @@ def explain(
     ]
     name = words[written[place]]
     lines = [Line(one.name, one.formula, one.values, one.given, words) if one.name == "logits" else one for one in lines]
-    return Explanation(text, translator.target.decode(output), place, name, about, tuple(lines))
+    return Explanation(unit.text, translator.target.decode(output), place, name, about, tuple(lines))
 
 
 def _is_best(logits_V: Tensor, token: int) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
-import secrets
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +22,8 @@ from regard.core.spectrum import HOP, extremes, log_mel
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
+from regard.inspection.labels import label
+from regard.inspection.writing import writing
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
@@ -42,7 +43,7 @@ def check_drawing(path: str | Path) -> None:
     """Raises if a picture cannot be drawn there, before any work is done for it."""
     if not can_draw():
         raise UserError('drawing pictures needs matplotlib; type: pip install "regard[plot]"')
-    if Path(path).suffix not in ENDINGS:
+    if Path(path).suffix.lower() not in ENDINGS:
         raise UserError(f"{path}: the ending says what to draw; expected one of {', '.join(ENDINGS)}")
 
 
@@ -60,6 +61,7 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
         if not isinstance(one, AttentionMap):
             what = f"a {type(one).__name__}"
             raise TypeError(f"draw takes attention maps, but got {what}; of a result they are result.attention()")
+    maps = [labelled(one) for one in maps]
     if all(one.seconds for one in maps):
         return _draw_over_time(maps, Path(path), over)
     if over is not None:
@@ -74,7 +76,7 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
     wide, high = max(len(one.source) for one in maps), max(len(one.target) for one in maps)
     cell = min(0.32, 24 / max(wide * columns, high * rows))  # inches; a long text gets small cells, not a huge picture
     figure = Figure(figsize=(columns * (1.2 + cell * wide), rows * (1.2 + cell * high)), layout="constrained")
-    font: dict[str, Any] = {"family": "DejaVu Sans Mono", "fontsize": 10 * cell / 0.32, "parse_math": False}
+    font = _font(maps, 10 * cell / 0.32)
     for place, one in enumerate(maps):
         axes = figure.add_subplot(rows, columns, place + 1)
         axes.imshow(one.mean_TS.tolist(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal", interpolation="nearest")
@@ -97,6 +99,7 @@ def draw_over(one: AttentionMap, picture: str | Path, path: str | Path) -> Path:
     check_drawing(path)
     from matplotlib.figure import Figure
 
+    one = labelled(one)
     maps_TRC, path, image = one.maps_TRC, Path(path), open_picture(Path(picture))
     rows, columns = one.axes
     across = min(6, len(one.target))
@@ -104,6 +107,7 @@ def draw_over(one: AttentionMap, picture: str | Path, path: str | Path) -> Path:
     shape = min(max(image.height / image.width, 0.2), 3)
     wide = 7.5 if across < 3 else 12.0
     figure = Figure(figsize=(wide, bands * 2 * (wide / across * shape + 0.32)), layout="constrained")
+    font = _font([one], 11)
     for number, word in enumerate(one.target):
         largest = max(maps_TRC[number].abs().max().item(), 1e-9)
         veil = [[(0.41, 0.47, 0.54, 0.82 * (1 - min(1.0, abs(w) / largest))) for w in row] for row in maps_TRC[number].tolist()]
@@ -119,7 +123,7 @@ def draw_over(one: AttentionMap, picture: str | Path, path: str | Path) -> Path:
             if below:
                 axes.set_xlabel(f"{largest:.2f}", fontsize=8, color="#66727f", labelpad=2)
             else:
-                axes.set_title(word, fontsize=11, pad=3, parse_math=False)
+                axes.set_title(word, pad=3, **font)
     _save(figure, path)
     return path
 
@@ -145,7 +149,7 @@ def _draw_over_time(maps: Sequence[AttentionMap], path: Path, over: str | Path |
     panels[-1].set_xlabel("seconds", fontsize=9)
     if over is not None:
         _draw_sound(panels, read_sound(Path(over)))
-    font: dict[str, Any] = {"family": "DejaVu Sans Mono", "fontsize": min(10, 10 * cell / 0.2), "parse_math": False}
+    font = _font(maps, min(10, 10 * cell / 0.2))
     for number, (one, (weights, names)) in enumerate(zip(maps, tables, strict=True), len(above)):
         axes, size = panels[number], -(-weights.shape[-1] // MOST_COLUMNS)
         merged = merge(weights, size)
@@ -192,24 +196,51 @@ def merge(weights_TS: Tensor, size: int) -> Tensor:
     return merged
 
 
+def labelled(one: AttentionMap) -> AttentionMap:
+    """With names on both axes that people can read."""
+    if not bool(one.weights_HTS.isfinite().all()):
+        raise UserError(f"the {one.kind} attention of layer {one.layer} holds NaN or infinity, so it cannot be shown")
+    return replace(one, source=tuple(map(label, one.source)), target=tuple(map(label, one.target)))
+
+
+def _font(maps: Sequence[AttentionMap], size: float) -> dict[str, Any]:
+    """How labels are set: in DejaVu Sans Mono, and what that lacks in whatever font of this machine has it."""
+    from matplotlib.font_manager import fontManager, get_font
+
+    upright = [one for one in fontManager.ttflist if one.style == "normal" and not one.name.startswith("Last Resort")]
+    files = {one.name: one.fname for one in sorted(upright, key=lambda one: one.weight == 400)}
+    families, missing = list[str](), {char for one in maps for token in (*one.source, *one.target) for char in token}
+    for family in sorted(files, key=lambda name: ("DejaVu Sans Mono", "DejaVu Sans", name).index(name)):
+        found = {char for char in missing if get_font(files[family]).get_char_index(ord(char))}
+        families += [family] if found else []
+        missing -= found
+        if not missing:
+            break
+    return {"family": families or ["DejaVu Sans Mono"], "fontsize": size, "parse_math": False}
+
+
 def _save(figure: Any, path: Path) -> None:
     """Under another name first, so that no half-written picture is left behind."""
     import matplotlib
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
-    try:
-        with warnings.catch_warnings(record=True) as caught, matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
-            figure.savefig(name, dpi=150)
-        os.replace(name, path)
-    finally:
-        name.unlink(missing_ok=True)
-    if any("Glyph" in str(one.message) for one in caught):
-        warnings.warn(f"the font of {path} lacks some of the characters; in an .svg any browser shows them", stacklevel=3)
+    with writing(path) as fresh, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+            figure.savefig(fresh, dpi=150, format=path.suffix[1:].lower())
+    lacking = sorted({int(number) for one in caught for number in re.findall(r"Glyph (\d+)", str(one.message))})
+    if lacking and path.suffix.lower() != ".svg":
+        chars = " ".join(f"{chr(number)} (U+{number:04X})" for number in lacking[:10])
+        more = f" and {len(lacking) - 10:,} more" if len(lacking) > 10 else ""
+        warnings.warn(
+            f"no font of this machine has {chars}{more}, so {path} shows boxes there; install one, or write an .svg, "
+            "whose text any browser shows",
+            stacklevel=3,
+        )
 
 
 def in_words(one: AttentionMap) -> Text:
     """For maps over a picture: the cell that each word looked at most."""
+    one = labelled(one)
     width = max(map(cell_len, one.target)) + 1
     text = Text(f"a grid of {one.axes[0]} rows and {one.axes[1]} columns; the cell that was looked at most, from 0:\n")
     for token, weights in zip(one.target, one.mean_TS, strict=True):
@@ -225,6 +256,7 @@ def in_terminal(one: AttentionMap, width: int = WIDEST) -> Text:
     weight, and those are named for whose names there is room. Neighbours share a cell where even that does not fit. Time runs
     from left to right, so that of `fusion` in a sound the words are rows.
     """
+    one = labelled(one)
     if one.seconds and one.kind == "fusion":
         one = replace(one, weights_HTS=one.weights_HTS.transpose(1, 2), source=one.target, target=one.source)
     margin = max(map(cell_len, one.target)) + 1

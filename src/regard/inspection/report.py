@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.checkpoint.files import replace_file
+from regard.checkpoint.files import write
+from regard.contracts import Kind
 from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
 from regard.data.arrays import WRITTEN, npy, raw
 from regard.data.sound import LOUDEST
+from regard.inspection.labels import label, readable
 from regard.inspection.seeing import Gates, Inspection, Layer
+from regard.inspection.writing import writing
 
 EXACT, HALF = 1 << 20, 12 << 20
 """Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
@@ -29,22 +32,27 @@ MOST_STRETCHES = 1000
 """Of a waveform: finer than a page is wide."""
 
 
-def write_page(seen: Inspection, path: str | Path, *, model: str = "") -> Path:
-    """A single .html file: no network, no build step. `model` is a line that says what was looked at."""
+def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> Path:
+    """A single .html file: no network, no build step. `model` is a line that says what was looked at.
+
+    kind, layer: what the page shows first, the mean of its heads, as the terminal and pictures do.
+    """
     if not isinstance(seen, Inspection):
         raise TypeError(f"write_page takes what regard.see(model, text) gives, but got a {type(seen).__name__}")
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, page(seen, model=model).encode())
+    path, content = Path(path), page(seen, model=model, kind=kind, layer=layer).encode()
+    with writing(path) as fresh:
+        write(fresh, content)
     return path
 
 
-def page(seen: Inspection, *, model: str = "") -> str:
+def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> str:
     template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
-    data = json.dumps(page_data(seen, model), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    first = [seen.layer(kind, layer)] if any(one.kind == kind for one in seen.layers) else seen.layers[-1:]
+    told = page_data(seen, model) | {"first": [{"kind": one.kind, "layer": one.layer} for one in first]}
+    data = json.dumps(told, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # whatever the text says, it cannot end the script
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    title = html.escape(f"{_short(seen.title or seen.text)} → {_short(seen.output)}")
+    title = html.escape(" → ".join(_short(readable(one)) for one in (seen.title or seen.text, seen.output)))
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
@@ -52,6 +60,8 @@ def page(seen: Inspection, *, model: str = "") -> str:
 
 def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
     num_numbers = sum(one.numel() for layer in seen.layers for one in layer.numbers.values())
+    steps = _steps(seen)
+    tokens = {*seen.source, *seen.target, *seen.read, *seen.beside, *(other for step in steps for other, _ in step["top"])}
     return {
         "text": seen.title or seen.text,
         "output": seen.output,
@@ -61,7 +71,9 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "target": seen.target,
         "read": seen.read,
         "beside": seen.beside,
-        "steps": _steps(seen),
+        "labels": {token: label(token) for token in sorted(tokens) if label(token) != token},
+        "heading": [readable(seen.title or seen.text), readable(seen.output)],
+        "steps": steps,
         "layers": [_layer(seen, one, num_numbers) for one in seen.layers],
         "gates": [_gates(one) for one in seen.gates],
         "axes": seen.axes,
@@ -186,13 +198,10 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     if seen.sound is not None:
         words["seconds"] = [round(place * STRIDE * HOP, 2) for place in range(len(seen.source))]
     arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
-    if not isinstance(seen, Inspection):
-        raise TypeError(f"write_page takes what regard.see(model, text) gives, but got a {type(seen).__name__}")
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
+    path, content = Path(path), io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, numbers in arrays.items():
             archive.writestr(f"{name}.npy", npy(numbers))
-    replace_file(path, content.getvalue())
+    with writing(path) as fresh:
+        write(fresh, content.getvalue())
     return path

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
-from regard.data.batch import source_batch
-from regard.data.sources import Both, FileCodec, Row, num_places, split_source
+from regard.data.sources import Both, FileCodec, num_places, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError
 from regard.layers.recurrent import gates_over_time
@@ -133,27 +132,29 @@ def see(
 
     finished: whether <eos> follows that output. options: those of the search.
     """
-    ids: Row = translator.source.encode(text)
-    codec, file, name = translator.source, ids.file if isinstance(ids, Both) else ids, split_source(text)[0]
-    if not num_places(ids):
-        raise UserError("there is nothing to look at: the text is empty")
+    unit = translator.read(text)
+    codec, file = translator.source, unit.ids.file if isinstance(unit.ids, Both) else unit.ids
+    name = split_source(unit.text)[0]
+    if not num_places(unit.ids):
+        raise UserError("the text is empty, so there is no attention to show")
     if output is None:
-        result = translator(text, **options)
+        result = translator.whole(text, **options)
         output, finished = result.ids, result.finished
     written = (*output, EOS) if finished else tuple(output)
-    long = max(num_places(ids) + 1, len(written)) > LONGEST
+    long = max(num_places(unit.ids) + 1, len(written)) > LONGEST
     wanted: tuple[What, ...] = ("summary",) if long else tuple(what)
     look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
     model, device = translator.model, translator.device
-    batch, read = source_batch([ids]).to(device), torch.tensor([[SOS, *written[:-1]]], device=device)
+    read = torch.tensor([[SOS, *written[:-1]]], device=device)
     with recurrent_inputs(cast(nn.Module, model)) as inputs:
-        memory = model.encode(batch, look)
+        memory = model.encode(translator.encoder_batch([unit]), look)
         decoded = model.decode(read, memory, look)
+    check_numbers(decoded.logits_BTV)
     return Inspection(
-        text=text,
+        text=unit.text,
         output=translator.target.decode(output),
         finished=finished,
-        source=translator.source.labels(text, memory.axes),
+        source=translator.labels(unit, memory.axes),
         target=translator.target.tokens(written),
         target_ids=written,
         vocabulary=translator.target.tokens(range(len(translator.target))),
@@ -163,9 +164,17 @@ def see(
         axes=memory.axes if len(memory.axes) == 2 and num_places(file) else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
-        beside=codec.words(text) if isinstance(codec, FileCodec) else (),
-        title=codec.title(text) if isinstance(codec, FileCodec) else "",
+        beside=codec.words(unit.text) if isinstance(codec, FileCodec) else (),
+        title=codec.title(unit.text) if isinstance(codec, FileCodec) else "",
     )
+
+
+def check_numbers(logits: Tensor) -> None:
+    """NaN would be drawn as if it were a number."""
+    if bool(logits.isnan().any()):
+        raise UserError(
+            "this model computes NaN for this text, so there is nothing to show; its weights are damaged or too large"
+        )
 
 
 def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:

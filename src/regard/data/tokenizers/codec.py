@@ -9,7 +9,7 @@ from itertools import chain
 from random import Random
 from typing import Any, Literal, get_args
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from regard.data.documents import parse
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
@@ -132,11 +132,20 @@ class Codec:
 
         With bpe and unigram there is no <unk>, and "<eos>" is text like other text.
         """
-        return self._plain(self.tokenizer.encode(text).ids)
+        return self._plain(self._encoding(text).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The same for many texts at once, on all cores."""
-        return [self._plain(one.ids) for one in self.tokenizer.encode_batch_fast(list(texts))]
+        try:
+            return [self._plain(one.ids) for one in self.tokenizer.encode_batch_fast(list(texts))]
+        except TypeError:
+            return [self.encode(text) for text in texts]  # the one that is not Unicode raises
+
+    def _encoding(self, text: str) -> Encoding:
+        try:
+            return self.tokenizer.encode(text)
+        except TypeError:  # a lone surrogate: of bytes that are not UTF-8, or of "\\ud800" in JSON
+            raise UserError(f"the text {text!a:.60} is not Unicode: it holds half a character; give it as UTF-8") from None
 
     def _plain(self, ids: list[int]) -> list[int]:
         return ids if self._is_bytes else [number if number >= len(SPECIALS) else UNK for number in ids]
@@ -148,7 +157,7 @@ class Codec:
         first, and the others are empty.
         """
         text = self.normalised(text)  # offsets are those of the text that is given
-        encoding = self.tokenizer.encode(text)
+        encoding = self._encoding(text)
         if self._is_bytes:
             return self.tokens(encoding.ids)
         return tuple(text[start:end] for start, end in encoding.offsets)
