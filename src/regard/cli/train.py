@@ -102,7 +102,8 @@ def train(
         "target_column": to,
     }
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-    settings, reasons, found = settle(given, options, changes, scores, start, transfer.saved if transfer else parent)
+    with console.status("reading the data"):
+        settings, reasons, found = settle(given, options, changes, scores, start, transfer.saved if transfer else parent)
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
     check_columns(settings, transfer.saved if transfer else parent)
