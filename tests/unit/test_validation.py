@@ -19,6 +19,7 @@ from regard.training.run import Trained, run, sample_of
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 CPU = torch.device("cpu")
+VALIDATED = {"steps": 4, "validate_every": 2, "metric": "symbol_error_rate"}
 
 
 def words(number: int) -> list[Pair]:
@@ -28,15 +29,15 @@ def words(number: int) -> list[Pair]:
 
 
 def train_on(
-    learning: list[Pair], held_out: list[Pair], model: Any = None, unit: Any = "symbols", **train: Any
+    learning: list[Pair], held_out: list[Pair], model: Any = None, console: Console | None = None, **train: Any
 ) -> tuple[str, Trained]:
     """(what the console says, the trained model)."""
     settings = RunSettings(
-        data=DataSettings(target_unit=unit),
+        data=DataSettings(target_unit="symbols"),
         model=model or RnnSettings(width=8, embedding=4, score_width=4, dropout=0.0),
         train=TrainSettings(batch_tokens=256, **{"learning_rate": 2e-2, "steps": 2, **train}),
     )
-    console = Console(file=io.StringIO(), width=300)
+    console = console or Console(file=io.StringIO(), width=300)
     trained = run(in_memory("words", learning, held_out, settings.data), settings, console, CPU)
     return console.file.getvalue(), trained  # type: ignore[attr-defined]
 
@@ -87,6 +88,19 @@ def test_a_validation_on_everything_speaks_of_no_sample() -> None:
         r"update 2: loss \d\.\d{4}, symbol error rate \d+\.\d\d%, word error rate \d+\.\d\d%, BLEU \d+\.\d\d\n", said
     )
     assert re.search(r"update 2: loss \d\.\d{4}\n", train_on(words(100)[20:], words(20), validate_every=2)[0])
+
+
+def test_a_validation_shows_how_far_it_is_on_a_terminal_only() -> None:
+    """A bar of its own, below that of the training, which goes on."""
+    seen = train_on(
+        words(100)[20:], words(20), console=Console(file=io.StringIO(), force_terminal=True, width=120), **VALIDATED
+    )[0]
+    assert seen.count("held out, after update") == 2
+    for what in ("training", "measuring the held-out loss", "translating held-out sources", "4/4", "19/20"):
+        assert what in seen
+    plain = train_on(words(100)[20:], words(20), **VALIDATED)[0]
+    assert "measuring" not in plain
+    assert "translating" not in plain
 
 
 # --- counts ------------------------------------------------------------------------------------------------------------------

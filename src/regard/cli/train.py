@@ -113,7 +113,8 @@ def train(
     }
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
     normalise = before.data.normalise if before else normal_form(start, origin)
-    settings, reasons, found = settle(given, options, changes, scores, start, origin, normalise)
+    with console.status("reading the data"):
+        settings, reasons, found = settle(given, options, changes, scores, start, origin, normalise)
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
     check_columns(settings, origin)

@@ -91,6 +91,6 @@ def _update_of(line: str) -> float:
     """After which update a line was written; what belongs to the end of the run, or was cut in half by a kill, comes last."""
     try:
         facts = json.loads(line)
-        return float("inf") if "result" in facts or facts.get("weights", "current") != "current" else float(facts["update"])
+        return float("inf") if facts.get("weights", "current") != "current" else float(facts["update"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return float("inf")

@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -98,10 +98,9 @@ def run(
         console.print(f"{plural(material.unknown.total(), 'symbol')} that the model it starts from never met: {most}")
 
     batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
-    epoch = batches.order.epoch_length
     console.print(
-        f"{plural(epoch, 'update')} {'goes' if epoch == 1 else 'go'} once through the data; "
-        f"{batches.order.padding():.1%} of the positions in a batch are padding"
+        f"{plural(batches.order.epoch_length, 'update goes', 'updates go')} once through the data; "
+        f"{batches.order.padding():.1%} of the places in their batches are padding"
     )
     check_held_out(model, material, settings, device)
     learner = Learner(model, settings.train)
@@ -113,7 +112,7 @@ def run(
     passes = learner.counts.update / batches.order.epoch_length
     trained = measured(model, material, settings, console, watch, passes)
     if place:
-        place.log({"update": learner.counts.update, "result": trained.assessment.facts()})
+        place.log({"update": learner.counts.update, "weights": "chosen", "result": trained.assessment.facts()})
         place.close()
     return trained
 
@@ -163,8 +162,9 @@ class Watch:
     def validate(self, which: str = "") -> float:
         train, update = self.settings.train, self.learner.counts.update
         with self.learner.at_its_best() as model:
-            loss = held_out_loss(model, self.material, self.settings, self.device)
-            answers = answer(self.translator, self.sample, self.max_length)
+            loss = held_out_loss(model, self.material, self.settings, self.device, self.console)
+            tally = partial(counted, what="translating held-out sources", console=self.console)
+            answers = answer(self.translator, self.sample, self.max_length, tally)
         if not which:
             self.curve[update] = loss
         facts = {"loss": loss}
@@ -293,8 +293,8 @@ class Watch:
 # --- measuring ---------------------------------------------------------------------------------------------------------------
 
 
-def held_out_loss(model: Model, material: Material, settings: RunSettings, device: torch.device) -> float:
-    return mean_loss(model, encode_pairs(material.held_out, *material.codecs), settings, device)
+def held_out_loss(model: Model, material: Material, settings: RunSettings, device: torch.device, console: Console) -> float:
+    return mean_loss(model, encode_pairs(material.held_out, *material.codecs), settings, device, console)
 
 
 def check_held_out(model: Model, material: Material, settings: RunSettings, device: torch.device) -> None:
@@ -310,11 +310,14 @@ def check_held_out(model: Model, material: Material, settings: RunSettings, devi
 
 
 @torch.no_grad()
-def mean_loss(model: Model, examples: Sequence[Example], settings: RunSettings, device: torch.device) -> float:
+def mean_loss(
+    model: Model, examples: Sequence[Example], settings: RunSettings, device: torch.device, console: Console | None = None
+) -> float:
     """Per target token, without smoothing."""
     order = Order(lengths(examples), batch_tokens=settings.train.batch_tokens, seed=0)
     total, num_targets = 0.0, 0
-    for number in range(order.epoch_length):
+    numbers: Iterable[int] = range(order.epoch_length)
+    for number in counted(numbers, order.epoch_length, "measuring the held-out loss", console) if console else numbers:
         for part in order.update(number):
             batch = collate([examples[index] for index in part]).to(device)
             decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
