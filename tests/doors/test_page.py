@@ -16,6 +16,8 @@ from test_inspection import EVERYTHING, HOSTILE, make_inspection, make_translato
 from test_pictures import make_translator as make_captioner
 
 import regard
+from regard.errors import UserError
+from regard.inspection.labels import label
 from regard.inspection.report import write_page
 from regard.inspection.seeing import Gates, Inspection, Layer, see
 from regard.models.transformer import TransformerSettings
@@ -52,8 +54,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     noise: list[str] = []
     pages = []
 
-    def open_page(seen: Inspection, width: int = 1280, scheme: str = "light", **options: Any) -> "Page":
-        path = write_page(seen, tmp_path / f"page{len(pages)}.html", model="a model <b>")
+    def open_page(seen: Inspection, width: int = 1280, scheme: str = "light", first: Any = None, **options: Any) -> "Page":
+        path = write_page(seen, tmp_path / f"page{len(pages)}.html", model="a model <b>", **first or {})
         page = browser.new_page(viewport={"width": width, "height": 1400}, color_scheme=scheme, **options)
         page.on("console", lambda message: noise.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: noise.append(f"error: {error}"))
@@ -119,7 +121,8 @@ def test_the_number_under_the_pointer_is_the_weight(opened: Open) -> None:  # SP
 
 def test_it_works_by_keyboard(opened: Open) -> None:
     page = opened(transformer())
-    assert place(page) == ("cross", 0, 0, 0)
+    assert place(page) == ("cross", 1, -1, 0)
+    page.click('.thumb[data-layer="0"][data-head="0"]')
     for key, expected in (
         ("ArrowDown", ("cross", 1, 0, 0)),
         ("ArrowDown", ("cross", 1, 0, 0)),
@@ -158,6 +161,7 @@ def test_it_works_by_keyboard(opened: Open) -> None:
 def test_steps_show_what_was_written_and_what_was_not(opened: Open) -> None:
     seen = transformer()
     page = opened(seen)
+    page.click('.thumb[data-layer="0"][data-head="0"]')
     probs = seen.log_probs_TV.exp()
     for step in (0, 3):
         page.fill("#step", str(step))
@@ -208,6 +212,7 @@ def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
     assert len(captions) == len(seen.gates) == 6
     assert captions[0].startswith("encoder, layer 0, left to right")
     titles = page.locator("#gatecharts figure").nth(5).locator("title").all_text_contents()
+    titles = [re.sub("[\u2068\u2069]", "", title) for title in titles]  # which keep a token apart from what stands around it
     means = {gate: opened.mean(-1) for gate, opened in seen.gates[5].opened.items()}
     assert titles == [f"{gate} gate at “{seen.read[t]}”: {means[gate][t].item():.3f}" for gate in means for t in range(3)]
     alone = opened(see(make_translator("rnn language model"), "ab", output=(4, 5)))  # no attention at all
@@ -220,12 +225,89 @@ def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
 def test_no_text_is_taken_for_code(opened: Open) -> None:
     seen = see(make_translator("rnn additive"), HOSTILE, output=(4, 5))
     page = opened(seen)
-    assert page.inner_text("#text") == HOSTILE.replace("\u2028", "\n") or HOSTILE in page.text_content("#text")
-    assert page.text_content("#text") == HOSTILE
+    assert page.text_content("#text") == HOSTILE.replace("\u2028", r"\u2028")
     assert page.inner_text("#model") == "a model <b>"
     assert page.title().startswith("ab</script>")
     page.evaluate("getSelection().selectAllChildren(document.getElementById('reading'))")
     assert page.evaluate("getSelection().toString().includes('語')")  # text can be selected
+
+
+def test_it_opens_at_what_the_terminal_shows(opened: Open) -> None:
+    """The mean of the heads of the layer that was asked for, else of the last one."""
+    seen = transformer()
+    assert place(opened(seen)) == ("cross", 1, -1, 0)
+    for kind, layer, expected in (("cross", 0, 0), ("encoder", -1, 1), ("decoder", -2, 0)):
+        page = opened(seen, first={"kind": kind, "layer": layer})
+        assert place(page) == (kind, expected, -1, 0)
+        mean = seen.layer(kind, layer).numbers["weights"].mean(0)
+        assert float(hover(page, 1, 0, *mean.shape)) == pytest.approx(mean[1, 0].item(), abs=6e-5)
+        assert page.locator(f'.thumb[data-layer="{expected}"][data-head="-1"]').get_attribute("aria-pressed") == "true"
+    recurrent = see(make_translator("rnn additive"), "abcab", output=(4, 5))
+    assert place(opened(recurrent)) == ("cross", 0, 0, 0)
+    with pytest.raises(UserError, match="there is no cross attention in layer 99: this model has layers 0 to 1"):
+        opened(seen, first={"layer": 99})
+
+
+def with_tokens(source: tuple[str, ...], target: tuple[str, ...] = ("X", "<eos>")) -> Inspection:
+    shape = (2, len(target), len(source))
+    gates = tuple(
+        Gates(f"{side}, layer 0", side, {"update": torch.rand(size, 3)})  # type: ignore[arg-type]
+        for side, size in (("encoder", len(source)), ("decoder", len(target)))
+    )
+    seen = make_inspection((Layer("cross", 0, {"weights": torch.rand(shape).softmax(-1)}),), len(target), len(source))
+    return replace(seen, text="".join(source[:-1]), source=source, target=target, gates=gates)
+
+
+def lefts(page: "Page", where: str) -> list[float]:
+    boxes = [one.bounding_box() for one in page.locator(where).all()]
+    return [box["x"] for box in boxes if box is not None]
+
+
+def test_tokens_that_run_from_right_to_left(opened: Open) -> None:
+    """Each stands for itself, so that punctuation stays with its word; a text is read in its own direction."""
+    page = opened(with_tokens(("שלום!", "(אב)", "hello", "<eos>"), ("ש", "ל", "<eos>")))
+    for where in ("#left", "#above", "#reading", "#written", "#words", "#lines"):
+        styles = page.locator(f"{where} span").evaluate_all("all => all.map(e => getComputedStyle(e).unicodeBidi)")
+        assert set(styles) == {"isolate"}, where
+    directions = page.locator("#above span").evaluate_all("all => all.map(e => getComputedStyle(e).direction)")
+    assert directions == ["rtl", "rtl", "ltr", "ltr"]
+    assert lefts(page, "#above span") == sorted(lefts(page, "#above span"))  # columns run as those of the map
+    for where in ("#reading", "#written"):
+        assert lefts(page, f"{where} span") == sorted(lefts(page, f"{where} span"), reverse=True)
+    hover(page, 0, 0, 3, 4)
+    assert page.inner_text("#readout span") == "“ש” (0) looks at “שלום!” (0)"
+    assert page.locator("#readout bdi").all_inner_texts() == ["ש", "שלום!"]
+    other = opened(with_tokens(("a", "ש", "<eos>")))
+    assert lefts(other, "#reading span") == sorted(lefts(other, "#reading span"))
+
+
+def test_features_are_tags(opened: Open) -> None:
+    page = opened(with_tokens(("w", " ", "\tV", "\tPST", "\t", "", "<eos>")))
+    expected = ["w", "␣", "[V]", "[PST]", "⇥", "∅", "<eos>"]
+    assert page.locator("#above span").all_inner_texts() == expected
+    assert page.locator("#reading span").all_inner_texts() == expected
+    assert page.locator("#lines .column").nth(1).locator("span").all_inner_texts() == expected
+    assert page.inner_text("#text") == "w [V] [PST] []"
+    assert page.locator("#gatecharts figure").first.locator("text.ink").all_text_contents() == expected
+
+
+HOSTILE_TOKENS = (
+    *("\x00", "\x1b[31m", "\uffff", "\ud800", "a\ud83d", "\u202eabc", "__proto__", "constructor", "<!--", "👩\u200d💻😀🇩🇪"),
+    *("x" * 3000, "😀" * 300, "a" + "\u0301" * 500, "\u0301", "\tV" * 9, "\u2028", "</script>", "<eos>"),
+)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_token_breaks_the_page(opened: Open, width: int) -> None:
+    """Nor makes it wider than the window: a picture of 100,000 pixels ends the browser's process."""
+    page = opened(with_tokens(HOSTILE_TOKENS, HOSTILE_TOKENS), width)
+    crashes: list[object] = []
+    page.on("crash", lambda one: crashes.append(one))
+    assert page.locator("#reading span").all_inner_texts() == [label(token) for token in HOSTILE_TOKENS]
+    page.evaluate("for (const one of document.querySelectorAll('#gatecharts text')) one.textContent.isWellFormed() || hurt()")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width + 60
+    page.screenshot(full_page=True)
+    assert crashes == []
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -274,6 +356,7 @@ def test_4096_by_4096_opens(opened: Open, tmp_path: Path) -> None:
     seen = make_inspection((Layer("encoder", 0, {}, summary),), 4096, 4096)
     page = opened(seen)
     assert (tmp_path / "page0.html").stat().st_size < 4_000_000  # the matrices would have 134 MB
+    page.click('.thumb[data-layer="0"][data-head="0"]')
     said = hover(page, 5, 77, 128, 128)
     assert summary.blocks is not None
     assert float(said.removeprefix("≈ ")) == pytest.approx(summary.blocks[0, 5, 77].item(), rel=1e-2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 
 NAMED = {"": "∅", "\n": "⏎", "\t": "⇥"}
+LONGEST = 40
+"""Characters of a label. One token of 3,000 would make a page, or a picture, too wide to be drawn at all."""
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """They have no width and turn what follows around."""
 
@@ -12,8 +14,10 @@ BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u
 def label(token: str) -> str:
     r"""One visible label: a feature "\tV" is [V], a space ␣, a control character its code.
 
-    No label holds a character that XML forbids, or half of one that UTF-8 cannot write.
+    No label holds a character that XML forbids, or half of one that UTF-8 cannot write, and none is longer than LONGEST.
     """
+    if len(token) > LONGEST:
+        token = token[: LONGEST - 1] + "…"
     if token in NAMED:
         return NAMED[token]
     if token[0] == "\t" and "\t" not in token[1:]:

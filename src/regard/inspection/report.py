@@ -47,7 +47,8 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 
 def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> str:
     template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
-    first = [seen.layer(kind, layer)] if any(one.kind == kind for one in seen.layers) else seen.layers[-1:]
+    kinds = [one.kind for one in seen.layers]
+    first = [seen.layer(kind if kind in kinds else kinds[0], layer)] if kinds else []
     told = page_data(seen, model) | {"first": [{"kind": one.kind, "layer": one.layer} for one in first]}
     data = json.dumps(told, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # whatever the text says, it cannot end the script

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from regard.errors import UserError
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Gives another name in the same folder, which is made if need be; what is written there gets the right name at the end."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UserError(f"{path} is a folder; expected the name of a file to write")
     fresh = path.with_name(f".{path.stem[:40]}-{secrets.token_hex(4)}{path.suffix}")
     try:
@@ -24,4 +25,5 @@ def writing(path: Path) -> Iterator[Path]:
         finally:
             fresh.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}; choose another file with --out") from None
+        reason = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise UserError(f"{path} cannot be written: {reason}; choose another file") from None
