@@ -159,7 +159,7 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, model={"kind": "rnn", "width": "8"}), r"the model settings cannot be read"),
         (
             lambda path: edit_config(path, model={"kind": "rnn", "depth": 3}),
-            r"the model settings cannot be read: rnn: unknown depth; expected kind, width",
+            r"the model settings cannot be read: rnn: unknown depth",
         ),
         (lambda path: edit_config(path, model=[]), r"the model settings cannot be read: model is \[\], expected a mapping"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not fit config.json"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from regard.errors import UserError, one_line, shown
+from regard.errors import UserError, did_you_mean, one_line, shown
 
 T = TypeVar("T")
 
@@ -67,9 +67,10 @@ def validated(kind: type[T], given: Any, what: str) -> T:
     """A dataclass from what a document says of its fields: the right types and no unknown names. what: for the error."""
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     if unknown := sorted(mapping(given, what).keys() - known):
-        raise UserError(f"{what}: unknown {few(unknown)}; expected {', '.join(known)}")
+        hint = did_you_mean(unknown[0], list(known))
+        raise UserError(f"{what}: unknown {few(unknown)}{hint}", details=f"expected {', '.join(known)}")
     try:
-        valid: T = _adapter(kind).validate_json(json.dumps(given), strict=True)
+        valid: T = _adapter(cast(Hashable, kind)).validate_json(json.dumps(given), strict=True)
     except ValidationError as error:
         mistakes = [_mistake(one) for one in error.errors(include_url=False)]
         raise UserError(f"{what}: {few(mistakes, '; ')}", details=str(error)) from None
