@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from regard.checkpoint.files import beside, sha256, tensor_bytes, write
+from regard.checkpoint.files import beside, discard, leftovers, sha256, tensor_bytes, write, writing
 from regard.data.codecs import check_fit, read_source
 from regard.data.sources import SourceCodec, beside_size
 from regard.data.tokenizers.codec import Codec
@@ -69,13 +69,14 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
     fresh = beside(folder, "new")
-    fresh.mkdir()
-    try:
-        for name, content in files.items():
-            write(fresh / name, content)
-        _move_into_place(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    with writing(folder, "make room there, or choose another folder with --out"):
+        try:
+            fresh.mkdir()
+            for name, content in files.items():
+                write(fresh / name, content)
+            _move_into_place(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def weights_digest(model: Model) -> str:
@@ -104,14 +105,26 @@ def check_place(folder: Path, *, replace: bool) -> None:
         raise UserError(f"{folder} cannot be written: {error.strerror}; choose another place with --out") from None
 
 
+def recover(folder: Path) -> None:
+    """Brings back a model whose replacement was killed half-way, and removes what is unfinished. The caller holds the lock."""
+    folder = folder.resolve()
+    with writing(folder, "choose another folder with --out"):
+        if not folder.exists() and (old := leftovers(folder, "old")):
+            old[0].rename(folder)
+        for left in leftovers(folder, "old", "new", "gone"):
+            discard(left, folder)
+
+
 def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
+    if not folder.exists() and (old := leftovers(folder.resolve(), "old")):
+        folder = old[0]  # it was being replaced when the process was killed
     config = _read_config(folder)
     source_file = FILE_SOURCE if FILE_SOURCE in config["sha256"] else SOURCE
     content = {name: _read_checked(folder / name, config["sha256"][name]) for name in (WEIGHTS, source_file, TARGET)}
     settings = _read_settings(folder, config["model"])
     source = read_source_codec(folder / source_file, content[source_file])
-    target = _read_codec(folder / TARGET, content[TARGET])
+    target = read_codec(folder / TARGET, content[TARGET])
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(f"{folder / CONFIG} speaks of vocabularies {config['vocabulary']}, but the tokenizers hold {sizes}")
@@ -143,14 +156,14 @@ def source_name(codec: SourceCodec) -> str:
 
 def read_source_codec(path: Path, content: bytes) -> SourceCodec:
     if path.name == SOURCE:
-        return _read_codec(path, content)
+        return read_codec(path, content)
     try:
         return read_source(content.decode())
     except (UserError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _read_codec(path: Path, content: bytes) -> Codec:
+def read_codec(path: Path, content: bytes) -> Codec:
     try:
         return Codec.from_json(content.decode())
     except Exception as error:  # the library raises nothing more precise
@@ -219,4 +232,4 @@ def _move_into_place(fresh: Path, folder: Path) -> None:
     except BaseException:  # whatever happens between the two, the old model comes back
         old.rename(folder)
         raise
-    shutil.rmtree(old)
+    discard(old, folder)
