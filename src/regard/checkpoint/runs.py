@@ -147,7 +147,9 @@ class Checkpoints:
             state: dict[str, Any] = json.loads((place / STATE).read_bytes())
             whole = state.pop("self") == _digest(state)
             number = state["format"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except OSError as error:
+            raise Damaged(f"{STATE} cannot be read ({error.strerror})") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"{STATE} cannot be read ({error!r})") from None
         if not whole:
             raise Damaged(f"{STATE} is not what it was")
@@ -163,6 +165,13 @@ class Checkpoints:
             if not isinstance(value, dict):
                 raise Damaged(f"{STATE} has {value!r} as {key}, expected values by name")
         return state
+
+    def is_whole(self, update: int) -> bool:
+        try:
+            self.read(update)
+        except Damaged:
+            return False
+        return True
 
     def average(self, updates: list[int]) -> dict[str, Tensor]:
         """The mean weights of these checkpoints."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from types import FrameType
 
 import torch
@@ -116,12 +116,11 @@ def run(
     )
     learner = Learner(model, settings.train)
     watch = Watch(learner, material, settings, console, place)
-    watch.resume()
-    with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
-        train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
-    watch.choose_weights()
-    if place:
-        place.close()
+    with closing(place) if place else nullcontext():
+        watch.resume()
+        with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
+            train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
+        watch.choose_weights()
     return measured(model, material, settings, console, watch)
 
 
@@ -257,10 +256,12 @@ class Watch:
         try:
             return self.checkpoints.average(updates)
         except Damaged as error:
+            whole = len(list(takewhile(self.checkpoints.is_whole, reversed(updates))))
+            number = whole if whole > 1 else 0
             raise UserError(
                 f"train.average={self.settings.train.average} averages the checkpoints of the updates "
                 f"{', '.join(map(str, updates))}, but {error}; bring it back from a copy, or type the same command with "
-                "--set train.average=0, which averages none"
+                f"--set train.average={number}, which averages {f'the last {number}' if number else 'none'}"
             ) from None
 
     @contextmanager
