@@ -34,6 +34,8 @@ class Count:
 
     num_targets = 0
 
+    interrupted = False
+
     def record(self, update: Update) -> None:
         self.num_targets += update.num_targets
 

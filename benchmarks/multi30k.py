@@ -78,6 +78,8 @@ class Clock:
 class Stopwatch:
     """A supervisor that counts; `reached` is called when a mark is passed, `save` when a checkpoint is due."""
 
+    interrupted = False
+
     def __init__(
         self,
         clock: Clock,

@@ -28,6 +28,8 @@ NEAR = 1e-4
 class Losses:
     """A supervisor that only looks at the loss."""
 
+    interrupted = False
+
     def __init__(self) -> None:
         self.found: list[float] = []
 

@@ -84,7 +84,7 @@ def test_a_failed_save_leaves_the_old_folder(saved: tuple[Saved, Path], monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folder, "write", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserError, match="model cannot be written: No space left on device; make room there, or choose another"):
         folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
     assert folder.load(path).settings.kind == "rnn"
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]

@@ -98,7 +98,7 @@ def test_an_interrupted_write_leaves_the_old_store(tmp_path: Path, example: Exam
         write_store(path, stopped(), 7, 11)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(UserError, match=r"nowhere/a cannot be written: No such file or directory; choose another place"):
+    with pytest.raises(UserError, match=r"nowhere/a cannot be written: No such file or directory; make room there, or choose"):
         write_store(tmp_path / "nowhere" / "a", EXAMPLES, 251, 300)
 
 
@@ -108,6 +108,11 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     for length in (*range(0, len(whole), 7), len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(UserError, match=r"a is damaged or no token store: .*; delete it; it is made again from the text"):
+            Store.open(path)
+    key = range(whole.index(b'"regard.sha256": "'), whole.index(b'"regard.sha256": "') + 18)
+    for at in (at for at in range(8, len(whole)) if at not in key):  # without its key it is a store of an earlier version
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(UserError, match=r"a is (damaged|no token store)"):
             Store.open(path)
     with pytest.raises(UserError, match="nowhere: no such file"):
         Store.open(tmp_path / "nowhere")

@@ -74,6 +74,8 @@ def test_learning_rate_rises_and_falls_to_nothing() -> None:
 class Watching:
     """A supervisor that only remembers. badness: what its validations find, one after the other."""
 
+    interrupted = False
+
     def __init__(self, badness: Sequence[float] = ()) -> None:
         self.badness = iter(badness)
         self.updates: list[Update] = []

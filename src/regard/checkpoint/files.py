@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import TensorSpec, serialize
 from torch import Tensor
+
+from regard.errors import UserError
 
 
 def sha256(content: bytes) -> str:
@@ -43,12 +48,22 @@ def write(path: Path, content: bytes) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Writes under another name first: whoever reads finds the old file or the new one."""
     fresh = beside(path, "new")
+    with writing(path):
+        try:
+            write(fresh, content)
+            fresh.replace(path)
+            sync_folder(path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path, advice: str = "make room there, or choose another folder") -> Iterator[None]:
+    """What the system refuses becomes one line about `path`, with what to do."""
     try:
-        write(fresh, content)
-        fresh.replace(path)
-        sync_folder(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; {advice}") from None
 
 
 def sync_folder(folder: Path) -> None:
@@ -61,5 +76,39 @@ def sync_folder(folder: Path) -> None:
 
 
 def beside(path: Path, what: str) -> Path:
-    """A name of its own in the same place, so that a rename is enough."""
+    """A hidden name of its own in the same folder, so that a rename is enough."""
     return path.with_name(f".{path.name}-{what}-{secrets.token_hex(4)}")
+
+
+def discard(path: Path, of: Path | None = None) -> None:
+    """Removes a file or a folder; after a kill it is there whole or not at all. What is not there is no error.
+
+    of: the path that this is a hidden name of."""
+    gone = beside(of or path, "gone")
+    try:
+        path.rename(gone)
+    except FileNotFoundError:
+        return
+    _remove(gone)
+
+
+def leftovers(path: Path, *what: str) -> list[Path]:
+    """What killed processes left under the names that `beside` gives for this path."""
+    name = re.compile(rf"\.{re.escape(path.name)}-({'|'.join(what)})-[0-9a-f]{{8}}")
+    return sorted(one for one in path.parent.iterdir() if name.fullmatch(one.name)) if path.parent.is_dir() else []
+
+
+def clean(folder: Path) -> None:
+    """Removes what killed processes left in a folder into which nobody else writes."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if re.fullmatch(r"\..+-(new|gone)-[0-9a-f]{8}", path.name):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """As far as the system lets us: nobody looks for what has a hidden name."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        path.unlink()

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoint.files import beside, sha256, tensor_bytes, write
+from regard.checkpoint.files import beside, discard, leftovers, sha256, tensor_bytes, write, writing
 from regard.checkpoint.weights import check_finite, load_weights
 from regard.data.codecs import check_fit, read_source
 from regard.data.documents import mapping, parse, validated
@@ -67,13 +67,14 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
     fresh = beside(folder, "new")
-    fresh.mkdir()
-    try:
-        for name, content in files.items():
-            write(fresh / name, content)
-        _move_into_place(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    with writing(folder, "make room there, or choose another folder with --out"):
+        try:
+            fresh.mkdir()
+            for name, content in files.items():
+                write(fresh / name, content)
+            _move_into_place(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def weights_digest(model: Model) -> str:
@@ -102,15 +103,27 @@ def check_place(folder: Path, *, replace: bool) -> None:
         raise UserError(f"{folder} cannot be written: {error.strerror}; choose another place with --out") from None
 
 
+def recover(folder: Path) -> None:
+    """Brings back a model whose replacement was killed half-way, and removes what is unfinished. The caller holds the lock."""
+    folder = folder.resolve()
+    with writing(folder, "choose another folder with --out"):
+        if not folder.exists() and (old := leftovers(folder, "old")):
+            old[0].rename(folder)
+        for left in leftovers(folder, "old", "new", "gone"):
+            discard(left, folder)
+
+
 def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
+    if not folder.exists() and (old := leftovers(folder.resolve(), "old")):
+        folder = old[0]  # it was being replaced when the process was killed
     config = read_config(folder)
     settings = read_settings(folder, config["model"])
     source_file = FILE_SOURCE if FILE_SOURCE in config["sha256"] else SOURCE
     for name in (WEIGHTS, source_file, TARGET):
         _check_digest(folder / name, config["sha256"][name])
     source = read_source_codec(folder / source_file, _read(folder / source_file))
-    target = _read_codec(folder / TARGET, _read(folder / TARGET))
+    target = read_codec(folder / TARGET, _read(folder / TARGET))
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(
@@ -167,14 +180,14 @@ def source_name(codec: SourceCodec) -> str:
 
 def read_source_codec(path: Path, content: bytes) -> SourceCodec:
     if path.name == SOURCE:
-        return _read_codec(path, content)
+        return read_codec(path, content)
     try:
         return read_source(content)
     except UserError as error:
         raise UserError(f"{path}: {error}", error.details) from None
 
 
-def _read_codec(path: Path, content: bytes) -> Codec:
+def read_codec(path: Path, content: bytes) -> Codec:
     try:
         return Codec.from_json(content)
     except UserError as error:
@@ -245,4 +258,4 @@ def _move_into_place(fresh: Path, folder: Path) -> None:
     except BaseException:  # whatever happens between the two, the old model comes back
         old.rename(folder)
         raise
-    shutil.rmtree(old)
+    discard(old, folder)

@@ -22,6 +22,7 @@ def sample(answers: "list[Answered]") -> "list[Answered]":
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where to put the model and the picture.")] = Path("regard-demo"),
     set_: Set = None,
     device: Device = "auto",
@@ -29,6 +30,7 @@ def demo(
 ) -> None:
     """Learn to pronounce English in two minutes, then pronounce words never seen and draw the attention."""
     from regard.checkpoint import folder
+    from regard.checkpoint.lock import locked
     from regard.data.dictionary import pronunciations
     from regard.inspection.render import can_draw, draw, in_terminal
     from regard.inspection.report import write_page
@@ -38,6 +40,8 @@ def demo(
     from regard.training.settings import DEMO, override
 
     console = make_console()
+    context.with_resource(locked(out / "model"))
+    folder.recover(out / "model")
     folder.check_place(out / "model", replace=True)
     settings = override(DEMO, set_ or [])
     chosen = prepare(device, threads)

@@ -1,14 +1,17 @@
 """regard train pairs.tsv --out model"""
 
+import json
+import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.options import Device, From, Score, Set, Threads, To, columns_of, make_console, own_score, prepare
-from regard.errors import UserError
+from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from regard.training.material import Survey
     from regard.training.place import RunFolder
     from regard.training.run import Trained
-    from regard.training.settings import NormalForm, RunSettings, StartSettings
+    from regard.training.settings import NormalForm, RunSettings, StartSettings, TrainSettings
     from regard.training.transfer import Transfer
 
 READING = (
@@ -30,6 +33,10 @@ READING = (
     "data.max_length",
 )
 """What must be known before the data is read."""
+RATES = ("train.steps", "train.warmup", "train.schedule", "train.learning_rate")
+"""What the learning rate depends on. A run goes on with others if they would have given it the same rates so far."""
+AT_THE_END = ("train.average",)
+"""What matters only when a run ends, and may change until then."""
 
 
 def run_file(files: list[Path]) -> Path | None:
@@ -43,6 +50,7 @@ def run_file(files: list[Path]) -> Path | None:
 
 
 def train(
+    context: typer.Context,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -86,25 +94,27 @@ def train(
     given = run_file(files)
 
     from regard.checkpoint import folder
+    from regard.checkpoint.lock import locked
     from regard.training.board import check_tensorboard
-    from regard.training.config import read_config
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
-    from regard.training.settings import BEFORE
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
         check_tensorboard()
     place = RunFolder.beside(out, tensorboard=tensorboard)
+    context.with_resource(locked(out))
+    folder.recover(out)
+    place.clean()
     begun = place.begun and not overwrite
-    if not begun:
-        folder.check_place(out, replace=overwrite)
+    folder.check_place(out, replace=overwrite or begun)
     scores = own_score(score)
     start = start_of(given, str(start_from or ""), str(encoder_from or ""), freeze, scores)
     transfer, parent = origins(start, scores)
     origin = transfer.saved if transfer else parent
-    before = read_config(place.config, scores, BEFORE) if begun else None
+    done, learnt = place.checkpoints(1).learnt() if begun else (0, {})
+    before = settings_before(place, learnt, scores) if begun else None
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
@@ -112,7 +122,7 @@ def train(
         "target_column": to,
     }
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-    normalise = before.data.normalise if before else normal_form(start, origin)
+    normalise = before["data"]["normalise"] if before else normal_form(start, origin)
     with console.status("reading the data"):
         settings, reasons, found = settle(given, options, changes, scores, start, origin, normalise)
     if parent and settings.model != parent.settings:
@@ -120,13 +130,14 @@ def train(
     check_columns(settings, origin)
     check_spelling(settings, origin)
     if before:
-        check_same(settings, before, out)
+        check_same(settings, before, done, files, out)
 
     say(console, found, f"from {given}" if given else "chosen from the data", place.config, settings, reasons)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
-    material = from_files(settings.data, found, place.path, console, known, begun=begun)
     if not begun:
-        begin(place, given, settings, reasons, scores)
+        place.clear()
+    material = from_files(settings.data, found, place.path, console, known, begun=begun, learnt=learnt)
+    write_settings(place, given, settings, reasons, scores, begun=begun)
     trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
     folder.save(trained.saved, out, replace=True)
     tell(trained, out, console)
@@ -141,19 +152,38 @@ def start_of(given: Path | None, model: str, encoder: str, freeze: bool, scores:
     return read_config(given, scores).start if given and start == StartSettings() else start
 
 
-def begin(
+def write_settings(
     place: "RunFolder",
     given: Path | None,
     settings: "RunSettings",
     reasons: Mapping[str, str],
     scores: "Mapping[str, ScoreMaker]",
+    *,
+    begun: bool,
 ) -> None:
-    """Clears the run folder and writes the settings into it; a run file that stands there and says the same is left alone."""
+    """Writes run.yaml. One that says the same already is left alone, if it is of this run or the run file given."""
     from regard.training.config import read_config, save_config
 
-    place.clear()
-    if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores)):
-        save_config(place.config, settings, reasons)
+    if place.config.exists() and (begun or (given and place.config.samefile(given))):
+        with suppress(UserError):
+            if read_config(place.config, scores) == settings:
+                return
+    save_config(place.config, settings, reasons)
+
+
+def settings_before(place: "RunFolder", learnt: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]") -> dict[str, Any]:
+    """With which settings a run has learnt or, if it has not yet, or with an earlier version, those in its run.yaml."""
+    from regard.training.config import read_config
+    from regard.training.settings import BEFORE
+
+    if "settings" in learnt:
+        return dict(learnt["settings"])
+    if not place.config.exists():
+        raise UserError(
+            f"{place.path} holds checkpoints, but no {place.config.name} that says with which settings; bring it back, or "
+            "begin anew with another --out, or with --overwrite"
+        )
+    return asdict(read_config(place.config, scores, BEFORE))
 
 
 def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
@@ -274,18 +304,46 @@ def check_spelling(settings: "RunSettings", origin: "Saved | None") -> None:
         )
 
 
-def check_same(settings: "RunSettings", before: "RunSettings", out: Path) -> None:
-    """A run goes on only as it began."""
-    from dataclasses import asdict
+def check_same(settings: "RunSettings", before: Mapping[str, Any], done: int, files: list[Path], out: Path) -> None:
+    """A run goes on only as it began. before: its settings. done: how many updates it has learnt with them."""
+    from regard.training.loop import same_rates
+    from regard.training.settings import BEFORE, RunSettings, leaves
 
-    from regard.training.settings import leaves
-
-    old, new = (dict(leaves(asdict(one))) for one in (before, settings))
+    defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that came with a later version
+    old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (before, asdict(settings)))
+    old = {**dict(leaves(json.loads(json.dumps(defaults)))), **BEFORE, **old}
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    if changed:
-        what = "; ".join(f"{key} was {old.get(key)} and is now {new.get(key)}" for key in changed[:5])
-        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-        raise UserError(
-            f"{out}.run holds a run with other settings, which is left alone: {what}{more}. To go on, type the command of that "
-            "run; to begin anew, choose another --out, or say --overwrite"
+    if not changed:
+        return
+    longer = ""
+    if set(changed) <= {*RATES, *AT_THE_END}:
+        then = replace(settings.train, **{key.removeprefix("train."): old[key] for key in RATES})
+        if done <= settings.train.steps and same_rates(then, settings.train, done):
+            return
+        longer = how_to_train_longer(then, settings.train, done, files, out)
+    what = "; ".join(f"{key} was {old.get(key)} and is now {new.get(key)}" for key in changed[:5])
+    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+    raise UserError(
+        f"{out}.run holds a run with other settings, which is left alone: {what}{more}. {longer}To go on, type the command of "
+        "that run; to begin anew, choose another --out, or say --overwrite"
+    )
+
+
+def how_to_train_longer(then: "TrainSettings", now: "TrainSettings", done: int, files: list[Path], out: Path) -> str:
+    """What to type for more updates than a run began with; nothing if fewer were asked for."""
+    from regard.training.loop import num_warmup, same_rates
+
+    if now.steps <= then.steps:
+        return ""
+    warmup = float(f"{num_warmup(then) / now.steps:.6g}")
+    if same_rates(then, replace(now, warmup=warmup), done):
+        return (
+            f"Its learning rate rises for {plural(num_warmup(then), 'update')}; to train longer with the same rise, add "
+            f"--set train.warmup={warmup:g}. "
         )
+    command = ["regard", "train", *map(str, files), "--start-from", str(out), "--out", f"{out}-longer"]
+    command += ["--set", f"train.steps={now.steps - then.steps}"]
+    return (
+        f"Its learning rate ({then.schedule}) depends on train.steps, so the run cannot become longer; to train its model "
+        f"longer once it has ended, type: {shlex.join(command)}. "
+    )

@@ -5,6 +5,8 @@ source_offsets, target_offsets    int64, one more than there are examples: examp
 source_shapes                     int64, only where sources are pictures or frames: the axes of each, one after the other;
                                   their numbers stand in source_ids
 beside_ids, beside_offsets        only where texts stand beside the files: their tokens
+
+The header also holds the sha256 of the whole file, in which the 64 letters of the digest itself count as zeros.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
-import shutil
 import tempfile
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, overload
@@ -39,6 +41,9 @@ _DTYPES = {"B": "U8", "H": "U16", "h": "I16", "i": "I32", "q": "I64", "f": "F32"
 _CODES = {torch.uint8: "B", torch.int16: "h", torch.float32: "f"}
 _BUFFER = 1 << 16
 _AGAIN = "delete it; it is made again from the text"
+_DIGEST = "regard.sha256"
+_ZEROS = "0" * 64
+_DIGEST_IN_HEADER = re.compile(rf'"{_DIGEST}": "(.{{64}})"'.encode(), re.DOTALL)
 
 
 class Store(Sequence[Example]):
@@ -54,11 +59,12 @@ class Store(Sequence[Example]):
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """Checks that the file is whole. Whether it is the wanted one, its `metadata` tells."""
+        """Checks that the file is what was written. Whether it is the wanted one, its `metadata` tells."""
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
+            _check_digest(path)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file") from None
         except (SafetensorError, OSError) as error:
@@ -68,7 +74,7 @@ class Store(Sequence[Example]):
                 f"{path} is no token store of this version: expected {_FORMAT} in its header, got {metadata}; {_AGAIN}"
             )
         _check(path, tensors)
-        return cls(path, tensors, {key: value for key, value in metadata.items() if key not in _FORMAT})
+        return cls(path, tensors, {key: value for key, value in metadata.items() if key not in (*_FORMAT, _DIGEST)})
 
     def __len__(self) -> int:
         return len(self._offsets[0]) - 1
@@ -136,9 +142,10 @@ def write_store(
                 os.fsync(file.fileno())
         fresh.replace(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; choose another place, or make room") from None
+        raise UserError(f"{path} cannot be written: {error.strerror}; make room there, or choose another folder") from None
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink()
     return count
 
 
@@ -211,7 +218,7 @@ def _sides(example: Example) -> tuple[list[int] | Tensor, ...]:
 def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, str]) -> None:
     """The header of safetensors (its length, then JSON, filled up to a multiple of 8), then the numbers, the widest first, so
     that each stands at a multiple of its width."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    header: dict[str, Any] = {"__metadata__": {**metadata, _DIGEST: _ZEROS}}
     order = sorted(parts, key=lambda part: -array(part.code).itemsize)
     start = 0
     for part in order:
@@ -221,10 +228,31 @@ def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, st
         start = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
+    head = len(text).to_bytes(8, "little") + text
+    file.write(head)
+    digest = hashlib.sha256(head)
     for part in order:
         part.file.seek(0)
-        shutil.copyfileobj(part.file, file, _BUFFER)
+        while some := part.file.read(_BUFFER):
+            digest.update(some)
+            file.write(some)
+    found = _DIGEST_IN_HEADER.search(head)
+    assert found
+    file.seek(found.start(1))
+    file.write(digest.hexdigest().encode())
+
+
+def _check_digest(path: Path) -> None:
+    """Raises if the file is not what was written. Stores of earlier versions do not say what was."""
+    with open(path, "rb") as file:
+        head = file.read(8)
+        head += file.read(min(int.from_bytes(head, "little"), path.stat().st_size))
+        found = _DIGEST_IN_HEADER.search(head)
+        if not found:
+            return
+        digest = hashlib.sha256(head[: found.start(1)] + _ZEROS.encode() + head[found.end(1) :])
+        if hashlib.file_digest(file, lambda: digest).hexdigest().encode() != found[1]:
+            raise UserError(f"{path} is damaged: its sha256 is not the one in its header; {_AGAIN}")
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from regard.checkpoint.runs import Checkpoint
+from regard.checkpoint.runs import Checkpoint, Damaged
 from regard.core.losses import Baseline
 from regard.models.build import Model
 from regard.training.settings import TrainSettings
@@ -65,12 +67,26 @@ class Learner:
             self.model.train()
             self._set_weights(own)
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self, origin: Mapping[str, Any] | None = None) -> Checkpoint:
+        """origin: what the run learns with."""
         names = [name for name, _ in self.model.named_parameters()]
         training = {f"average.{name}": tensor for name, tensor in zip(names, self.average, strict=False)}
         for number, moments in self.optimiser.state_dict()["state"].items():
             training |= {f"{moment}.{names[number]}": moments[moment] for moment in MOMENTS}
-        return Checkpoint(self.counts.update, asdict(self.counts), self.model.state_dict(), training)
+        return Checkpoint(self.counts.update, asdict(self.counts), self.model.state_dict(), training, origin or {})
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raises Damaged if the checkpoint is not one of this model in training."""
+        if _counts(checkpoint).update != checkpoint.update:
+            raise Damaged(f"its counts are of update {_counts(checkpoint).update}")
+        weights = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
+        _check_shapes("weights", checkpoint.model, weights)
+        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+        training = {f"average.{name}": shape for name, shape in shapes.items() if self.average}
+        for name, shape in shapes.items():
+            if f"step.{name}" in checkpoint.training:  # frozen weights have none
+                training |= {f"{moment}.{name}": torch.Size() if moment == "step" else shape for moment in MOMENTS}
+        _check_shapes("moments", checkpoint.training, training)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """From here on everything goes on as it would have."""
@@ -80,8 +96,7 @@ class Learner:
         self._restore_moments(names, tensors)
         for name, average in zip(names, self.average, strict=False):
             average.copy_(tensors[f"average.{name}"])
-        numbers = dict(checkpoint.numbers)
-        self.counts = Counts(**{**numbers, "baseline": Baseline(**numbers["baseline"])})
+        self.counts = _counts(checkpoint)
 
     def _restore_moments(self, names: list[str], tensors: Mapping[str, Tensor]) -> None:
         state: dict[int, Any] = {
@@ -97,3 +112,21 @@ class Learner:
     def _set_weights(self, values: list[Tensor]) -> None:
         for weight, value in zip(self._weights(), values, strict=False):
             weight.copy_(value)
+
+
+def _counts(checkpoint: Checkpoint) -> Counts:
+    try:
+        return TypeAdapter(Counts).validate_json(json.dumps(checkpoint.numbers), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise Damaged(f"its counts cannot be read: {name} is {first['input']!r} ({first['msg']})") from None
+
+
+def _check_shapes(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
+    for name in {**wanted, **found}:
+        shapes = [
+            tuple(shape) if shape is not None else None for shape in (wanted.get(name), getattr(found.get(name), "shape", None))
+        ]
+        if shapes[0] != shapes[1]:
+            raise Damaged(f"its {what} do not fit this model: {name} has the shape {shapes[1]}, expected {shapes[0]}")

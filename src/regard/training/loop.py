@@ -35,6 +35,9 @@ class Update:
 class Supervisor(Protocol):
     """Who watches a run: told about every update, asked how good the model is, and trusted with keeping it."""
 
+    interrupted: bool
+    """Whether somebody wants the run to end here. An update is finished first, with all that belongs to it."""
+
     def record(self, update: Update) -> None: ...
 
     def validate(self) -> float:
@@ -45,12 +48,12 @@ class Supervisor(Protocol):
         """It is the best so far."""
 
     def checkpoint(self) -> None:
-        """Time to write one."""
+        """Time to write one, and to leave if the run was interrupted."""
 
 
 def learning_rate(number: int, settings: TrainSettings) -> float:
     """Up in a straight line for the warm-up, then down as the schedule says; update 0 and the last one both move a little."""
-    warmup = max(1, round(settings.warmup * settings.steps))
+    warmup = num_warmup(settings)
     rise = (number + 1) / warmup
     left = (settings.steps - number) / max(1, settings.steps - warmup)
     fall = {
@@ -60,6 +63,16 @@ def learning_rate(number: int, settings: TrainSettings) -> float:
         "constant": 1.0,
     }[settings.schedule]
     return settings.learning_rate * min(1.0, rise, fall)
+
+
+def num_warmup(settings: TrainSettings) -> int:
+    """In how many updates the learning rate rises."""
+    return max(1, round(settings.warmup * settings.steps))
+
+
+def same_rates(one: TrainSettings, other: TrainSettings, num_updates: int) -> bool:
+    """Whether the first so many updates have the same learning rates."""
+    return all(learning_rate(number, one) == learning_rate(number, other) for number in range(num_updates))
 
 
 def train(
@@ -97,7 +110,7 @@ def train(
             learner.counts = judged(learner.counts, supervisor.validate())
             if learner.counts.stale == 0:
                 supervisor.keep()
-        if finished(learner.counts, settings) or (number + 1) % settings.checkpoint_every == 0:
+        if finished(learner.counts, settings) or (number + 1) % settings.checkpoint_every == 0 or supervisor.interrupted:
             supervisor.checkpoint()
     model.eval()
 

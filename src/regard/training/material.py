@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from rich.console import Console
 from torch import Tensor
 
-from regard.checkpoint.files import replace_file
-from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_source_codec, source_name
+from regard.checkpoint.files import replace_file, sha256, writing
+from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_codec, read_source_codec, source_name
 from regard.data.batch import Batches, Example, Order, encode_pairs, lengths
 from regard.data.codecs import FILE_CODECS, recognise
 from regard.data.corpus import Columns, Counts, Pair, Spelling, is_held_out, read_pairs, stream_pairs
@@ -64,6 +64,7 @@ class Material:
     name, held_out_name: of the files that the examples and the held-out pairs come from.
     digest: six letters that change when any of it does. unknown: symbols that codecs learnt elsewhere do not know.
     header: the names of the columns, if they had any. sources: those that are learnt from, unless they are files.
+    origin: the fingerprint of the data and the sha256 of the codecs, for checkpoints of what is learnt from it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Material:
     unknown: Counter[str]
     header: tuple[str, ...] = ()
     sources: Sources | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
         order = Order(
@@ -219,8 +221,11 @@ def from_files(
     given: Given | None = None,
     *,
     begun: bool = False,
+    learnt: Mapping[str, Any] | None = None,
 ) -> Material:
-    """Tokenises into `folder`, where it is found again when the run goes on. begun: it has learnt from this data already."""
+    """Tokenises into `folder`, where it is found again when the run goes on. begun: a run did so already. learnt: the `origin`
+    of its last checkpoint."""
+    learnt = learnt or {}
     given, counts, border, root = given or Given(), found.counts, 0.0, folder_of(data.files)
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
     held_out_name = counts.name
@@ -253,26 +258,38 @@ def from_files(
     codecs = [codec.to_json() for codec in given if codec]
     sizes = _file_sizes(data, root)
     known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
-    before = _material_in(folder / STORE)
-    if begun and before not in (None, known):
+    names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
+    tokenised = _tokenised(folder, names, console)
+    before = tokenised and tokenised.store.metadata.get("material")
+    if begun and learnt.get("material", before) not in (None, known):
         raise UserError(
             f"{counts.name}: the data is not what it was when this run began, and what it has learnt is left alone; "
             "bring the old data back to go on, or begin anew with another --out, or with --overwrite"
         )
-    if before != known:
-        _tokenise(learning, data, given, folder, known, bad)
-    name = FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE
-    source = read_source_codec(folder / name, (folder / name).read_bytes()).at(root)
-    target = Codec.from_json((folder / TARGET).read_text("utf-8"))
-    store = Store.open(folder / STORE)
+    if not tokenised or before != known:
+        _tokenise(learning, data, given, folder, known, bad, learnt)
+        tokenised = Tokenised.read(folder, names)
+    store, sums = tokenised.store, tokenised.sums
+    _check_codecs(learnt, sums, folder)
+    source = read_source_codec(folder / names[0], tokenised.codecs[names[0]]).at(root)
+    target = read_codec(folder / TARGET, tokenised.codecs[TARGET])
     unknown = Counter(json.loads(store.metadata["unknown"]))
     bad.why |= json.loads(store.metadata.get("unreadable", "{}"))
     held_out = _readable(held_out, source, bad)
     if bad.why:
         console.print(_say_bad(data, bad, everything))
-    both = Codecs(source, target)
     return Material(
-        counts.name, held_out_name, known[:6], store, store.sizes(), held_out, both, unknown, counts.header, sources
+        counts.name,
+        held_out_name,
+        known[:6],
+        store,
+        store.sizes(),
+        held_out,
+        Codecs(source, target),
+        unknown,
+        header=counts.header,
+        sources=sources,
+        origin={"material": known, "codecs": sums},
     )
 
 
@@ -333,15 +350,70 @@ def _say_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -> str
     )
 
 
+class Tokenised(NamedTuple):
+    """What a run folder holds of the data: the tokens, and the files of the codecs that they were made with, by name."""
+
+    store: Store
+    codecs: Mapping[str, bytes]
+
+    @property
+    def sums(self) -> dict[str, str]:
+        return {name: sha256(content) for name, content in self.codecs.items()}
+
+    @classmethod
+    def read(cls, folder: Path, names: Iterable[str]) -> Tokenised:
+        """Raises if any of it is missing, or not what was written; earlier versions did not write down what that was."""
+        store, codecs = Store.open(folder / STORE), {}
+        sums = json.loads(store.metadata.get("codecs", "{}"))
+        for name in names:
+            try:
+                codecs[name] = (folder / name).read_bytes()
+            except OSError as error:
+                raise UserError(f"{folder / name} cannot be read: {error.strerror}") from None
+            if name in sums and sha256(codecs[name]) != sums[name]:
+                raise UserError(f"{folder / name} is damaged: its sha256 is not the one in {STORE}")
+        return cls(store, codecs)
+
+
+def _tokenised(folder: Path, names: Iterable[str], console: Console) -> Tokenised | None:
+    """What was tokenised before; None if that is nothing, or damaged."""
+    if not (folder / STORE).exists():
+        return None
+    try:
+        return Tokenised.read(folder, names)
+    except UserError as error:
+        console.print(f"{str(error).partition(';')[0]}; the data is tokenised again")
+        return None
+
+
+def _check_codecs(learnt: Mapping[str, Any], sums: Mapping[str, str], folder: Path) -> None:
+    """Raises if a run has learnt with other codecs than these."""
+    if learnt.get("codecs", sums) != sums:
+        raise UserError(
+            f"{folder}: {' and '.join(sums)} are not what this run has learnt with, and the data does not give them again; "
+            f"bring them and {STORE} back from a copy, or begin anew with another --out, or with --overwrite"
+        )
+
+
 def _tokenise(
-    learning: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, folder: Path, known: str, bad: BadFiles
+    learning: Callable[[str], Iterator[Pair]],
+    data: DataSettings,
+    given: Given,
+    folder: Path,
+    known: str,
+    bad: BadFiles,
+    learnt: Mapping[str, Any],
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     codecs = learn_codecs(learning, data, given, folder_of(data.files))
-    replace_file(folder / source_name(codecs.source), codecs.source.to_json().encode())
-    replace_file(folder / TARGET, codecs.target.to_json().encode())
+    files = {source_name(codecs.source): codecs.source.to_json().encode(), TARGET: codecs.target.to_json().encode()}
+    sums = {name: sha256(content) for name, content in files.items()}
+    _check_codecs(learnt, sums, folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        replace_file(folder / name, content)
     unknown: Counter[str] = Counter()
-    metadata = {"material": known}
+    metadata = {"material": known, "codecs": json.dumps(sums)}
     what = f"reading {FILE_CODECS[data.source_unit].nouns}" if data.source_unit in FILE_CODECS else "tokenising"
 
     def examples() -> Iterator[Example]:
@@ -350,14 +422,6 @@ def _tokenise(
 
     if not write_store(folder / STORE, examples(), len(codecs.source), len(codecs.target), metadata) and bad.why:
         raise UserError(f"none of the files can be read; the first: {next(iter(bad.why.values()))}")
-
-
-def _material_in(store: Path) -> str | None:
-    """The fingerprint of what was tokenised; None if there is nothing, or nothing whole."""
-    try:
-        return Store.open(store).metadata.get("material")
-    except UserError:
-        return None
 
 
 def _stream(data: DataSettings, counts: Counts | None = None, *, names: bool = False) -> Iterator[Pair]:

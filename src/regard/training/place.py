@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from regard.checkpoint.files import replace_file
+from regard.checkpoint.files import beside, clean, discard, replace_file, writing
 from regard.checkpoint.runs import Checkpoints
+from regard.errors import plural
 from regard.training.board import Board
+
+AGAIN = "make room there, and type the same command again: the run goes on from its last checkpoint"
 
 
 class RunFolder:
@@ -42,21 +44,40 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        return self.config.exists()
+        return self.config.exists() or bool(self.checkpoints(1).updates())
+
+    def clean(self) -> None:
+        """Removes what a killed process left behind."""
+        with writing(self.path):
+            clean(self.path)
 
     def clear(self) -> None:
-        """Forgets an earlier run, but neither its settings nor what it has tokenised."""
-        for folder in ("checkpoints", "best", "tensorboard"):
-            shutil.rmtree(self.path / folder, ignore_errors=True)
-        self.log_file.unlink(missing_ok=True)
+        """Forgets an earlier run, but neither its settings nor what it has tokenised. Its checkpoints go first: after a kill
+        there are none that lack what belongs to them."""
+        with writing(self.path):
+            for name in ("checkpoints", "best", "tensorboard", self.log_file.name):
+                discard(self.path / name)
 
-    def open_log(self, update: int) -> None:
-        """Forgets what was logged after this update, and at the end of the run, because it is going to happen again."""
-        if self.tensorboard:
-            self._board = Board(self.path / "tensorboard", update)
-        if self.log_file.exists():
-            lines = self.log_file.read_text("utf-8").splitlines(keepends=True)
-            replace_file(self.log_file, "".join(line for line in lines if _update_of(line) <= update).encode())
+    def open_log(self, update: int, tell: Callable[[str], None] = print) -> None:
+        """Forgets what was logged after this update, because it is going to happen again."""
+        with writing(self.path, AGAIN):
+            if self.tensorboard:
+                self._board = Board(self.path / "tensorboard", update)
+            if self.log_file.exists():
+                self._cut_log(update, tell)
+
+    def _cut_log(self, update: int, tell: Callable[[str], None]) -> None:
+        """A log with lines that no run has written is put aside; the last line may have been cut by a kill."""
+        lines = [] if self.log_file.is_dir() else self.log_file.read_bytes().splitlines(keepends=True)
+        facts = [_read_line(line) for line in lines]
+        num_strange = facts[:-1].count(None)
+        if self.log_file.is_dir() or num_strange:
+            aside = beside(self.log_file, "damaged")
+            self.log_file.rename(aside)
+            what = "is a folder" if aside.is_dir() else f"has {plural(num_strange, 'line')} that cannot be read"
+            tell(f"{self.log_file} {what}; it is kept as {aside}, and the log goes on with the other lines")
+        kept = (line for line, one in zip(lines, facts, strict=True) if one is not None and _stays(one, update))
+        replace_file(self.log_file, b"".join(kept))
 
     def held_out_curve(self) -> dict[int, float]:
         """The held-out loss after each update that was followed by a validation, as far as it was logged."""
@@ -65,32 +86,41 @@ class RunFolder:
         return {one["update"]: one["validation"]["loss"] for one in logged if "validation" in one}
 
     def log(self, facts: Mapping[str, Any]) -> None:
-        if self._log is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._log = open(self.log_file, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 open for the whole run
-        self._log.write(json.dumps(facts) + "\n")
-        if self._board:
-            self._board.add(facts)
+        with writing(self.log_file, AGAIN):
+            if self._log is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._log = open(self.log_file, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 open for the whole run
+            self._log.write(json.dumps(facts) + "\n")
+            if self._board:
+                self._board.add(facts)
 
     def sync(self) -> None:
         """The log is on the disk."""
-        if self._log is not None:
-            self._log.flush()
-            os.fsync(self._log.fileno())
-        if self._board:
-            self._board.sync()
+        with writing(self.log_file, AGAIN):
+            if self._log is not None:
+                self._log.flush()
+                os.fsync(self._log.fileno())
+            if self._board:
+                self._board.sync()
 
     def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-        if self._board:
-            self._board.close()
+        with writing(self.log_file, AGAIN):
+            if self._log is not None:
+                self._log.close()
+            if self._board:
+                self._board.close()
 
 
-def _update_of(line: str) -> float:
-    """After which update a line was written; what belongs to the end of the run, or was cut in half by a kill, comes last."""
+def _read_line(line: bytes) -> dict[str, Any] | None:
+    """A line of the log; None if it is none."""
     try:
         facts = json.loads(line)
-        return float("inf") if facts.get("weights", "current") != "current" else float(facts["update"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return float("inf")
+        return facts if isinstance(facts, dict) and isinstance(facts["update"], int) and line.endswith(b"\n") else None
+    except (ValueError, KeyError, RecursionError):
+        return None
+
+
+def _stays(facts: Mapping[str, Any], update: int) -> bool:
+    """Whether this was logged no later than this update. Other weights than the current ones are judged at the end of a run,
+    which is still to come."""
+    return bool(facts["update"] <= update) and facts.get("weights", "current") == "current"

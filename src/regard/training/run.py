@@ -7,11 +7,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 from types import FrameType
-from typing import NoReturn
 
 import torch
 from rich.console import Console
@@ -36,7 +36,7 @@ from regard.training.loop import Update, judged, train
 from regard.training.material import Material
 from regard.training.place import RunFolder
 from regard.training.record import Record, counted, progress
-from regard.training.settings import RunSettings
+from regard.training.settings import RunSettings, TrainSettings
 from regard.training.transfer import Transfer, start_encoder
 
 NUM_SHOWN = 5
@@ -105,15 +105,15 @@ def run(
     check_held_out(model, material, settings, device)
     learner = Learner(model, settings.train)
     watch = Watch(learner, material, settings, console, place)
-    watch.resume()
-    with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
-        train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
-    watch.choose_weights()
-    passes = learner.counts.update / batches.order.epoch_length
-    trained = measured(model, material, settings, console, watch, passes)
-    if place:
-        place.log({"update": learner.counts.update, "weights": "chosen", "result": trained.assessment.facts()})
-        place.close()
+    with closing(place) if place else nullcontext():
+        watch.resume()
+        with progress(console, settings.train.steps, learner.counts.update) as watch.show, watch.interruptible():
+            train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
+        watch.choose_weights()
+        passes = learner.counts.update / batches.order.epoch_length
+        trained = measured(model, material, settings, console, watch, passes)
+        if place:
+            place.log({"update": learner.counts.update, "weights": "chosen", "result": trained.assessment.facts()})
     return trained
 
 
@@ -138,8 +138,9 @@ class Watch:
         self.curve: dict[int, float] = {}
         """The held-out loss after an update."""
         if place:
-            self.checkpoints = place.checkpoints(max(settings.train.keep, settings.train.average))
+            self.checkpoints = place.checkpoints(settings.train.keep)
             self.best = place.best()
+            self.best_saved = 0  # the update whose weights the last checkpoint calls the best
 
     # --- what the loop asks for
 
@@ -156,8 +157,6 @@ class Watch:
                     "time": round(time.time(), 3),
                 }
             )
-        if self.interrupted:
-            self._leave()
 
     def validate(self, which: str = "") -> float:
         train, update = self.settings.train, self.learner.counts.update
@@ -198,28 +197,41 @@ class Watch:
     def keep(self) -> None:
         with self.learner.at_its_best() as model:
             if self.place:
-                self.best.write(Checkpoint(self.learner.counts.update, {}, model.state_dict(), {}))
+                self.best.write(Checkpoint(self.learner.counts.update, {}, model.state_dict(), {}), (self.best_saved,))
             else:
                 self.best_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     def checkpoint(self) -> None:
-        if self.place:
-            self.place.sync()
-            self.checkpoints.write(self.learner.checkpoint())
+        if not self.place:
+            return
+        self.place.sync()
+        counts = self.learner.counts
+        origin = {**self.material.origin, "settings": asdict(self.settings)}
+        self.checkpoints.write(self.learner.checkpoint(origin), averaged(self.settings.train, counts.update))
+        self.best_saved = counts.best_at
+        self.best.prune((self.best_saved,))
+        if self.interrupted:
+            raise UserError(
+                f"interrupted after update {counts.update} of {self.settings.train.steps}, which is saved in "
+                f"{self.place.path}; type the same command again to go on"
+            )
 
     # --- before and after
 
     def resume(self) -> None:
         if not self.place:
             return
-        found = self.checkpoints.newest(self.console.print)
+        found = self.checkpoints.newest(self.console.print, self.learner.check)
         update = found.update if found else 0
         if found:
             self.learner.restore(found)
+            self.best_saved = self.learner.counts.best_at
             self.console.print(f"going on after update {update} of {self.settings.train.steps}")
-        self.place.open_log(update)
+        self.place.open_log(update, self.console.print)
         self.curve = self.place.held_out_curve()
         self.best.forget_after(update)
+        self.checkpoints.prune(averaged(self.settings.train, update))
+        self.best.prune((self.best_saved,))
 
     def choose_weights(self) -> None:
         """The best of what there is, by validation: those of the best validation, the last ones, the mean of checkpoints."""
@@ -232,10 +244,8 @@ class Watch:
             others["the last update"] = chosen
         if counts.best is not None:
             chosen = self._best_weights()
-        if self.place and train.average > 1:
-            regular = [update for update in self.checkpoints.updates() if update % train.checkpoint_every == 0]
-            some = regular[-train.average :]
-            others[f"{plural(len(some), 'checkpoint')}, averaged"] = self.checkpoints.average(some)
+        if self.place and (some := averaged(train, counts.update)):
+            others[f"{plural(len(some), 'checkpoint')}, averaged"] = self._average(some)
             if counts.best is None:
                 learner.model.load_state_dict(chosen)
                 counts = judged(counts, self.validate("the last update"))
@@ -254,8 +264,20 @@ class Watch:
             return self.best.read(self.learner.counts.best_at).model
         except Damaged as error:
             raise UserError(
-                f"the best weights of this run, {self.best.folder}, are damaged: {error}; remove that folder and "
-                "train.validate_every to go by the last weights, or repeat the run with --overwrite"
+                f"the best weights of this run, {self.best.folder}, are damaged: {error}; bring that folder back from a copy, "
+                "or repeat the run with --overwrite"
+            ) from None
+
+    def _average(self, updates: list[int]) -> Mapping[str, Tensor]:
+        try:
+            return self.checkpoints.average(updates)
+        except Damaged as error:
+            whole = len(list(takewhile(self.checkpoints.is_whole, reversed(updates))))
+            number = whole if whole > 1 else 0
+            raise UserError(
+                f"train.average={self.settings.train.average} averages the checkpoints of the updates "
+                f"{', '.join(map(str, updates))}, but {error}; bring it back from a copy, or type the same command with "
+                f"--set train.average={number}, which averages {f'the last {number}' if number else 'none'}"
             ) from None
 
     @contextmanager
@@ -280,14 +302,13 @@ class Watch:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _leave(self) -> NoReturn:
-        self.checkpoint()
-        assert self.place
-        update, steps = self.learner.counts.update, self.settings.train.steps
-        raise UserError(
-            f"interrupted after update {update} of {steps}, which is saved in {self.place.path}; "
-            "type the same command again to go on"
-        )
+
+def averaged(train: TrainSettings, update: int) -> list[int]:
+    """Of which updates the checkpoints are averaged, if the run ends with this one: the last regular ones. Whether it was
+    interrupted, and where, makes no difference."""
+    last = update // train.checkpoint_every
+    first = max(1, last - train.average + 1)
+    return [number * train.checkpoint_every for number in range(first, last + 1)] if train.average > 1 else []
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,405 @@
+"""What people and machines do to a run, and what the next command says and does about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moments import Tree, differences, outcome, plant, typed
+from test_moments import command
+
+from regard.checkpoint.files import sha256
+from regard.checkpoint.lock import locked
+from regard.errors import UserError
+from regard.training.place import RunFolder
+
+pytestmark = pytest.mark.slow
+
+SHORT = ["train.steps=4", "train.checkpoint_every=2", "train.validate_every=2", "train.schedule=constant", "train.warmup=0"]
+PAIRS = "".join(f"{a}{b}\t{b}{a}\n" for a in "abcde" for b in "fghij")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "pairs.tsv").write_text(PAIRS)
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder after a run of four updates."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "pairs.tsv").write_text(PAIRS)
+    typed(command(*SHORT), folder)
+    return folder
+
+
+@pytest.fixture
+def trained(undisturbed: Path) -> Tree:
+    return outcome(undisturbed)
+
+
+@pytest.fixture
+def finished(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(undisturbed, tmp_path / "finished")
+    return tmp_path / "finished"
+
+
+@pytest.fixture
+def begun(finished: Path) -> Path:
+    """The same, killed after update 2."""
+    shutil.rmtree(finished / "m")
+    shutil.rmtree(finished / "m.run" / "checkpoints" / "update-00000004")
+    return finished
+
+
+def edit_state(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """As if it had been written so: the digest fits."""
+    state = json.loads(path.read_bytes())
+    del state["self"]
+    change(state)
+    state["self"] = sha256(json.dumps(state, sort_keys=True).encode())
+    path.write_text(json.dumps(state))
+
+
+# --- interrupted, or two at once ---------------------------------------------------------------------------------------------
+
+
+def test_an_interruption_where_a_validation_is_due_waits_for_it(
+    place: Path, trained: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = RunFolder.log
+
+    def log(self: RunFolder, facts: Mapping[str, Any]) -> None:
+        plain(self, facts)
+        if facts["update"] == 2 and "norm" in facts:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(RunFolder, "log", log)
+    with pytest.raises(UserError, match=r"interrupted after update 2 of 4, which is saved in .*type the same command again"):
+        typed(command(*SHORT), place)
+    monkeypatch.undo()
+    assert "going on after update 2 of 4" in typed(command(*SHORT), place)
+    assert differences(outcome(place), trained) == []
+
+
+def hold(folder: Path) -> int:
+    """A process that holds the lock, and has a child that outlives it."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with locked(folder):
+            if os.fork() == 0:
+                signal.alarm(20)
+                signal.pause()
+            os.write(told, b"!")
+            signal.alarm(20)
+            signal.pause()
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(told)
+    return child
+
+
+def test_one_writer_at_a_time_and_none_after_a_kill(place: Path) -> None:
+    holder = hold(place / "m")
+    try:
+        words = (
+            rf"m is being written by process {holder} on .+ since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d; wait until it has ended, or"
+        )
+        for arguments in (command(*SHORT), [*command(*SHORT), "--overwrite"]):
+            with pytest.raises(UserError, match=words):
+                typed(arguments, place)
+        (place / "model").symlink_to("m")
+        with pytest.raises(UserError, match="is being written by process"):
+            typed(["demo", "--out", "."], place)
+        assert sorted(path.name for path in place.iterdir()) == [".m.lock", "model", "pairs.tsv"]
+    finally:
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+    (place / "model").unlink()
+    assert (place / ".m.lock").exists()
+    typed(command(*SHORT), place)
+    assert sorted(path.name for path in place.iterdir()) == ["m", "m.run", "pairs.tsv"]
+
+
+# --- damaged data ------------------------------------------------------------------------------------------------------------
+
+
+def swap_ids(folder: Path) -> str:
+    path = folder / "m.run" / "target.tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["f"], vocabulary["g"] = vocabulary["g"], vocabulary["f"]
+    path.write_text(json.dumps(content))
+    return "target.tokenizer.json is damaged: its sha256 is not the one in tokens.safetensors"
+
+
+def flip_a_bit(folder: Path) -> str:
+    path = folder / "m.run" / "tokens.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    return "tokens.safetensors is damaged: its sha256 is not the one in its header"
+
+
+def remove(folder: Path) -> str:
+    (folder / "m.run" / "source.tokenizer.json").unlink()
+    return "source.tokenizer.json cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("damage", [swap_ids, flip_a_bit, remove])
+def test_damaged_tokens_are_made_again(begun: Path, trained: Tree, damage: Callable[[Path], str]) -> None:
+    words = damage(begun)
+    assert f"{words}; the data is tokenised again" in typed(command(*SHORT), begun)
+    assert differences(outcome(begun), trained) == []
+
+
+def test_a_vocabulary_that_cannot_be_made_again_is_not_replaced(place: Path) -> None:
+    """Data that gives another tokenizer than the run has learnt with: unigram, for one, which is not reproducible."""
+    typed(command(*SHORT), place)
+
+    def other(state: dict[str, Any]) -> None:
+        state["origin"]["codecs"]["target.tokenizer.json"] = "0" * 64
+
+    for path in (place / "m.run" / "checkpoints").glob("*/state.json"):
+        edit_state(path, other)
+    before = outcome(place)
+    words = r"m.run: source.tokenizer.json and target.tokenizer.json are not what this run has learnt with"
+    with pytest.raises(UserError, match=words):
+        typed(command(*SHORT), place)
+    assert differences(outcome(place), before) == []
+    flip_a_bit(place)
+    damaged = outcome(place)
+    with pytest.raises(UserError, match=words):
+        typed(command(*SHORT), place)
+    assert differences(outcome(place), damaged) == [], "it may still be brought back from a copy"
+
+
+def test_other_data_is_refused_even_if_the_tokens_are_gone(begun: Path) -> None:
+    (begun / "m.run" / "tokens.safetensors").unlink()
+    (begun / "pairs.tsv").write_text(PAIRS + "aa\tbb\n")
+    before = outcome(begun)
+    with pytest.raises(UserError, match="the data is not what it was when this run began"):
+        typed(command(*SHORT), begun)
+    assert differences(outcome(begun), before) == []
+
+
+def test_a_run_of_an_earlier_version_goes_on(begun: Path, trained: Tree) -> None:
+    """It has no checksums of its tokens, and its checkpoints do not say what they have learnt with."""
+    for path in (begun / "m.run").glob("*/*/state.json"):
+        edit_state(path, lambda state: state.pop("origin", None))
+    store = begun / "m.run" / "tokens.safetensors"
+    content = store.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    del header["__metadata__"]["regard.sha256"], header["__metadata__"]["codecs"]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    store.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+    said = typed(command(*SHORT), begun)
+    assert "going on after update 2 of 4" in said
+    assert "tokenised again" not in said
+    assert {name.rpartition("/")[2] for name in differences(outcome(begun), trained)} == {"tokens.safetensors", "state.json"}
+
+
+# --- other settings ----------------------------------------------------------------------------------------------------------
+
+
+def longer(steps: int, *changes: str) -> list[str]:
+    return command(*(change for change in SHORT if not change.startswith("train.steps")), f"train.steps={steps}", *changes)
+
+
+def test_a_run_is_made_longer_where_its_learning_rate_allows(finished: Path, place: Path) -> None:
+    """As if it had been as long from the beginning; also when it is half-way there, and not when it is past it."""
+    assert "going on after update 4 of 7" in typed(longer(7), finished)
+    typed(longer(7), place)
+    assert differences(outcome(finished), outcome(place)) == ["m.run/checkpoints/update-00000004/state.json"], "which said 4"
+    assert "steps: 7" in (finished / "m.run" / "run.yaml").read_text()
+    with pytest.raises(UserError, match=r"train.steps was 7 and is now 6. To go on, type the command of that run"):
+        typed(longer(6), finished)
+
+
+def test_where_it_does_not_the_command_to_type_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def changes(steps: int, *more: str) -> list[str]:
+        return command(f"train.steps={steps}", "train.checkpoint_every=2", "train.warmup=0.5", *more)
+
+    typed(changes(4), place)
+    with pytest.raises(UserError) as refused:
+        typed(changes(6), place)
+    said = str(refused.value)
+    assert "train.steps was 4 and is now 6. Its learning rate (linear) depends on train.steps" in said
+    line = said.partition("type: regard ")[2].partition(". To go on")[0]
+    assert line == "train pairs.tsv --start-from m --out m-longer --set train.steps=2"
+    typed(line.split(), place)
+    assert (place / "m-longer" / "config.json").exists()
+
+    shutil.rmtree(place / "m.run")
+    shutil.rmtree(place / "m")
+    typed(changes(4, "train.schedule=inverse_sqrt"), place)
+    with pytest.raises(
+        UserError, match=r"Its learning rate rises for 2 updates; to train longer .*add --set train.warmup=0.25"
+    ):
+        typed(changes(8, "train.schedule=inverse_sqrt"), place)
+    assert "going on after update 4 of 8" in typed(changes(8, "train.schedule=inverse_sqrt", "train.warmup=0.25"), place)
+
+
+def test_a_run_file_that_was_edited_does_not_change_a_run_in_silence(begun: Path, trained: Tree) -> None:
+    config = begun / "m.run" / "run.yaml"
+    before = config.read_text()
+    config.write_text(before.replace("learning_rate: 0.004", "learning_rate: 0.5"))
+    with pytest.raises(UserError, match=r"train.learning_rate was 0.004 and is now 0.5"):
+        typed(["train", "m.run/run.yaml", "--out", "m"], begun)
+    assert "learning_rate: 0.5" in config.read_text()
+    typed(command(*SHORT), begun)
+    assert differences(outcome(begun), trained) == [], "run.yaml says again what the run does"
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{"), lambda path: path.write_bytes(b"\xff")])
+def test_a_lost_run_file_is_written_again(begun: Path, trained: Tree, damage: Callable[[Path], object]) -> None:
+    damage(begun / "m.run" / "run.yaml")
+    typed(command(*SHORT), begun)
+    assert differences(outcome(begun), trained) == []
+
+
+def test_checkpoints_of_unknown_settings_are_left_alone(begun: Path) -> None:
+    for path in (begun / "m.run").glob("checkpoints/*/state.json"):
+        edit_state(path, lambda state: state.pop("origin"))
+    (begun / "m.run" / "run.yaml").unlink()
+    before = outcome(begun)
+    with pytest.raises(
+        UserError, match=r"m.run holds checkpoints, but no run.yaml that says with which settings; bring it back"
+    ):
+        typed(command(*SHORT), begun)
+    assert differences(outcome(begun), before) == []
+
+
+# --- what else can be damaged ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (b"no JSON\n", "has 1 line that cannot be read"),
+        (b"\xff\xfe\n[1]\n", "has 2 lines that cannot be read"),
+        (b"[" * 100_000 + b"\n" + b'{"update": "two"}\n{"loss": 1}\n', "has 3 lines that cannot be read"),
+        (None, "is a folder"),
+    ],
+)
+def test_a_damaged_log_is_put_aside_and_the_run_goes_on(begun: Path, trained: Tree, damage: bytes | None, words: str) -> None:
+    log = begun / "m.run" / "log.jsonl"
+    if damage is None:
+        log.unlink()
+        log.mkdir()
+    else:
+        log.write_bytes(damage + log.read_bytes())
+    said = typed(command(*SHORT), begun)
+    assert f"log.jsonl {words}; it is kept as " in said
+    found = outcome(begun)
+    aside = {name for name in found if name.startswith("m.run/.log.jsonl-damaged-")}
+    assert len(aside) == 1
+    lost = {"m.run/log.jsonl"} if damage is None else set()
+    assert set(differences(found, trained)) == aside | lost
+
+
+@pytest.mark.parametrize("lost", [1, 7])
+def test_a_line_that_a_kill_cut_is_written_again(begun: Path, trained: Tree, lost: int) -> None:
+    log = begun / "m.run" / "log.jsonl"
+    log.write_bytes(log.read_bytes()[:-lost])
+    assert "kept as" not in typed(command(*SHORT), begun)
+    assert differences(outcome(begun), trained) == []
+
+
+def test_damaged_numbers_of_a_checkpoint_do_not_stop_a_run(finished: Path, trained: Tree) -> None:
+    def other(state: dict[str, Any]) -> None:
+        state["numbers"]["stale"] = "many"
+
+    edit_state(finished / "m.run" / "checkpoints" / "update-00000004" / "state.json", other)
+    said = typed(command(*SHORT), finished)
+    assert "the checkpoint of update 4 is damaged: its counts cannot be read: stale is 'many'" in said
+    assert "that of update 2 is used" in said
+    assert all("-damaged-" in name for name in differences(outcome(finished), trained))
+
+
+def test_a_lost_checkpoint_of_the_average_is_no_riddle(place: Path) -> None:
+    arguments = longer(7, "train.average=3")
+    typed(arguments, place)
+    shutil.rmtree(place / "m.run" / "checkpoints" / "update-00000002")
+    words = r"averages the checkpoints of the updates 2, 4, 6, but that of update 2 is damaged: .*--set train.average=2, which"
+    with pytest.raises(UserError, match=words):
+        typed(arguments, place)
+    assert "2 checkpoints, averaged" in typed([*arguments, "--set", "train.average=2"], place)
+
+
+class Refusing:
+    """Lets `calls` calls that write pass, and refuses the next, as a disk does that is full. Notes who called."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.callers = number, list[str]()
+
+    def around(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if plain.__name__ != "open" or set("wxa+") & set(str((*arguments, "r")[1])):
+                frame: Any = sys._getframe(1)
+                while "/regard/" not in frame.f_code.co_filename and frame.f_back:
+                    frame = frame.f_back
+                self.callers.append(f"{plain.__name__} {frame.f_code.co_qualname}:{frame.f_lineno}")
+                self.left -= 1
+                if self.left == -1:
+                    raise OSError(28, "No space left on device")
+            return plain(*arguments, **options)
+
+        return call
+
+
+def test_a_full_disk_is_said_wherever_it_is_met_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = longer(3, "train.average=2")
+
+    def attempt(refusing: Refusing, folder: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", refusing.around(open))
+            for name in ("fsync", "rename", "replace", "mkdir"):
+                patch.setattr(os, name, refusing.around(getattr(os, name)))
+            typed(arguments, folder)
+
+    plant({"pairs.tsv": PAIRS.encode()}, tmp_path / "whole")
+    every = Refusing(10**9)
+    attempt(every, tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    once = {caller: number for number, caller in enumerate(every.callers)}  # the last call of each line of the source
+    said: dict[str, str] = {}
+    assert len(once) > 15
+    for caller, number in once.items():
+        plant({"pairs.tsv": PAIRS.encode()}, tmp_path / "full")
+        try:
+            attempt(Refusing(number), tmp_path / "full")
+        except UserError as error:
+            said[caller] = str(error)
+        typed(arguments, tmp_path / "full")
+        assert differences(outcome(tmp_path / "full"), expected) == [], caller
+        shutil.rmtree(tmp_path / "full")
+    assert {caller.split()[0] for caller in once.keys() - said.keys()} <= {"mkdir"}, "a folder that is there is not needed"
+    words = r"cannot be written( to .*)?: No space left on device; .*(make room|Make room|choose another)"
+    assert {error for error in said.values() if not re.search(words, error)} == set()
+
+
+def test_a_log_on_a_full_disk(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    place = RunFolder(tmp_path / "m.run")
+    place.log_file = Path("/dev/full")
+    words = r"/dev/full cannot be written: No space left on device; make room there, and type the same command again"
+    with pytest.raises(UserError, match=words):
+        place.log({"update": 1})
+    with pytest.raises(UserError, match=words):
+        place.close()
