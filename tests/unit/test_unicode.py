@@ -210,7 +210,7 @@ def test_both_spellings_of_a_source_are_on_one_side_of_the_split(tmp_path: Path)
 def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_path: Path) -> None:
     """The data of a run that began before there was this setting is still its data."""
     import hashlib
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     path = write(tmp_path / "p.tsv", pairs_in(nfc))
     data = DataSettings(files=(str(path),), held_out=0.3, normalise="none")
@@ -222,7 +222,13 @@ def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_
         digest.update(hashlib.sha256(content).digest())
     from regard.data.store import Store
 
-    assert Store.open(tmp_path / "p.run" / "tokens.safetensors").metadata["material"] == digest.hexdigest()
+    def known() -> str:
+        return Store.open(tmp_path / "p.run" / "tokens.safetensors").metadata["material"]
+
+    assert known() == digest.hexdigest()
+    normal = replace(data, normalise="nfc")
+    from_files(normal, survey(normal), tmp_path / "p.run", Console(file=io.StringIO()))
+    assert known() != digest.hexdigest()  # and it was tokenised again
 
 
 def test_codecs_of_an_older_model_win() -> None:
