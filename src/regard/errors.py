@@ -1,6 +1,8 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
+from collections.abc import Iterable
 from math import isfinite
+from unicodedata import category
 
 
 class UserError(ValueError):
@@ -18,6 +20,21 @@ def did_you_mean(word: str, choices: list[str]) -> str:
 def plural(number: int, noun: str, nouns: str = "") -> str:
     """A count with its noun: "1 pair", "2,000 pairs"; `nouns` where the plural has no simple s."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
+def visible(symbols: Iterable[str]) -> str:
+    """A list of symbols for people, with those that print as nothing or on their neighbour: ' ' for a space, U+0301 for an
+    accent without its letter."""
+    return " ".join(symbol if _can_be_seen(symbol) else _code(symbol) for symbol in symbols)
+
+
+def _can_be_seen(symbol: str) -> bool:
+    shown = all(char.isprintable() and (char == " " or not char.isspace()) for char in symbol)
+    return bool(symbol.strip()) and symbol == symbol.strip() and shown and not category(symbol[0]).startswith("M")
+
+
+def _code(symbol: str) -> str:
+    return repr(symbol) if not symbol.strip(" ") else " ".join(f"U+{ord(char):04X}" for char in symbol)
 
 
 class WrongNumbers(ValueError):

@@ -10,14 +10,15 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import Columns, Counts, read_lines, shorten, stream_pairs
-from regard.data.files import TWO_COLUMNS, header_note, is_header
-from regard.errors import UserError
+from regard.data.corpus import Columns, Counts, shorten, stream_pairs
+from regard.data.files import BadLine, Report, Row, good_rows, open_table
+from regard.errors import UserError, plural
 
 Tokens = tuple[str, ...]
 
@@ -105,22 +106,30 @@ class TestSet:
         return fingerprint("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
 
 
-def read_test_set(files: Sequence[Path], source: Sequence[str] = (), targets: Sequence[str] = ()) -> TestSet:
+def read_test_set(
+    files: Sequence[Path],
+    source: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    *,
+    header: bool | None = None,
+    bad_lines: Literal["stop", "skip"] = "stop",
+) -> TestSet:
     """From all that can be trained on. More references stand in more lines with the same source, or in more columns.
 
     targets: the columns of the references. A table of source<TAB>reference needs no choice: all columns but the first are.
+    header, bad_lines: as in `Columns`.
     """
     if len(files) == 1 and not source and not targets and ".tsv" in files[0].suffixes:
-        return _read_table(files[0])
+        return _read_table(files[0], Columns(header=header, bad_lines=bad_lines))
     known: Known = {}
     num_empty = 0
     notes: list[str] = []
     for target in targets or ("",):
         counts = Counts()
-        for pair in stream_pairs(files, Columns(tuple(source), target), counts=counts):
+        for pair in stream_pairs(files, Columns(tuple(source), target, header, bad_lines), counts=counts):
             known.setdefault(pair.source, []).append((counts.lines, pair.target))
         num_empty += counts.empty
-        notes += counts.notes
+        notes += [*counts.notes, *counts.say_bad_lines()]
     return _test_set(counts.name, known, num_empty, notes)
 
 
@@ -130,33 +139,34 @@ Known = dict[str, list[tuple[int, str]]]
 
 def _test_set(name: str, known: Known, num_empty: int, notes: Sequence[str]) -> TestSet:
     if not known:
-        raise UserError(f"{name}: expected sources with references, found none in {num_empty} lines")
+        raise UserError(f"{name}: expected sources with references, found none in {plural(num_empty, 'line')}")
     references = tuple(tuple(dict.fromkeys(text for _, text in one)) for one in known.values())
     lines = tuple(tuple(sorted({number for number, _ in one})) for one in known.values())
     return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)), lines)
 
 
-def _read_table(path: Path) -> TestSet:
+def _read_table(path: Path, columns: Columns) -> TestSet:
     known: Known = {}
     num_empty = 0
-    notes: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            num_empty += 1
-            continue
-        cells = [cell.strip() for cell in line.split("\t")]
-        if not known and not notes and is_header(cells, TWO_COLUMNS)[0]:
-            notes.append(header_note(number, cells))
-            continue
-        source, *references = cells
-        if not references:
-            raise UserError(f"{path}:{number}: expected source<TAB>reference, found no tab in {shorten(line)!r}")
+    report = Report()
+    for row in good_rows(path, (_with_reference(row) for row in open_table(path, columns, report).rows), columns, report):
+        number, (source, *references) = row[0], [cell.strip() for cell in row[1]] or [""]
         references = [reference for reference in references if reference]
         if source and references:
             known.setdefault(source, []).extend((number, reference) for reference in references)
         else:
             num_empty += 1
-    return _test_set(path.name, known, num_empty, notes)
+    return _test_set(path.name, known, num_empty, [*report.notes, *report.say_bad_lines()])
+
+
+def _with_reference(row: Row | BadLine) -> Row | BadLine:
+    """A line with a text but no tab is bad."""
+    if isinstance(row, BadLine) or len(row[1]) != 1:
+        return row
+    (cell,) = row[1]
+    return (
+        BadLine(row[0], f"expected source<TAB>reference, found no tab in {shorten(cell)!r}") if cell.strip() else (row[0], [])
+    )
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, From, Model, Score, Threads, To, columns_of, open_model
-from regard.errors import UserError
+from regard.cli.options import Device, From, Header, Model, Score, SkipBadLines, Threads, To, open_model, table_columns
+from regard.errors import UserError, plural
 
 
 def align(
@@ -14,6 +14,8 @@ def align(
     pairs: Annotated[Path, typer.Argument(help="Pairs: .tsv (source<TAB>target), .csv or .jsonl; may be .gz.")],
     from_: From = None,
     to: To = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     gold: Annotated[
         Path | None, typer.Option(help="Alignments by people, a line for each pair, such as 0-0 1p2.", show_default=False)
     ] = None,
@@ -30,21 +32,26 @@ def align(
     """
     import sys
 
-    from regard.data.corpus import Columns, read_pairs
+    from regard.data.corpus import read_lines, read_pairs
     from regard.inspection import align
 
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     translator = open_model(model, score, device, threads, names_in=pairs)
     align.look_at_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
-    corpus = read_pairs(pairs, Columns(columns_of(from_), to or ""))
+    corpus = read_pairs(pairs, table_columns(from_, to, header, skip_bad_lines=skip_bad_lines))
+    for note in (*corpus.counts.notes, *corpus.counts.say_bad_lines()):
+        print(f"regard: {note}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
     seen = align.look_at_pairs(translator, texts)
     place = align.kept_place(model)
     if gold:
-        lines = gold.read_text(encoding="utf-8").splitlines()
+        lines = list(read_lines(gold))
         if len(lines) != len(texts):
-            raise UserError(f"{gold} has {len(lines)} lines, but {pairs} has {len(texts)} pairs; expected a line for each")
+            raise UserError(
+                f"{gold} has {plural(len(lines), 'line')}, but {pairs} has {plural(len(texts), 'pair')}; "
+                "expected a line for each"
+            )
         people = [align.parse_pharaoh(line) for line in lines]
         place, error = align.best_place(seen, [sure for sure, _ in people], [possible for _, possible in people])
         align.keep_place(model, place, error_rate=error, by="gold")

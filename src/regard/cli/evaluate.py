@@ -1,7 +1,7 @@
 """regard evaluate model test.tsv"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -9,12 +9,14 @@ from regard.cli.options import (
     Beam,
     Device,
     From,
+    Header,
     LengthPenalty,
     MaxLength,
     MaxSource,
     Model,
     Pairs,
     Score,
+    SkipBadLines,
     Threads,
     check_search,
     columns_of,
@@ -45,6 +47,8 @@ def evaluate(
         str | None,
         typer.Option(metavar="COL[,COL]", help="Columns of references; in a .tsv all but the first.", show_default=False),
     ] = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     against: Annotated[
         Path | None, typer.Option(help="Another model folder: is this one better? A paired test.", show_default=False)
     ] = None,
@@ -60,7 +64,8 @@ def evaluate(
     """Measure a model on a test set: BLEU, chrF, error rates, exact matches, with intervals and what reproduces them."""
     from regard.evaluation import read_test_set, signature
 
-    whole = read_test_set(test, columns_of(from_), columns_of(to))
+    bad_lines: Literal["stop", "skip"] = "skip" if skip_bad_lines else "stop"
+    whole = read_test_set(test, columns_of(from_), columns_of(to), header=header, bad_lines=bad_lines)
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
 
     import torch

@@ -4,7 +4,19 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, From, Model, Pairs, Threads, To, columns_of, one_cell, open_model
+from regard.cli.options import (
+    Device,
+    From,
+    Header,
+    Model,
+    Pairs,
+    SkipBadLines,
+    Threads,
+    To,
+    one_cell,
+    open_model,
+    table_columns,
+)
 from regard.cli.options import Score as OwnScore
 from regard.errors import UserError
 
@@ -14,6 +26,8 @@ def score(
     pairs: Pairs,
     from_: From = None,
     to: To = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     json: Annotated[bool, typer.Option("--json", help="A JSON object per line, with every token.")] = False,
     own: OwnScore = None,
     device: Device = "auto",
@@ -24,13 +38,16 @@ def score(
     import math
     import sys
 
-    from regard.data.corpus import Columns, Counts, Pair, stream_pairs
+    from regard.data.corpus import Counts, Pair, stream_pairs
     from regard.pipeline import Refused, Scored
 
     counts, places, given = Counts(), list[int](), list[Pair]()
-    for pair in stream_pairs(pairs, Columns(columns_of(from_), to or ""), counts=counts):
+    columns = table_columns(from_, to, header, skip_bad_lines=skip_bad_lines)
+    for pair in stream_pairs(pairs, columns, counts=counts):
         given.append(pair)
         places.append(counts.lines)
+    for note in (*counts.notes, *counts.say_bad_lines()):
+        print(f"regard: {note}", file=sys.stderr)
     translator = open_model(model, own, device, threads, names_in=pairs[0])
     for pair in given:
         translator.check_columns(pair.source)

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import Device, From, Score, Set, Threads, To, columns_of, make_console, own_score, prepare
+from regard.cli.options import (
+    Device,
+    From,
+    Header,
+    Score,
+    Set,
+    SkipBadLines,
+    Threads,
+    To,
+    columns_of,
+    make_console,
+    own_score,
+    prepare,
+)
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +34,10 @@ if TYPE_CHECKING:
     from regard.training.settings import RunSettings, StartSettings
     from regard.training.transfer import Transfer
 
-READING = ("data.files", "data.held_out_files", "data.source_columns", "data.target_column", "data.max_length")
+READING = {
+    f"data.{name}"
+    for name in ("files", "held_out_files", "source_columns", "target_column", "header", "bad_lines", "max_length")
+}
 """What must be known before the data is read."""
 
 
@@ -39,13 +55,15 @@ def train(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz; a source may be the "
-            "name of a picture or sound. Or a run file, .yaml."
+            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, .xlsx, or two parallel texts; texts may be .gz; a source may "
+            "be the name of a picture or sound. Or a run file, .yaml."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
     from_: From = None,
     to: To = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     held_out: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Pairs to measure with; twice for parallel files.")
     ] = None,
@@ -84,6 +102,7 @@ def train(
     from regard.training.material import Given, from_files
     from regard.training.place import RunFolder
     from regard.training.run import run
+    from regard.training.settings import OLDER
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
@@ -100,14 +119,19 @@ def train(
         "held_out_files": tuple(map(str, held_out or ())),
         "source_columns": columns_of(from_),
         "target_column": to,
+        "header": None if header is None else "yes" if header else "no",
+        "bad_lines": "skip" if skip_bad_lines else None,
     }
+    if begun:
+        kept = read_config(place.config, scores, OLDER)
+        options["header"] = options["header"] or ("usual" if kept.data.header == "usual" else None)
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
     settings, reasons, found = settle(given, options, changes, scores, start, transfer.saved if transfer else parent)
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
     check_columns(settings, transfer.saved if transfer else parent)
     if begun:
-        check_same(settings, read_config(place.config, scores), out)
+        check_same(settings, kept, out)
 
     say(console, found, f"from {given}" if given else "chosen from the data", place.config, settings, reasons)
     known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
@@ -137,9 +161,10 @@ def begin(
 ) -> None:
     """Clears the run folder and writes the settings into it; a run file that stands there and says the same is left alone."""
     from regard.training.config import read_config, save_config
+    from regard.training.settings import OLDER
 
     place.clear()
-    if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores)):
+    if not (given and place.begun and place.config.samefile(given) and settings == read_config(given, scores, OLDER)):
         save_config(place.config, settings, reasons)
 
 

@@ -19,7 +19,7 @@ from regard.cli.options import (
     check_search,
     open_model,
 )
-from regard.errors import UserError
+from regard.errors import UserError, visible
 
 if TYPE_CHECKING:
     from regard.contracts import Result
@@ -206,7 +206,7 @@ def translate(
     if align and n_best > 1 and not json:
         raise UserError("--align is for the best output; say --json to get several and their alignment")
     translator = open_model(model, score, device, threads, max_source)
-    from regard.data.corpus import decode_lines
+    from regard.data.files import decode_lines, raw_lines
     from regard.data.sources import beside_size
     from regard.data.tokenizers.codec import Codec
 
@@ -214,7 +214,7 @@ def translate(
     report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
 
     trim = trim_behind if beside_size(translator.source) else str.strip
-    lines = decode_lines(sys.stdin.buffer, "standard input")
+    lines = decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
     if stream:
         stream_lines(translator, lines, search, report, trim)
         report.print()
@@ -289,7 +289,7 @@ class Report:
         if sys.stderr.isatty() and not sys.stdout.isatty():
             print(file=sys.stderr)
         if self.unknown:
-            most = " ".join(one if one.isprintable() else ascii(one)[1:-1] for one, _ in self.unknown.most_common(10))
+            most = visible(symbol for symbol, _ in self.unknown.most_common(10))
             print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
         if self.num_split:
             print(

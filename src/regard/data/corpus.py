@@ -15,8 +15,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import TWO_COLUMNS, Columns, decode_lines, read_lines, read_rows, shorten
-from regard.errors import UserError
+from regard.data.files import SHOWN, TWO_COLUMNS, Columns, Report, decode_lines, list_lines, read_lines, read_rows, shorten
+from regard.errors import UserError, plural
 
 __all__ = [
     "Columns",
@@ -75,12 +75,12 @@ class Hashes:
 
 
 @dataclass
-class Counts:
+class Counts(Report):
     """What was met while reading; complete when the stream has ended.
 
     lines: all of them, with blank ones and the header.
     empty: left out because a side was empty.   too_long: left out; too_long_at: the numbers of the first few lines.
-    with_breaks: texts in which tabs or line breaks became spaces.   notes: what was guessed about the file.
+    with_breaks: texts in which tabs or line breaks became spaces.
     without: rows that lack one of several source columns, by its name or number.
     lowest, highest: the first and the last `place_of` a source.
     """
@@ -93,7 +93,6 @@ class Counts:
     too_long_at: list[int] = field(default_factory=list)
     max_length: int | None = None
     with_breaks: int = 0
-    notes: list[str] = field(default_factory=list)
     without: Counter[str] = field(default_factory=Counter)
     hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
     lowest: float = 1.0
@@ -118,10 +117,11 @@ class Counts:
     def say(self) -> str:
         """For the console, in plain sentences; what did not happen is not mentioned."""
         repeats = self.hashes.repeats()
-        places = ", ".join(map(str, self.too_long_at)) + (", …" if self.too_long > len(self.too_long_at) else "")
         left_out = {
             "because a side is empty": self.empty,
-            f"longer than {self.max_length or 0:,} characters (line {places})": self.too_long,
+            f"longer than {self.max_length or 0:,} characters ({list_lines(self.too_long_at, self.too_long)})": self.too_long,
+            f"because other columns were found ({list_lines(self.bad_lines_at, self.bad_lines)})": self.bad_lines,
+            "because they repeat the names of the columns": self.header_again,
         }
         kept = {
             "pairs that occur again": repeats.pairs,
@@ -129,7 +129,7 @@ class Counts:
             "texts in which tabs or line breaks became spaces": self.with_breaks,
             **{f"rows without {column!r}": count for column, count in self.without.items()},
         }
-        sentences = [f"{self.name}: {self.pairs:,} pairs in {self.lines:,} lines"]
+        sentences = [f"{self.name}: {plural(self.pairs, 'pair')} in {plural(self.lines, 'line')}"]
         if any(left_out.values()):
             sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
         if any(kept.values()):
@@ -172,11 +172,12 @@ def read_pairs(files: Path | Sequence[Path], columns: Columns = TWO_COLUMNS, max
 def stream_pairs(
     files: Path | Sequence[Path], columns: Columns = TWO_COLUMNS, max_length: int | None = None, counts: Counts | None = None
 ) -> Iterator[Pair]:
-    """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix tells the kind:
+    """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix says of what kind:
 
-    .csv            parted by comma, semicolon or tab, with quotes
+    .csv            separated by comma, semicolon or tab, with quotes
     .jsonl, .json   one object per line, {"source": …, "target": …} or {"translation": {"en": …, "de": …}}
-    any other       parted by tabs, without quotes; if not .tsv and without tabs, by |||, -> or as "IN: … OUT: …"
+    .xlsx           the first sheet
+    any other       separated by tabs, without quotes; if not .tsv and without tabs, by |||, ->, as "IN: … OUT: …" or as a .csv
 
     Columns are told by `columns`. White space around a text is cut off; tabs and line breaks inside become a space. Pairs with
     an empty side, or one longer than `max_length` characters, are left out and counted; repeated ones are kept and counted.
@@ -185,7 +186,7 @@ def stream_pairs(
     counts = Counts() if counts is None else counts
     counts.name = "+".join(path.name for path in files)
     counts.max_length = max_length
-    for number, row in read_rows(files, columns, counts.notes):
+    for number, row in read_rows(files, columns, counts):
         counts.lines = number
         cells = [_clean(cell, counts) for cell in row]
         if not any(cells[:-1]) or not cells[-1]:
@@ -194,7 +195,7 @@ def stream_pairs(
         pair = Pair(join_columns(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
         if max_length is not None and max(map(len, pair)) > max_length:
             counts.too_long += 1
-            if len(counts.too_long_at) < 5:
+            if len(counts.too_long_at) < SHOWN:
                 counts.too_long_at.append(number)
             continue
         counts.without.update(name for name, cell in zip(columns.source, cells[:-1], strict=False) if not cell)
@@ -209,7 +210,8 @@ def stream_pairs(
     if not counts.pairs:
         raise UserError(
             f"{' and '.join(map(str, files))}: expected pairs of texts (lines of source<TAB>target), found none in "
-            f"{counts.lines:,} lines: {counts.empty:,} with an empty side, {counts.too_long:,} too long"
+            f"{plural(counts.lines, 'line')}: {counts.empty:,} with an empty side, {counts.too_long:,} too long"
+            f"{f', {counts.bad_lines:,} with other columns' if counts.bad_lines else ''}"
         )
 
 

@@ -29,15 +29,15 @@ from regard.training.settings import Mistake, RunSettings, check, leaves, model_
 _HOW = 'write one "key: value" on a line, and the settings of a section below it, two spaces to the right'
 
 
-def read_config(path: Path, scores: Collection[str] = ()) -> RunSettings:
+def read_config(path: Path, scores: Collection[str] = (), missing: Mapping[str, Any] | None = None) -> RunSettings:
     """Reads a run file; what it does not say keeps its default. All mistakes are reported at once, a line for each.
 
-    `scores`: names of the user's own.
+    `scores`: names of the user's own. `missing`: settings that have another default in this file.
     """
-    return parse_config("\n".join(read_lines(path)), str(path), scores)
+    return parse_config("\n".join(read_lines(path)), str(path), scores, missing)
 
 
-def parse_config(text: str, name: str, scores: Collection[str] = ()) -> RunSettings:
+def parse_config(text: str, name: str, scores: Collection[str] = (), missing: Mapping[str, Any] | None = None) -> RunSettings:
     """`read_config` for a text; `name` is what the mistakes call it."""
     root = _compose(text, name)
     lines: dict[str, int] = {}
@@ -50,6 +50,8 @@ def parse_config(text: str, name: str, scores: Collection[str] = ()) -> RunSetti
 
     nodes = _settings(root, lines, found)
     tree: dict[str, Any] = asdict(RunSettings())
+    for key, value in (missing or {}).items():
+        put(tree, key, value)
     kind = nodes.pop("model.kind", None)
     if kind is not None:
         chosen = model_tree(str(_value(kind, "")))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from rich.console import Console
 from torch import Tensor
@@ -27,7 +27,7 @@ from regard.data.tokenizers.codec import Codec, Unit, learn_shared
 from regard.errors import UserError
 from regard.evaluation import fingerprint
 from regard.training.record import counted
-from regard.training.settings import DataSettings, TrainSettings
+from regard.training.settings import OLDER, DataSettings, TrainSettings
 
 SAMPLE = 20_000
 """From how many pairs settings are chosen."""
@@ -221,7 +221,8 @@ def from_files(
         return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
     # another place is not other data, nor is what training makes of it
-    how = repr(asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0)))
+    same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
+    how = repr({name: value for name, value in same.items() if value != OLDER.get(f"data.{name}")})
     codecs = [codec.to_json() for codec in given if codec]
     sizes = _file_sizes(data, root)
     known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
@@ -339,4 +340,7 @@ def _paths(files: Iterable[str]) -> list[Path]:
 
 
 def _columns(data: DataSettings, files: Sequence[str]) -> Columns:
-    return Columns() if len(files) > 1 else Columns(data.source_columns, data.target_column)
+    header: dict[str, bool | Literal["usual"] | None] = {"auto": None, "yes": True, "no": False, "usual": "usual"}
+    return (
+        Columns() if len(files) > 1 else Columns(data.source_columns, data.target_column, header[data.header], data.bad_lines)
+    )

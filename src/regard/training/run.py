@@ -24,7 +24,7 @@ from regard.data.batch import Order, collate, encode_pairs, lengths
 from regard.data.corpus import Pair, shorten
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
-from regard.errors import UserError
+from regard.errors import UserError, visible
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, error_rates, fingerprint, signature
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
@@ -107,7 +107,7 @@ def run(
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
     if material.unknown:
-        most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
+        most = visible(symbol for symbol, _ in material.unknown.most_common(10))
         console.print(f"{material.unknown.total():,} symbols that the model it starts from never met: {most}")
 
     batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
@@ -306,7 +306,7 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
     unknown = {symbol for answered in answers for symbol in answered.result.unknown}
     if unknown:
         console.print(
-            f"symbols of held-out sources that do not occur in those that were learnt from: {' '.join(sorted(unknown))}"
+            f"symbols of held-out sources that do not occur in those that were learnt from: {visible(sorted(unknown))}"
         )
     rates = rates_of(answers)
     held_out = fingerprint("\t".join(pair) for pair in material.held_out)

@@ -25,6 +25,9 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import TransformerSettings
 
+OLDER: dict[str, Any] = {"data.header": "usual", "data.bad_lines": "stop"}
+"""Settings that older versions lacked, with what these did: a run that they began goes on like this."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -39,6 +42,11 @@ class DataSettings:
     names files, as a text beside the file."""
     target_column: str = ""
     """Name or number (from 1) of the column that is written."""
+    header: Literal["auto", "yes", "no", "usual"] = "auto"
+    """Whether the first line holds the names of the columns; auto: recognised from the lines below it; usual: only where all of
+    them are well-known English names, as in runs that older versions began."""
+    bad_lines: Literal["stop", "skip"] = "stop"
+    """What to do with lines that have other columns than the first: stop, and report them all, or leave them out, counted."""
     source_unit: SourceUnit = "characters"
     """What a source token is; or picture, sound, grid, frames: then the source is the name of a file, seen from the folder of
     the data file."""
