@@ -348,7 +348,7 @@ def test_tabs_are_named() -> None:
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_bytes("seed: 7\n# déjà vu\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"run\.yaml:2: byte 0xe9 at place 4 is not UTF-8; convert the text first"):
+    with pytest.raises(UserError, match=r"run\.yaml:2: byte 0xe9 at position 4 is not UTF-8; convert the text first"):
         read_config(tmp_path / "run.yaml")
     with pytest.raises(UserError, match=r"nowhere\.yaml: no such file"):
         read_config(tmp_path / "nowhere.yaml")
