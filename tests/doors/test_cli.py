@@ -341,7 +341,7 @@ def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command:
     assert (again.stdout, again.stderr) == (best.stdout, "")
     (tmp_path / "gold").write_text("0-0\n")
     wrong = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold")
-    assert wrong.stderr.endswith("has 1 lines, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
+    assert wrong.stderr.endswith("has 1 line, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
 
 
 def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, regard_command: Run) -> None:  # SPEC A2.6

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from regard.data import files
 from regard.data.corpus import Columns, Counts, read_pairs, stream_pairs
 from regard.data.files import read_bytes, read_lines
+from regard.data.pictures import open_picture
+from regard.data.sound import read_sound
 from regard.errors import UserError, visible
 from regard.evaluation import read_test_set
 
@@ -191,7 +193,7 @@ def test_bad_lines_of_every_format(tmp_path: Path, name: str, content: str, numb
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_utf16_with_a_byte_order_mark(tmp_path: Path, order: str, end: str) -> None:
     content = f"\ufeffgrün\tгод{end}𐌰\tb{end}".encode(order)
-    for path in (write(tmp_path / "a.tsv", content), write(tmp_path / "a.tsv.gz", gzip.compress(content))):
+    for path in (write(tmp_path / "a.tsv", content), write(tmp_path / "A.TSV.GZ", gzip.compress(content))):
         corpus = read_pairs(path)
         assert corpus.pairs == (("grün", "год"), ("𐌰", "b"))
         assert corpus.counts.notes == ["The text is UTF-16"]
@@ -335,7 +337,8 @@ def test_what_is_no_file_is_refused_before_it_is_opened(tmp_path: Path, name: st
             door.bind(str(path))
     elif name == "/dev/stdin" and os.path.isfile(path):
         pytest.skip("standard input is a file here")
-    for read in (read_pairs, read_bytes, lambda one: list(read_lines(one)), lambda one: read_test_set([one])):
+    readers = [read_pairs, read_bytes, lambda one: list(read_lines(one)), lambda one: read_test_set([one])]
+    for read in [*readers, open_picture, read_sound]:
         with pytest.raises(UserError, match=rf"{name}: this is a (pipe|socket|device), expected a file.*e.g. zcat"):
             read(path)
 

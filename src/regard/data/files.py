@@ -193,7 +193,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 def read_lines(path: Path, notes: list[str] | None = None) -> Iterator[str]:
     """The lines of a text file: UTF-8, or UTF-16 that begins with a byte order mark, which is noted; optionally .gz."""
     with reading(path), open(path, "rb") as file:
-        unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else None
+        unpacked = gzip.GzipFile(fileobj=file) if _is_packed(path) else None
         most = max(_UNPACKED, _RATIO * os.fstat(file.fileno()).st_size) if unpacked else None
         content = unpacked or file
         if content.peek(2)[:2] not in _UTF16:
@@ -309,7 +309,11 @@ _JSON = (".json", ".jsonl", ".ndjson")
 
 
 def _kind(path: Path) -> str:
-    return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
+    return Path(path.stem if _is_packed(path) else path.name).suffix.lower()
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 # --- two parallel files ------------------------------------------------------------------------------------------------------
