@@ -109,6 +109,14 @@ def test_data_is_not_taken_for_names(tmp_path: Path, name: str, rows: list[tuple
     assert read_pairs(path, Columns(header=True)).pairs == tuple(rows[1:])
 
 
+def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
+    large = read_pairs(write(tmp_path / "a.tsv", table([("BADFORM", "GOODFORM"), *ENGLISH], "\t")))
+    assert large.pairs == tuple(ENGLISH)
+    small = write(tmp_path / "b.tsv", "BADFORM\tGOODFORM\na\tb\n")
+    assert read_pairs(small).pairs == (("BADFORM", "GOODFORM"), ("a", "b"))
+    assert read_pairs(small, Columns(known_header=large.counts.header)).pairs == (("a", "b"),)
+
+
 def test_wide_tables_with_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", table([("", "bad", "good"), *NUMBERED], ","))
     assert read_pairs(path, Columns(("2",), "3")).pairs == tuple(ENGLISH)

@@ -44,12 +44,14 @@ class Columns:
     header: whether the first row holds names. None: it does if a column is chosen by name; otherwise `header.evidence` decides,
     and a note says so. "usual": as before, but only well-known names are recognised, as they were before `evidence`.
     bad_lines: what to do with lines that have other columns than the first: stop, and report them all, or skip them.
+    known_header: the header of another file; a first row that equals it is one too, however little there is below it.
     """
 
     source: tuple[str, ...] = ()
     target: str = ""
     header: bool | Literal["usual"] | None = None
     bad_lines: Literal["stop", "skip"] = "stop"
+    known_header: tuple[str, ...] = ()
 
     @property
     def by_name(self) -> bool:
@@ -403,7 +405,10 @@ def _is_header(path: Path, number: int, first: list[str], below: list[list[str]]
     if columns.by_name:
         return True
     usual = _kind(path) in (".csv", ".xlsx")
-    found = evidence(first, below, usual=usual) if columns.header is None else float(are_usual_names(first))
+    if columns.header == "usual":
+        found = float(are_usual_names(first))
+    else:
+        found = 1.0 if tuple(first) == columns.known_header else evidence(first, below, usual=usual)
     shown = f"Line {number} ({', '.join(shorten(cell, 20) for cell in first[:10])}{', …' * (len(first) > 10)})"
     if found >= 1:
         notes.append(f"{shown} was taken as the names of the columns (if it is data: --no-header)")

@@ -207,7 +207,8 @@ def from_files(
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
     everything: list[Pair] = []  # of what is measured with, where that has files of its own
     if data.held_out_files:
-        measuring = read_pairs(_paths(data.held_out_files), _columns(data, data.held_out_files), data.max_length)
+        columns = replace(_columns(data, data.held_out_files), known_header=counts.header)
+        measuring = read_pairs(_paths(data.held_out_files), columns, data.max_length)
         held_out = everything = _seen_from(root, data, measuring.pairs)
         console.print(measuring.counts.say())
         if shared := counts.say_shared(measuring.counts):
