@@ -20,6 +20,8 @@ from regard.data.pictures import open_picture
 from regard.data.sound import read_sound
 from regard.errors import UserError, visible
 from regard.evaluation import read_test_set
+from regard.training.material import how_read
+from regard.training.settings import DataSettings
 
 DATA = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -127,6 +129,17 @@ def test_names_that_occur_again_are_left_out(tmp_path: Path) -> None:
     corpus = read_pairs(path)
     assert corpus.pairs == (("a", "b"), ("c", "d"))
     assert "Left out: 1 because they repeat the names of the columns" in corpus.counts.say()
+
+
+def test_settings_that_older_versions_lacked_do_not_change_what_they_read() -> None:
+    older = how_read(DataSettings(header="usual"))
+    assert older == (  # as the first version wrote it
+        "{'files': (), 'held_out_files': (), 'source_columns': (), 'target_column': '', 'source_unit': 'characters', "
+        "'target_unit': 'characters', 'vocabulary': 8000, 'shared': False, 'subword_dropout': 0.0, 'held_out': 0.05, "
+        "'max_length': 1000, 'picture_size': 128, 'augment': 0.0, 'bad_files': 'skip'}"
+    )
+    others = [DataSettings(), DataSettings(header="yes"), DataSettings(header="no"), DataSettings(bad_lines="skip")]
+    assert len({older, *map(how_read, others)}) == 5
 
 
 TABLES = [*DATA.glob("sigmorphon2021-g2p/*/*.tsv"), *DATA.glob("sigmorphon2022-inflection/*_*.train")]

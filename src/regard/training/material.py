@@ -221,12 +221,9 @@ def from_files(
         pairs = counted(_stream(data), counts.pairs, what, console)
         return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
-    # another place is not other data, nor is what training makes of it
-    same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
-    how = repr({name: value for name, value in same.items() if value != OLDER.get(f"data.{name}")})
     codecs = [codec.to_json() for codec in given if codec]
     sizes = _file_sizes(data, root)
-    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
+    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how_read(data), *codecs, *sizes)
     before = _material_in(folder / STORE)
     if begun and before not in (None, known):
         raise UserError(
@@ -245,6 +242,12 @@ def from_files(
     if bad.why:
         console.print(_say_bad(data, bad, everything))
     return Material(counts.name, known[:6], store, store.sizes(), held_out, Codecs(source, target), unknown)
+
+
+def how_read(data: DataSettings) -> str:
+    """What decides which tokens files become. The files' names do not, nor does what training makes of the tokens."""
+    same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
+    return repr({name: value for name, value in same.items() if value != OLDER.get(f"data.{name}")})
 
 
 def folder_of(files: Sequence[str]) -> Path:
