@@ -524,7 +524,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
         plain[name] = int(value)
     for name, (inside, expected) in _NUMBERS.items():
         value = given[name]
-        if value is None and name == "max_ratio" or isinstance(value, str) and (name, value) == ("length_penalty", "mean"):
+        if (value is None and name == "max_ratio") or (isinstance(value, str) and (name, value) == ("length_penalty", "mean")):
             continue
         plain[name] = _number(value)
         if not inside(plain[name]):

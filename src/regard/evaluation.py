@@ -15,8 +15,8 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import AS_IT_IS, Columns, Counts, Spelling, read_lines, shorten, spell_line, stream_pairs
-from regard.data.files import TWO_COLUMNS, header_note, is_header
+from regard.data.corpus import AS_IT_IS, Columns, Counts, Spelling, shorten, spell_line, stream_pairs
+from regard.data.files import TWO_COLUMNS, BadLine, Row, good_rows, open_table
 from regard.errors import UserError, plural
 
 Tokens = tuple[str, ...]
@@ -114,28 +114,28 @@ class TestSet:
 
 def read_test_set(
     files: Sequence[Path],
-    source: Sequence[str] = (),
-    targets: Sequence[str] = (),
+    columns: Sequence[Columns] = (TWO_COLUMNS,),
     *,
     spelling: Spelling = AS_IT_IS,
     one_reference: bool = False,
 ) -> TestSet:
     """From all that can be trained on. More references stand in more lines with the same source, or in more columns.
 
-    targets: the columns of the references. A table of source<TAB>reference needs no choice: all columns but the first are,
+    columns: one for each column of references. A table of source<TAB>reference needs no choice: all columns but the first are,
     unless it is known that there is one_reference. spelling: that of the model.
     """
-    if len(files) == 1 and not (source or targets or one_reference) and ".tsv" in files[0].suffixes:
-        return _read_table(files[0], spelling)
+    first = columns[0]
+    if len(files) == 1 and not (first.source or first.target or one_reference) and ".tsv" in files[0].suffixes:
+        return _read_table(files[0], first, spelling)
     known: Known = {}
     num_empty = 0
     notes: list[str] = []
-    for target in targets or ("",):
+    for one in columns:
         counts = Counts()
-        for pair in stream_pairs(files, Columns(tuple(source), target), counts=counts, spelling=spelling):
+        for pair in stream_pairs(files, one, counts=counts, spelling=spelling):
             known.setdefault(pair.source, []).append((counts.lines, pair.target))
         num_empty += counts.empty
-        notes += [*counts.notes, *counts.say_spelling()]
+        notes += counts.say_reading()
     return _test_set(counts.name, known, num_empty, notes)
 
 
@@ -145,35 +145,37 @@ Known = dict[str, list[tuple[int, str]]]
 
 def _test_set(name: str, known: Known, num_empty: int, notes: Sequence[str]) -> TestSet:
     if not known:
-        raise UserError(f"{name}: expected sources with references, found none in {num_empty} lines")
+        raise UserError(f"{name}: expected sources with references, found none in {plural(num_empty, 'line')}")
     references = tuple(tuple(dict.fromkeys(text for _, text in one)) for one in known.values())
     lines = tuple(tuple(sorted({number for number, _ in one})) for one in known.values())
     return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)), lines)
 
 
-def _read_table(path: Path, spelling: Spelling) -> TestSet:
+def _read_table(path: Path, columns: Columns, spelling: Spelling) -> TestSet:
     known: Known = {}
     num_empty = 0
     counts = Counts()
-    notes: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            num_empty += 1
-            continue
-        cells = [cell.strip() for cell in line.split("\t")]
-        if not known and not notes and is_header(cells, TWO_COLUMNS)[0]:
-            notes.append(header_note(number, cells))
-            continue
-        if len(cells) < 2:
-            raise UserError(f"{path}:{number}: expected source<TAB>reference, found no tab in {shorten(line)!r}")
-        source, line = spell_line([cells[0], "\t".join(cells[1:])], spelling, counts)
+    rows = (_with_reference(row) for row in open_table(path, columns, counts).rows)
+    for number, cells in good_rows(path, rows, columns, counts):
+        source, *references = [cell.strip() for cell in cells] or [""]
+        source, line = spell_line([source, "\t".join(references)], spelling, counts)
         references = line.split("\t")
         references = [reference for reference in references if reference]
         if source and references:
             known.setdefault(source, []).extend((number, reference) for reference in references)
         else:
             num_empty += 1
-    return _test_set(path.name, known, num_empty, [*notes, *counts.say_spelling()])
+    return _test_set(path.name, known, num_empty, counts.say_reading())
+
+
+def _with_reference(row: Row | BadLine) -> Row | BadLine:
+    """A line with a text but no tab is bad."""
+    if isinstance(row, BadLine) or len(row[1]) != 1:
+        return row
+    (cell,) = row[1]
+    return (
+        BadLine(row[0], f"expected source<TAB>reference, found no tab in {shorten(cell)!r}") if cell.strip() else (row[0], [])
+    )
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert short.stderr == "regard: outputs that did not end and were stopped at 1 tokens (--max-length): 1\n"
     broken = regard_command("translate", model, input=b"cat\n  dog \nd\xe9j\xe0\ncat\n")
     assert broken.stdout.splitlines() == [translator("cat").text, translator("dog").text]
-    assert broken.stderr.startswith("regard: standard input:3: byte 0xe9 at place 2 is not UTF-8")
+    assert broken.stderr.startswith("regard: standard input:3: byte 0xe9 at position 2 is not UTF-8")
 
 
 def test_translate_in_other_forms(model: Path, regard_command: Run) -> None:
@@ -341,7 +341,7 @@ def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command:
     assert (again.stdout, again.stderr) == (best.stdout, "")
     (tmp_path / "gold").write_text("0-0\n")
     wrong = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold")
-    assert wrong.stderr.endswith("has 1 lines, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
+    assert wrong.stderr.endswith("has 1 line, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
 
 
 def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, regard_command: Run) -> None:  # SPEC A2.6
@@ -405,7 +405,7 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
     [
         (["train", "nowhere.tsv"], r"regard: nowhere.tsv: no such file"),
         (["train", "line7.tsv"], r"regard: line7.tsv:7: expected source<TAB>target, found no tab in 'and no tab'"),
-        (["train", "latin1.tsv"], r"regard: latin1.tsv:2: byte 0xe9 at place 2 is not UTF-8"),
+        (["train", "latin1.tsv"], r"regard: latin1.tsv:2: byte 0xe9 at position 2 is not UTF-8"),
         (
             ["train", "pairs.tsv", "--set", "train.stepz=3"],
             r'regard: .*no setting \'train.stepz\'; did you mean "train.steps"\?',
@@ -437,7 +437,7 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["train", "pairs.tsv", "--from", "2, 3"], r"regard: pairs.tsv has 2 columns \(1 'a', 2 'b'\); there is no column 3"),
         (
             ["train", "run.yaml", "--set", "data.files=pairs.tsv,pairs.tsv"],
-            r"regard: pairs.tsv: two files are read as parallel texts, line n of the one beside line n of the other",
+            r"regard: pairs.tsv: two files are read as parallel texts, line n of the one with line n of the other",
         ),
         (["train", "pairs.tsv", "--set", "data.max_length=0"], r"regard: --set data.max_length: input should be greater than"),
         (["train", "wide.tsv", "--set", "data.max_length=2"], r"regard: wide.tsv: expected pairs of texts .*, 2 too long"),

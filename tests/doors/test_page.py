@@ -16,8 +16,8 @@ from test_inspection import EVERYTHING, HOSTILE, make_inspection, make_translato
 from test_pictures import make_translator as make_captioner
 
 import regard
+from regard.data.labels import label
 from regard.errors import UserError
-from regard.inspection.labels import label
 from regard.inspection.report import write_page
 from regard.inspection.seeing import Gates, Inspection, Layer, see
 from regard.models.transformer import TransformerSettings

@@ -183,7 +183,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError("No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="run.yaml cannot be written: No space"):
         save_config(path, replace(DEMO, seed=7), {})
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("run.yaml", before)]
 
@@ -243,7 +243,7 @@ train:
         'run.yaml:7: steps: got an unknown setting; did you mean "train.steps"?',
         "run.yaml:10: model.heads: got 0, expected 1 or more",
         "run.yaml:11: model.kv_heads: got -2, expected 1 or more",
-        "run.yaml:12: model.norm_eps: got nan, expected a finite number",
+        "run.yaml:12: model.norm_eps: got nan, expected a number from 1e-12 to 1",
         "run.yaml:13: model.score: there is no score 'aditive'; expected one of dot, scaled_dot, general, additive, location, "
         "cosine, distance, or one of your own, which comes along as "
         'scores={"aditive": …}, or with --score file.py:Class; did you mean "additive"?',
@@ -348,7 +348,7 @@ def test_tabs_are_named() -> None:
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_bytes("seed: 7\n# déjà vu\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"run\.yaml:2: byte 0xe9 at place 4 is not UTF-8; convert the text first"):
+    with pytest.raises(UserError, match=r"run\.yaml:2: byte 0xe9 at position 4 is not UTF-8; convert the text first"):
         read_config(tmp_path / "run.yaml")
     with pytest.raises(UserError, match=r"nowhere\.yaml: no such file"):
         read_config(tmp_path / "nowhere.yaml")

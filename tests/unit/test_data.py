@@ -42,12 +42,13 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
     assert corpus.counts.hashes.repeats() == (2, 3, 1)
     assert corpus.counts.say() == (
         "a.tsv: 6 pairs in 15 lines. "
-        "Left out: 1 because a side is empty, 7 longer than 10 characters (line 7, 8, 9, 10, 11, …). "
+        "Left out: 1 because a side is empty, 7 longer than 10 characters (lines 7, 8, 9, 10, 11, …). "
         "Kept: pairs that occur again (2), sources with several targets (1). "
-        "Column 'en' was read as the source and 'de' as the target. Line 1 (en, de) was taken as the names of the columns."
+        "Line 1 (en, de) was taken as the names of the columns (if it is data: --no-header). "
+        "Column 'en' was read as the source and 'de' as the target."
     )
     assert read_pairs(write(tmp_path / "b.tsv", b"abc\tb\nab\tc"), max_length=2).counts.say() == (
-        "b.tsv: 1 pairs in 2 lines. Left out: 1 longer than 2 characters (line 1)."
+        "b.tsv: 1 pair in 2 lines. Left out: 1 longer than 2 characters (line 1)."
     )
 
 
@@ -73,17 +74,22 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
             b'[\n{"a": 1}]',
             r"a.json:1: expected one JSON object per line, got '\[': .*; make lines of a list with jq -c",
         ),
-        ("a.json", b'{"a": ', r"a.json:1: expected one JSON object per line, got '{\"a\": ': Expecting value[^;]*$"),
+        (
+            "a.json",
+            b'{"a": ',
+            r"a.json:1: expected one JSON object per line, got '{\"a\": ': Expecting value[^;]*; correct the file",
+        ),
         ("a.json", b"[" * 100_000, r"a.json:1: expected one JSON object per line"),
         ("a.jsonl", b'{"a": "b", "c": "d"}\n{"a": "b", "e": "d"}', r"a.jsonl:2: expected a text 'c' as in .* found 'a', 'e'"),
         ("a.jsonl", b'{"a": "b", "c": {"d": "e"}}\n{"a": "b", "c": "d"}', r"a.jsonl:2: expected a text 'c.d' as in"),
         ("a.jsonl", b'{"a": "b", "c": "d"}\n{}', r"a.jsonl:2: expected a text 'a' as in the first object, found nothing"),
         ("a.jsonl", b'{"a": "b", "c": "d"}\n{"a": {"x": 1}, "c": 1}', r"a.jsonl:2: expected a text as 'a', got {\"x\": \"1\"}"),
         ("a.jsonl", b'{"a": "\\ud83d", "b": "c"}', r"a.jsonl:1: half a character \(.ud83d\) in Pair.* expected whole ones"),
-        ("a.xlsx", b"PK", r"a.xlsx: a .xlsx file is not read; expected .tsv, .csv, .jsonl or plain text, each may be .gz"),
-        ("a.tsv", b"a\tb\nd\xe9j\xe0\tc\n", r"a.tsv:2: byte 0xe9 at place 2 is not UTF-8; convert.*iconv -f latin1"),
-        ("a.tsv", b"\xef\xbb\xbfab\xe9\tx\n", r"a.tsv:1: byte 0xe9 at place 6 is not UTF-8"),
-        ("a.tsv", "a\tb".encode("utf-16"), r"a.tsv:1: byte 0xff at place 1 is not UTF-8; convert.*iconv -f utf-16"),
+        ("a.ods", b"PK", r"a.ods: a .ods file is not read; expected .tsv, .* or plain text; save the table as .xlsx or .csv"),
+        ("a.tsv", b"a\tb\nd\xe9j\xe0\tc\n", r"a.tsv:2: byte 0xe9 at position 2 is not UTF-8; convert.*iconv -f latin1"),
+        ("a.tsv", b"\xef\xbb\xbfab\xe9\tx\n", r"a.tsv:1: byte 0xe9 at position 6 is not UTF-8"),
+        ("a.tsv", "a\tb\n".encode("utf-16")[:-1], r"a.tsv: the text begins like UTF-16, but .*; save it as UTF-8"),
+        ("a.tsv", "a\tb\n".encode("utf-16le"), r"a.tsv: every second byte is 0, as in UTF-16; .*iconv -f utf-16le"),
         ("a.tsv", b"", r"a.tsv: expected pairs of texts \(lines of source<TAB>target\), found none in 0 lines"),
         ("a.tsv", b"\n\n", r"a.tsv: expected pairs .* found none in 2 lines: 2 with an empty side, 0 too long"),
         ("a.csv", b"", r"a.csv: expected pairs .* found none in 0 lines"),
@@ -184,14 +190,19 @@ def test_joining_twice_changes_nothing(cells: list[str]) -> None:
             [("turn left", "I_TURN_LEFT"), ("run", "I_RUN")],
             "'IN: ",
         ),
-        ("a.txt", "abbout->about\nfo -> of, for,", [("abbout", "about"), ("fo", "of, for,")], "Lines were parted at '->'."),
-        ("a", "das Haus ||| the house", [("das Haus", "the house")], "Lines were parted at '|||'."),
+        ("a.txt", "abbout->about\nfo -> of, for,", [("abbout", "about"), ("fo", "of, for,")], "Lines were separated at '->'."),
+        ("a", "das Haus ||| the house", [("das Haus", "the house")], "Lines were separated at '|||'."),
         ("a.txt", "a -> b\tc", [("a -> b", "c")], ""),
         ("a.csv", 'a,"b, ""c"""\n', [("a", 'b, "c"')], ""),
-        ("a.csv", 'a;"b; c"\nd, e;f\n', [("a", "b; c"), ("d, e", "f")], r"Columns were parted at ';'."),
-        ("a.csv", "Hi, you;Hallo, du\nOh, no;Ach, nein", [("Hi, you", "Hallo, du"), ("Oh, no", "Ach, nein")], "parted at ';'"),
+        ("a.csv", 'a;"b; c"\nd, e;f\n', [("a", "b; c"), ("d, e", "f")], r"Columns were separated at ';'."),
+        (
+            "a.csv",
+            "Hi, you;Hallo, du\nOh, no;Ach, nein",
+            [("Hi, you", "Hallo, du"), ("Oh, no", "Ach, nein")],
+            "separated at ';'",
+        ),
         ("a.csv", "a\tb,c\n", [("a\tb", "c")], "tabs or line breaks became spaces (1)"),
-        ("a.csv", "a\tb\nc\td\n", [("a", "b"), ("c", "d")], r"Columns were parted at '\t'."),
+        ("a.csv", "a\tb\nc\td\n", [("a", "b"), ("c", "d")], r"Columns were separated at '\t'."),
         ("a.csv", 'a,"b\nc"\n\nd,e', [("a", "b c"), ("d", "e")], "2 pairs in 4 lines. Left out: 1 because a side is empty."),
         ("a.csv", "a,b\n" * 49 + '"c\nd",e', [("a", "b")] * 49 + [("c d", "e")], ""),
         ("a.jsonl", '{"translation": {"en": "a", "de": "b"}}', [("a", "b")], "Column 'translation.en' was read as the source"),

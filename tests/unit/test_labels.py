@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.contracts import AttentionMap
+from regard.data import labels, render
+from regard.data.labels import label, readable
 from regard.errors import UserError
-from regard.inspection import labels, render
-from regard.inspection.labels import label, readable
 
 EVERYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
 

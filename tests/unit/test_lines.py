@@ -52,7 +52,7 @@ def test_bytes_that_are_not_utf8_end_it_after_the_lines_before(model: Path) -> N
     out = io.StringIO()
     with (
         contextlib.redirect_stdout(out),
-        pytest.raises(UserError, match=r"standard input:2: byte 0xff at place 2 is not UTF-8"),
+        pytest.raises(UserError, match=r"standard input:2: byte 0xff at position 2 is not UTF-8"),
     ):
         list(groups_of(b"abc\na\xff\nab\n", out))
     assert out.getvalue() == "abc\n"

@@ -17,7 +17,7 @@ from regard.cli.align import align
 from regard.cli.evaluate import evaluate
 from regard.cli.score import score
 from regard.data import trained as trained_module
-from regard.data.corpus import stream_pairs
+from regard.data.corpus import Columns, stream_pairs
 from regard.data.trained import Sources, TrainedOn
 from regard.errors import UserError
 from regard.evaluation import ErrorRates, read_test_set
@@ -71,7 +71,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 def test_columns_of_the_training_are_used(model: Path, tmp_path: Path, told: Callable[..., str]) -> None:
-    expected = read_test_set([write(tmp_path / "t.tsv", ROWS[:7])], ["1", "3"], ["2"])
+    expected = read_test_set([write(tmp_path / "t.tsv", ROWS[:7])], [Columns(("1", "3"), "2")])
     plain = write(tmp_path / "plain.tsv", ROWS[:7])
     said = told(evaluate, model, [plain], outputs=True)
     assert "columns as in training: source 1, 3 and target 2 (choose others with --from and --to)" in said
@@ -122,8 +122,10 @@ def test_a_model_trained_by_name_reads_a_file_without_names(tmp_path: Path) -> N
     other = [write(tmp_path / "o.tsv", [("word", "target", "id"), *ROWS])]
     with pytest.raises(UserError, match=r"none is called 'lemma'"):
         known.columns(other)  # it has names, but others
-    only = known.columns(path, ["2"])
-    assert (only.source, only.targets) == (("2",), ("2",))
+    only = known.columns(path, ["3"])
+    assert (only.source, only.targets) == (("3",), ("2",))
+    with pytest.raises(UserError, match="column 2 is chosen twice"):
+        known.columns(path, ["2"])
 
 
 def test_parallel_files_have_no_columns(tmp_path: Path) -> None:

@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, From, Model, Score, Threads, To, columns_of, open_model
+from regard.cli.options import (
+    Device,
+    From,
+    Header,
+    Model,
+    Score,
+    SkipBadLines,
+    Threads,
+    To,
+    columns_of,
+    on_bad_lines,
+    open_model,
+)
 from regard.errors import UserError, plural
 
 
@@ -14,6 +26,8 @@ def align(
     pairs: Annotated[Path, typer.Argument(help="Pairs: .tsv (source<TAB>target), .csv or .jsonl; may be .gz.")],
     from_: From = None,
     to: To = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     gold: Annotated[
         Path | None, typer.Option(help="Alignments by people, a line for each pair, such as 0-0 1p2.", show_default=False)
     ] = None,
@@ -39,9 +53,11 @@ def align(
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     translator = open_model(model, score, device, threads, names_in=pairs)
     align.look_at_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
-    columns = TrainedOn.from_facts(translator.training).columns([pairs], columns_of(from_), (to,) if to else ())
+    columns = TrainedOn.from_facts(translator.training).columns(
+        [pairs], columns_of(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
+    )
     corpus = read_pairs(pairs, columns.each[0], spelling=translator.spelling)
-    for line in (*columns.say(), *corpus.counts.say_spelling()):
+    for line in (*columns.say(), *corpus.counts.say_reading()):
         print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
     cut = align.cut_differently(translator, texts)

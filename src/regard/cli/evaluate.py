@@ -9,16 +9,19 @@ from regard.cli.options import (
     Beam,
     Device,
     From,
+    Header,
     LengthPenalty,
     MaxLength,
     MaxSource,
     Model,
     Pairs,
     Score,
+    SkipBadLines,
     Threads,
     check_search,
     columns_of,
     make_console,
+    on_bad_lines,
     one_cell,
     open_model,
 )
@@ -45,6 +48,8 @@ def evaluate(
         str | None,
         typer.Option(metavar="COL[,COL]", help="Columns of references; in a .tsv all but the first.", show_default=False),
     ] = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     against: Annotated[
         Path | None, typer.Option(help="Another model folder: is this one better? A paired test.", show_default=False)
     ] = None,
@@ -69,10 +74,8 @@ def evaluate(
     folders = [model] if against is None else [model, against]
     systems = [open_model(folder, score, device, threads, max_source, names_in=test[0]) for folder in folders]
     trained = TrainedOn.from_facts(systems[0].training)
-    columns = trained.columns(test, columns_of(from_), columns_of(to))
-    whole = read_test_set(
-        test, columns.source, columns.targets, spelling=systems[0].spelling, one_reference=trained.one_reference
-    )
+    columns = trained.columns(test, columns_of(from_), columns_of(to), header=header, bad_lines=on_bad_lines(skip_bad_lines))
+    whole = read_test_set(test, columns.each, spelling=systems[0].spelling, one_reference=trained.one_reference)
     data, (results, *others), bad = translated(systems, whole, search)
     texts = spelt_like(systems[0], results)
     if outputs:

@@ -27,8 +27,8 @@ def explain(
     """Show how one output token came about, number by number: query, keys, scores, mask, softmax, context, logits, word."""
     import json
 
+    from regard.data.labels import label, readable
     from regard.inspection.explain import explain as explained
-    from regard.inspection.labels import label, readable
 
     translator = open_model(model, score, device, threads)
     found = explained(translator, trimmed(translator, text), token, layer=layer, head=head)
@@ -49,7 +49,7 @@ def numbers(line: "Line", found: "Explanation") -> list[str]:
     """A line for each token where there are tokens, else the first few numbers."""
     from rich.cells import cell_len
 
-    from regard.inspection.labels import label
+    from regard.data.labels import label
 
     values = line.values
     if values.dim() == 0:

@@ -37,10 +37,10 @@ def inspect(
 
     import regard
     from regard.contracts import Kind
+    from regard.data.labels import readable, visible
     from regard.data.pictures import Pictures
     from regard.data.sources import FileCodec, split_source
     from regard.errors import UserError
-    from regard.inspection.labels import label, readable
     from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw_over, in_terminal, in_words
 
     if kind not in get_args(Kind):
@@ -67,7 +67,7 @@ def inspect(
         width = console.width if console.is_terminal or "COLUMNS" in os.environ else WIDEST
         console.print(in_words(attention) if attention.axes else in_terminal(attention, width))
     if result.unknown:
-        console.print(f"never seen in training: {' '.join(map(label, dict.fromkeys(result.unknown)))}")
+        console.print(f"never seen in training: {visible(dict.fromkeys(result.unknown))}")
     if not result.finished:
         console.print("the output did not come to an end and was stopped")
     if out is None:

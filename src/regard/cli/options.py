@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,13 +19,20 @@ Model = Annotated[Path, typer.Argument(help="A model folder.")]
 Pairs = Annotated[
     list[Path],
     typer.Argument(
-        help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz.", metavar="FILE"
+        help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, .xlsx, or two parallel texts; texts may be .gz.", metavar="FILE"
     ),
 ]
 From = Annotated[
     str | None, typer.Option("--from", metavar="COL[,COL]", help="Source columns, by name or number.", show_default=False)
 ]
 To = Annotated[str | None, typer.Option(metavar="COL", help="Target column.", show_default=False)]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header", help="Line 1 holds names of columns, or data; else it is guessed.", show_default=False
+    ),
+]
+SkipBadLines = Annotated[bool, typer.Option("--skip-bad-lines", help="Leave out lines with other columns, and say which.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.", show_default=False)]
 Score = Annotated[
@@ -105,7 +112,14 @@ def own_score(place: str | None) -> "dict[str, ScoreMaker]":
 
 def columns_of(text: str | None) -> tuple[str, ...]:
     """ "lemma,features" as it was typed."""
-    return tuple(name.strip() for name in text.split(",")) if text else ()
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    if not all(names):
+        raise UserError(f"columns {text!r}: expected names or numbers with commas between them, such as 1,3; got an empty one")
+    return names
+
+
+def on_bad_lines(skip: bool) -> Literal["stop", "skip"]:
+    return "skip" if skip else "stop"
 
 
 def trimmed(translator: "Translator", text: str) -> str:

@@ -4,7 +4,20 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, From, Model, Pairs, Threads, To, columns_of, one_cell, open_model
+from regard.cli.options import (
+    Device,
+    From,
+    Header,
+    Model,
+    Pairs,
+    SkipBadLines,
+    Threads,
+    To,
+    columns_of,
+    on_bad_lines,
+    one_cell,
+    open_model,
+)
 from regard.cli.options import Score as OwnScore
 from regard.errors import UserError
 
@@ -14,6 +27,8 @@ def score(
     pairs: Pairs,
     from_: From = None,
     to: To = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     json: Annotated[bool, typer.Option("--json", help="A JSON object per line, with every token.")] = False,
     own: OwnScore = None,
     device: Device = "auto",
@@ -29,7 +44,9 @@ def score(
     from regard.pipeline import Refused, Scored
 
     translator = open_model(model, own, device, threads, names_in=pairs[0])
-    columns = TrainedOn.from_facts(translator.training).columns(pairs, columns_of(from_), (to,) if to else ())
+    columns = TrainedOn.from_facts(translator.training).columns(
+        pairs, columns_of(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
+    )
     counts, places, given = Counts(), list[int](), list[Pair]()
     for pair in stream_pairs(pairs, columns.each[0], counts=counts, spelling=translator.spelling):
         given.append(pair)
@@ -59,7 +76,7 @@ def score(
     tokens = sum(len(one.token_log_probs) for one in scored)
     mean = sum(one.log_prob for one in scored) / tokens
     print(f"regard: {len(scored):,} pairs, {tokens:,} tokens, perplexity {math.exp(-mean):.4f}", file=sys.stderr)
-    for line in (*columns.say(), *counts.say_spelling()):
+    for line in (*columns.say(), *counts.say_reading()):
         print(f"regard: {line}", file=sys.stderr)
     if counts.empty:
         print(f"regard: {counts.empty:,} lines left out because a side is empty", file=sys.stderr)

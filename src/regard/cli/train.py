@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import Device, From, Score, Set, Threads, To, columns_of, make_console, own_score, prepare
+from regard.cli.options import (
+    Device,
+    From,
+    Header,
+    Score,
+    Set,
+    SkipBadLines,
+    Threads,
+    To,
+    columns_of,
+    make_console,
+    own_score,
+    prepare,
+)
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -24,14 +37,10 @@ if TYPE_CHECKING:
     from regard.training.settings import NormalForm, RunSettings, StartSettings, TrainSettings
     from regard.training.transfer import Transfer
 
-READING = (
-    "data.files",
-    "data.held_out_files",
-    "data.source_columns",
-    "data.target_column",
-    "data.normalise",
-    "data.max_length",
-)
+READING = {
+    f"data.{name}"
+    for name in ("files", "held_out_files", "source_columns", "target_column", "header", "bad_lines", "normalise", "max_length")
+}
 """What must be known before the data is read."""
 RATES = ("train.steps", "train.warmup", "train.schedule", "train.learning_rate")
 """What the learning rate depends on. A run goes on with others if they would have given it the same rates so far."""
@@ -54,13 +63,15 @@ def train(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, or two parallel texts; each may be .gz; a source may be the "
-            "name of a picture or sound. Or a run file, .yaml."
+            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, .xlsx, or two parallel texts; texts may be .gz; a source may "
+            "be the name of a picture or sound. Or a run file, .yaml."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
     from_: From = None,
     to: To = None,
+    header: Header = None,
+    skip_bad_lines: SkipBadLines = False,
     held_out: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Pairs to measure with; twice for parallel files.")
     ] = None,
@@ -120,7 +131,11 @@ def train(
         "held_out_files": tuple(map(str, held_out or ())),
         "source_columns": columns_of(from_),
         "target_column": to,
+        "header": None if header is None else "yes" if header else "no",
+        "bad_lines": "skip" if skip_bad_lines else None,
     }
+    if before and before["data"]["header"] == "usual":
+        options["header"] = options["header"] or "usual"
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
     normalise = before["data"]["normalise"] if before else normal_form(start, origin)
     with console.status("reading the data"):
@@ -163,10 +178,11 @@ def write_settings(
 ) -> None:
     """Writes run.yaml. One that says the same already is left alone, if it is of this run or the run file given."""
     from regard.training.config import read_config, save_config
+    from regard.training.settings import OLDER
 
     if place.config.exists() and (begun or (given and place.config.samefile(given))):
         with suppress(UserError):
-            if read_config(place.config, scores) == settings:
+            if read_config(place.config, scores, OLDER) == settings:
                 return
     save_config(place.config, settings, reasons)
 
@@ -174,7 +190,7 @@ def write_settings(
 def settings_before(place: "RunFolder", learnt: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]") -> dict[str, Any]:
     """With which settings a run has learnt or, if it has not yet, or with an earlier version, those in its run.yaml."""
     from regard.training.config import read_config
-    from regard.training.settings import BEFORE
+    from regard.training.settings import OLDER
 
     if "settings" in learnt:
         return dict(learnt["settings"])
@@ -183,7 +199,7 @@ def settings_before(place: "RunFolder", learnt: Mapping[str, Any], scores: "Mapp
             f"{place.path} holds checkpoints, but no {place.config.name} that says with which settings; bring it back, or "
             "begin anew with another --out, or with --overwrite"
         )
-    return asdict(read_config(place.config, scores, BEFORE))
+    return asdict(read_config(place.config, scores, OLDER))
 
 
 def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
@@ -307,11 +323,11 @@ def check_spelling(settings: "RunSettings", origin: "Saved | None") -> None:
 def check_same(settings: "RunSettings", before: Mapping[str, Any], done: int, files: list[Path], out: Path) -> None:
     """A run goes on only as it began. before: its settings. done: how many updates it has learnt with them."""
     from regard.training.loop import same_rates
-    from regard.training.settings import BEFORE, RunSettings, leaves
+    from regard.training.settings import OLDER, RunSettings, leaves
 
     defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that came with a later version
     old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (before, asdict(settings)))
-    old = {**dict(leaves(json.loads(json.dumps(defaults)))), **BEFORE, **old}
+    old = {**dict(leaves(json.loads(json.dumps(defaults)))), **OLDER, **old}
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if not changed:
         return

@@ -20,6 +20,7 @@ from regard.cli.options import (
     open_model,
     trimmed,
 )
+from regard.data.labels import visible
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def translate(
     translator = open_model(model, score, device, threads, max_source)
     from functools import partial
 
-    from regard.data.corpus import decode_lines
+    from regard.data.files import decode_lines, raw_lines
     from regard.data.tokenizers.codec import Codec
     from regard.inspection.align import cut_differently
     from regard.pipeline import Refused
@@ -213,7 +214,7 @@ def translate(
     report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
 
     trim = partial(trimmed, translator)
-    lines = decode_lines(sys.stdin.buffer, "standard input")
+    lines = decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
     if stream:
         stream_lines(translator, lines, search, report, trim)
         report.print()
@@ -295,7 +296,7 @@ class Report:
         if self.cut:
             print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
-            most = " ".join(one if one.isprintable() else ascii(one)[1:-1] for one, _ in self.unknown.most_common(10))
+            most = visible(symbol for symbol, _ in self.unknown.most_common(10))
             print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
         if self.num_normalised:
             print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)

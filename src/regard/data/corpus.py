@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import TWO_COLUMNS, Columns, Notes, decode_lines, read_lines, read_rows, shorten
+from regard.data.files import SHOWN, TWO_COLUMNS, Columns, Report, decode_lines, list_lines, read_lines, read_rows, shorten
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError, plural
 
@@ -103,12 +103,12 @@ class Hashes:
 
 
 @dataclass
-class Counts:
+class Counts(Report):
     """What was met while reading; complete when the stream has ended.
 
     lines: all of them, with blank ones and the header.
     empty: left out because a side was empty.   too_long: left out; too_long_at: the numbers of the first few lines.
-    with_breaks: texts in which tabs or line breaks became spaces.   notes: what was guessed about the file.
+    with_breaks: texts in which tabs or line breaks became spaces.
     normalised: lines that NFC changed.   not_normalised: lines that it would have changed.
     unseen: lines that hold an invisible character or an unusual space, by character.
     without: rows that lack one of several source columns, by its name or number.
@@ -126,16 +126,10 @@ class Counts:
     normalised: int = 0
     not_normalised: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
-    notes: Notes = field(default_factory=Notes)
     without: Counter[str] = field(default_factory=Counter)
     hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
     lowest: float = 1.0
     highest: float = 0.0
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns, if the file has any."""
-        return self.notes.header
 
     def add(self, pair: Pair) -> None:
         number = _number(pair.source)
@@ -156,10 +150,11 @@ class Counts:
     def say(self) -> str:
         """For the console, in plain sentences; what did not happen is not mentioned."""
         repeats = self.hashes.repeats()
-        places = ", ".join(map(str, self.too_long_at)) + (", …" if self.too_long > len(self.too_long_at) else "")
         left_out = {
             "because a side is empty": self.empty,
-            f"longer than {self.max_length or 0:,} characters (line {places})": self.too_long,
+            f"longer than {self.max_length or 0:,} characters ({list_lines(self.too_long_at, self.too_long)})": self.too_long,
+            f"because other columns were found ({list_lines(self.bad_lines_at, self.bad_lines)})": self.bad_lines,
+            "because they repeat the names of the columns": self.header_again,
         }
         kept = {
             "pairs that occur again": repeats.pairs,
@@ -167,13 +162,17 @@ class Counts:
             "texts in which tabs or line breaks became spaces": self.with_breaks,
             **{f"rows without {column!r}": count for column, count in self.without.items()},
         }
-        sentences = [f"{self.name}: {self.pairs:,} pairs in {self.lines:,} lines"]
+        sentences = [f"{self.name}: {plural(self.pairs, 'pair')} in {plural(self.lines, 'line')}"]
         if any(left_out.values()):
             sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
         if any(kept.values()):
             sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
         sentences += [*self.notes, *self.say_spelling()]
         return ". ".join(sentences) + "."
+
+    def say_reading(self) -> list[str]:
+        """What a reader should know who is not told the counts: guesses, lines left out, spellings; a clause for each."""
+        return [*self.notes, *self.say_bad_lines(), *self.say_spelling()]
 
     def say_spelling(self) -> list[str]:
         """What looks like something else, a clause for each."""
@@ -234,11 +233,12 @@ def stream_pairs(
     counts: Counts | None = None,
     spelling: Spelling = AS_IT_IS,
 ) -> Iterator[Pair]:
-    """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix tells the kind:
+    """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix says of what kind:
 
-    .csv            parted by comma, semicolon or tab, with quotes
+    .csv            separated by comma, semicolon or tab, with quotes
     .jsonl, .json   one object per line, {"source": …, "target": …} or {"translation": {"en": …, "de": …}}
-    any other       parted by tabs, without quotes; if not .tsv and without tabs, by |||, -> or as "IN: … OUT: …"
+    .xlsx           the first sheet
+    any other       separated by tabs, without quotes; if not .tsv and without tabs, by |||, ->, as "IN: … OUT: …" or as a .csv
 
     Columns are told by `columns`. White space around a text is cut off; tabs and line breaks inside become a space. Pairs with
     an empty side, or one longer than `max_length` characters, are left out and counted; repeated ones are kept and counted.
@@ -248,7 +248,7 @@ def stream_pairs(
     counts = Counts() if counts is None else counts
     counts.name = "+".join(path.name for path in files)
     counts.max_length = max_length
-    for number, row in read_rows(files, columns, counts.notes):
+    for number, row in read_rows(files, columns, counts):
         counts.lines = number
         cells = spell_line([_clean(cell, counts) for cell in row], spelling, counts)
         if not any(cells[:-1]) or not cells[-1]:
@@ -257,7 +257,7 @@ def stream_pairs(
         pair = Pair(join_columns(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
         if max_length is not None and max(map(len, pair)) > max_length:
             counts.too_long += 1
-            if len(counts.too_long_at) < 5:
+            if len(counts.too_long_at) < SHOWN:
                 counts.too_long_at.append(number)
             continue
         counts.without.update(name for name, cell in zip(columns.source, cells[:-1], strict=False) if not cell)
@@ -272,7 +272,8 @@ def stream_pairs(
     if not counts.pairs:
         raise UserError(
             f"{' and '.join(map(str, files))}: expected pairs of texts (lines of source<TAB>target), found none in "
-            f"{counts.lines:,} lines: {counts.empty:,} with an empty side, {counts.too_long:,} too long"
+            f"{plural(counts.lines, 'line')}: {counts.empty:,} with an empty side, {counts.too_long:,} too long"
+            f"{f', {counts.bad_lines:,} with other columns' if counts.bad_lines else ''}"
         )
 
 

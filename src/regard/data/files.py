@@ -1,25 +1,39 @@
-"""Rows of cells from text files: tables (TSV, CSV, plain text), JSON lines, two parallel files; each may be .gz.
+"""Rows of cells from files: tables (TSV, CSV, plain text, .xlsx), JSON lines, two parallel files; texts may be .gz.
 
-Files are read line by line, never whole. A bad line is an error with its number.
+Files are read line by line, never whole, and in bounded memory: no line may be longer than `LONGEST_LINE`, and no .gz may
+unpack to much more than its size. A bad line is an error with its number, or is left out and counted.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr, Literal, NamedTuple
 
-from regard.errors import UserError, did_you_mean
+from regard.data.header import NUMBERS, SOURCES, TARGETS, are_usual_names, evidence
+from regard.errors import UserError, did_you_mean, plural
 
 Row = tuple[int, list[str]]
 """The number of a line and its cells. Chosen cells are: the first source column, further ones, and last the target."""
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that cannot be read like the others, and why."""
+
+    number: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -27,13 +41,17 @@ class Columns:
     """Which columns to read, by name or by number from 1. Empty: there are only two, or the names say which.
 
     source: further columns join the first one as symbols (`join_columns`).
-    header: whether the first row holds names. None: it does if a column is asked for by name; otherwise it is taken for one if
-    all its cells are different words that name columns (source, target, src, tgt, word, lemma, en, de, …), and a note says so.
+    header: whether the first row holds names. None: it does if a column is chosen by name; otherwise `header.evidence` decides,
+    and a note says so. "usual": as before, but only well-known names are recognised, as they were before `evidence`.
+    bad_lines: what to do with lines that have other columns than the first: stop, and report them all, or skip them.
+    known_header: the header of another file; a first row that equals it is one too, however little there is below it.
     """
 
     source: tuple[str, ...] = ()
     target: str = ""
-    header: bool | None = None
+    header: bool | Literal["usual"] | None = None
+    bad_lines: Literal["stop", "skip"] = "stop"
+    known_header: tuple[str, ...] = ()
 
     @property
     def by_name(self) -> bool:
@@ -47,35 +65,71 @@ class WrongColumns(UserError):
     """A file does not have the columns that were chosen."""
 
 
-class Notes(list[str]):
-    """What was guessed about a file, a clause for each. header: the names of its columns, if it has any."""
+@dataclass(kw_only=True)
+class Report:
+    """What was met while reading a file.
 
+    notes: what was guessed about it, a clause for each.   header: the row that holds the names of the columns, if there is one.
+    bad_lines: how many were left out because they cannot be read like the others; bad_lines_at: the numbers of the first few.
+    header_again: how often the row of names was met again, as in files that were joined.
+    """
+
+    notes: list[str] = field(default_factory=list)
     header: tuple[str, ...] = ()
+    bad_lines: int = 0
+    bad_lines_at: list[int] = field(default_factory=list)
+    header_again: int = 0
+
+    def say_bad_lines(self) -> list[str]:
+        """What was left out, a clause for each reason."""
+        said = []
+        if self.bad_lines:
+            where = list_lines(self.bad_lines_at, self.bad_lines)
+            said.append(f"{plural(self.bad_lines, 'line')} left out because other columns were found ({where})")
+        if self.header_again:
+            said.append(f"{plural(self.header_again, 'line')} left out, like the names of the columns")
+        return said
+
+    def add_bad_line(self, number: int) -> None:
+        self.bad_lines += 1
+        if len(self.bad_lines_at) < SHOWN:
+            self.bad_lines_at.append(number)
 
 
-_SOURCES = set("source src input image picture img photo audio sound wav path file filename clip recording".split())
-_TARGETS = set("target tgt trg output caption transcript".split())
-_NUMBERS = set("id idx index no. nr number".split())
-"""Columns that are neither, unless asked for."""
-_LANGUAGES = set(
-    "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu id is it ja ka ko la lt lv nl no pl pt ro ru sk sl sr "
-    "sv sw ta th tr uk ur vi zh ara deu eng fra fre ger ita jpn lat por rus spa zho arabic chinese dutch english french german "
-    "italian japanese latin portuguese russian spanish".split()
-)
-_CONTENTS = set(
-    "answer correction features form grapheme graphemes ipa lemma letters misspelling phoneme phonemes pronunciation question "
-    "reference sentence sentence1 sentence2 spelling tags text translation word words".split()
-)
-_NAMES = _SOURCES | _TARGETS | _NUMBERS | _LANGUAGES | _CONTENTS
+SHOWN = 5
+"""Lines whose numbers are listed."""
 
-_PAIRS_OF_TEXT = {
-    "IN: … OUT: …": re.compile(r"IN:\s*(.*?)\s+OUT:\s*(.*)"),
-    "|||": re.compile(r"(.*?)\s*\|\|\|\s*(.*)"),
-    "->": re.compile(r"(.*?)\s*->\s*(.*)"),
+
+def list_lines(numbers: Sequence[int], total: int) -> str:
+    """ "line 7" or "lines 7, 9, …"."""
+    return f"line{'s' * (total > 1)} {', '.join(map(str, numbers))}{', …' * (total > len(numbers))}"
+
+
+def _in_and_out(line: str) -> tuple[str, str] | None:
+    if not line.startswith("IN:"):
+        return None
+    at = line.find("OUT:", 4)
+    while at > 0 and not line[at - 1].isspace():
+        at = line.find("OUT:", at + 1)
+    return (line[3:at].strip(), line[at + 4 :].lstrip()) if at > 0 else None
+
+
+def _parted_at(sign: str) -> Callable[[str], tuple[str, str] | None]:
+    def part(line: str) -> tuple[str, str] | None:
+        before, found, behind = line.partition(sign)
+        return (before.rstrip(), behind.lstrip()) if found else None
+
+    return part
+
+
+_PAIRS_OF_TEXT: dict[str, Callable[[str], tuple[str, str] | None]] = {
+    "IN: … OUT: …": _in_and_out,
+    "|||": _parted_at("|||"),
+    "->": _parted_at("->"),
 }
-"""How text files without tabs part the two sides: the SCAN commands, word aligners, lists of corrections."""
+"""How text files without tabs separate the two sides: the SCAN commands, word aligners, lists of corrections."""
 
-_NOT_TEXT = set(".xlsx .xls .ods .parquet .arrow .zip .tar .tgz .xz .bz2 .zst .7z .wav .flac .mp3 .png .jpg .jpeg .npy".split())
+_NOT_TEXT = set(".xls .xlsb .ods .parquet .arrow .zip .tar .tgz .xz .bz2 .zst .7z .wav .flac .mp3 .png .jpg .jpeg .npy".split())
 _MADE_OF = 'for pictures or sounds, a file that names them, such as lines of {"audio": "a.wav", "text": "what it says"}'
 _SIGNS = {
     b"RIFF": ("WAV", "a sound"),
@@ -92,50 +146,124 @@ _SIGNS = {
 }
 """How files begin that are no text: their format, and what that holds."""
 _SAMPLE = 50
-"""Lines from which the separator of a .csv file is told."""
+"""Lines from which the separator of a file is recognised."""
+_ROWS = 1000
+"""Rows with which the first is compared, to recognise a header."""
+_LETTERS = 1_000_000
+"""Characters after which a sample ends, whatever the number of its lines."""
+
+LONGEST_LINE = 10_000_000
+"""Bytes (characters of UTF-16)."""
+MOST_BYTES = 2**30
+"""Of a file that is read whole."""
+_UNPACKED, _RATIO = 100_000_000, 200
+"""A .gz may unpack to so many bytes, or to so many times its size. Text takes 3 to 30 times the size; a bomb 1,000 times."""
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+# --- bytes and lines ---------------------------------------------------------------------------------------------------------
+
+
+def check_file(path: Path) -> None:
+    """Raises if there is no such file, or something that may never end: a pipe, a device, a socket."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a ValueError: a name with a zero in it
+        raise UserError(f"{path}: no such file") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise UserError(
+            f"{path}: this is {what}, expected a file, which can be read more than once; write what it gives to a file first, "
+            "e.g. zcat pairs.tsv.gz > pairs.tsv"
+        )
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What the system says of this file becomes an error with its name."""
+    """What the system says of this file becomes an error with its name; what is no file is refused before it is opened."""
     try:
+        check_file(path)
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def read_bytes(path: Path) -> bytes:
-    """A whole file."""
-    with reading(path):
-        return path.read_bytes()
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """A whole file of at most so many bytes."""
+    with reading(path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise UserError(f"{path} has {size:,} bytes, expected at most {most:,}; is it the right file?")
+        return file.read(size)
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, optionally .gz."""
-    with reading(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        yield from decode_lines(file, str(path))
+def read_lines(path: Path, notes: list[str] | None = None) -> Iterator[str]:
+    """The lines of a text file: UTF-8, or UTF-16 that begins with a byte order mark, which is noted; optionally .gz."""
+    with reading(path), open(path, "rb") as file:
+        unpacked = gzip.GzipFile(fileobj=file) if _is_packed(path) else None
+        most = max(_UNPACKED, _RATIO * os.fstat(file.fileno()).st_size) if unpacked else None
+        content = unpacked or file
+        if content.peek(2)[:2] not in _UTF16:
+            yield from decode_lines(raw_lines(content.readline, str(path), most), str(path))
+            return
+        if notes is not None:
+            notes.append("The text is UTF-16")
+        try:
+            text = io.TextIOWrapper(content, "utf-16", newline="\n")
+            for line in raw_lines(text.readline, str(path), most):
+                yield _without_end(line)
+        except UnicodeError as error:
+            raise UserError(
+                f"{path}: the text begins like UTF-16, but cannot be read as such: {error}; save it as UTF-8"
+            ) from None
+
+
+def raw_lines(readline: Callable[[int], AnyStr], name: str, most: int | None = None) -> Iterator[AnyStr]:
+    """Lines with their ends. A line longer than `LONGEST_LINE` is an error, and so is more than `most` in all."""
+    number = total = 0
+    while line := readline(LONGEST_LINE + 1):
+        number += 1
+        total += len(line)
+        if len(line) > LONGEST_LINE:
+            raise UserError(
+                f"{name}:{number}: the line is longer than {LONGEST_LINE:,} bytes; expected lines of text; split it"
+            )
+        if most is not None and total > most:
+            raise UserError(
+                f"{name}: it unpacks to more than {most:,} bytes, over {_RATIO} times its size, as no text does; if it is the "
+                "right file, unpack it first, e.g. with gunzip"
+            )
+        yield line
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
     """UTF-8 lines without their ends (LF or CRLF). Other bytes are an error with the number of the line."""
     for number, raw in enumerate(raw_lines, start=1):
+        if number == 1 and len(raw) > 3 and 0 in (any(raw[:100:2]), any(raw[1:100:2])) and any(raw[:100]):
+            raise UserError(
+                f"{name}: every second byte is 0, as in UTF-16; convert the text first, e.g. iconv -f utf-16le -t utf-8"
+            )
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            place = error.start + len(raw) - len(error.object)  # a byte order mark is not part of what was decoded
+            position = error.start + len(raw) - len(error.object)  # a byte order mark is not part of what was decoded
             if number == 1 and (known := format_of(raw)):
                 raise UserError(
                     f"{name}: this is {known[1]}, not a text; expected lines of text, or of the names of files, "
                     "e.g. ls *.wav | regard translate model"
                 ) from None
-            other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+            other = "utf-16" if raw[:2] in _UTF16 else "latin1"
             raise UserError(
-                f"{name}:{number}: byte 0x{raw[place]:02x} at place {place + 1} is not UTF-8; "
+                f"{name}:{number}: byte 0x{raw[position]:02x} at position {position + 1} is not UTF-8; "
                 f"convert the text first, e.g. iconv -f {other} -t utf-8"
             ) from None
-        yield line.removesuffix("\n").removesuffix("\r")
+        yield _without_end(line)
 
 
 def format_of(start: bytes) -> tuple[str, str] | None:
@@ -147,48 +275,71 @@ def shorten(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read_rows(files: Sequence[Path], columns: Columns, notes: Notes) -> Iterator[Row]:
-    """The chosen cells of every line but the header. What had to be guessed is written to `notes`, a clause for each."""
+def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterator[Row]:
+    """The chosen cells of every line but the header. What had to be guessed, and left out, is written to the report."""
     for path in files:
         if _kind(path) in _NOT_TEXT:
+            hint = "save the table as .xlsx or .csv" if _kind(path) in (".xls", ".xlsb", ".ods") else _MADE_OF
             raise UserError(
-                f"{path}: a {_kind(path)} file is not read; expected .tsv, .csv, .jsonl or plain text, each may be .gz; "
-                f"{_MADE_OF}"
+                f"{path}: a {_kind(path)} file is not read; expected .tsv, .csv, .jsonl, .xlsx or plain text; {hint}"
             )
         if path.is_dir():
             raise UserError(f"{path}: a folder; expected a file of pairs: .tsv, .csv, .jsonl or plain text; {_MADE_OF}")
     if len(files) == 2:
-        return _parallel_rows(files[0], files[1], columns)
+        return _parallel_rows(files[0], files[1], columns, report)
     if len(files) != 1:
         raise UserError(
             f"got {len(files)} files, expected one that holds both sides, or two parallel ones, source and target; "
             "join files of one kind first, e.g. cat a.tsv b.tsv > all.tsv"
         )
     (path,) = files
-    if _kind(path) in (".json", ".jsonl", ".ndjson"):
-        return _json_rows(path, columns, notes)
-    return _table_rows(path, columns, notes)
+    read = _json_rows if _kind(path) in _JSON else _table_rows
+    return good_rows(path, read(path, columns, report), columns, report)
+
+
+def good_rows(path: Path, rows: Iterable[Row | BadLine], columns: Columns, report: Report) -> Iterator[Row]:
+    """Without the bad lines. If these are an error, the file is read to its end first, so that all of them are reported."""
+    first: BadLine | None = None
+    for row in rows:
+        if isinstance(row, BadLine):
+            report.add_bad_line(row.number)
+            first = first or row
+        elif first is None or columns.bad_lines == "skip":
+            yield row
+    if first and columns.bad_lines == "stop":
+        others = report.bad_lines_at[1:], report.bad_lines - 1
+        more = f"; {others[1]:,} more like it: {list_lines(*others)}" if others[1] else ""
+        raise UserError(
+            f"{path}:{first.number}: {first.why}{more}; correct the file, or leave such lines out: --skip-bad-lines"
+        )
+
+
+_JSON = (".json", ".jsonl", ".ndjson")
 
 
 def _kind(path: Path) -> str:
-    return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
+    return Path(path.stem if _is_packed(path) else path.name).suffix.lower()
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 # --- two parallel files ------------------------------------------------------------------------------------------------------
 
 
-def _parallel_rows(source: Path, target: Path, columns: Columns) -> Iterator[Row]:
+def _parallel_rows(source: Path, target: Path, columns: Columns, report: Report) -> Iterator[Row]:
     for path in (source, target):
-        if _kind(path) in (".tsv", ".csv", ".json", ".jsonl", ".ndjson"):
+        if _kind(path) in (".tsv", ".csv", ".xlsx", *_JSON):
             raise UserError(
-                f"{path}: two files are read as parallel texts, line n of the one beside line n of the other, but this is a "
+                f"{path}: two files are read as parallel texts, line n of the one with line n of the other, but this is a "
                 f"table; give one table alone, or join tables of one kind first, e.g. cat a.tsv b.tsv > all.tsv"
             )
-    if columns != TWO_COLUMNS:
+    if columns.source or columns.target or columns.header is True:
         raise UserError(
             f"columns were chosen, but {source} and {target} are parallel texts, which have none; leave the choice out"
         )
-    lines, others = read_lines(source), read_lines(target)
+    lines, others = read_lines(source, report.notes), read_lines(target, report.notes)
     number = 0
     for number, line in enumerate(lines, start=1):
         other = next(others, None)
@@ -201,7 +352,7 @@ def _parallel_rows(source: Path, target: Path, columns: Columns) -> Iterator[Row
 
 def _unequal(source: Path, num_source: int, target: Path, num_target: int) -> UserError:
     return UserError(
-        f"{source} has {num_source:,} lines and {target} has {num_target:,}, expected equally many: line n of the one "
+        f"{source} has {plural(num_source, 'line')} and {target} has {num_target:,}, expected equally many: line n of the one "
         "translates line n of the other; find where they part"
     )
 
@@ -209,68 +360,145 @@ def _unequal(source: Path, num_source: int, target: Path, num_target: int) -> Us
 # --- tables ------------------------------------------------------------------------------------------------------------------
 
 
-def _table_rows(path: Path, columns: Columns, notes: Notes) -> Iterator[Row]:
-    picks: list[int] = []
-    width = 0
-    for number, cells in _csv_rows(path, notes) if _kind(path) == ".csv" else _text_rows(path, notes):
-        if len(cells) == width:
-            yield number, [cells[pick] for pick in picks]
-        elif not any(cell.strip() for cell in cells):
+class Table(NamedTuple):
+    """first: the first row that is not blank. named: whether it holds the names of the columns. rows: all others, and the first
+    if it is data; blank ones have no cells."""
+
+    first: list[str]
+    named: bool
+    rows: Iterator[Row | BadLine]
+
+
+def open_table(path: Path, columns: Columns, report: Report) -> Table:
+    """Decides whether the first row holds names, and notes what was guessed."""
+    rows: Iterator[Row | BadLine]
+    rows = _sheet_rows(path, report) if _kind(path) == ".xlsx" else _text_rows(path, report)
+    head = list(_sample(rows, _ROWS + 1, lambda row: 0 if isinstance(row, BadLine) else sum(map(len, row[1]))))
+    least = 2 if columns.bad_lines == "skip" else 1  # a title over the table is a bad line, too
+    full = [row for row in head if not isinstance(row, BadLine) and any(cell.strip() for cell in row[1])]
+    start = next((at for at, (_, cells) in enumerate(full) if len(cells) >= least), None)
+    if start is None:
+        return Table([], False, chain(head, rows))
+    number, first = full[start]
+    below = [cells for _, cells in full[start + 1 :] if len(cells) == len(first)]
+    if not _is_header(path, number, first, below, columns, report.notes):
+        return Table(first, False, chain(head, rows))
+    report.header = tuple(cell.strip() for cell in first)
+    return Table(first, True, _without(number, first, chain(head, rows), report))
+
+
+def _sample(items: Iterator[Any], most: int, size: Callable[[Any], int]) -> Iterator[Any]:
+    """The first items, fewer if they are large."""
+    total = 0
+    for item in islice(items, most):
+        yield item
+        total += size(item)
+        if total > _LETTERS:
+            return
+
+
+def _without(number: int, header: list[str], rows: Iterable[Row | BadLine], report: Report) -> Iterator[Row | BadLine]:
+    """All rows but the header; where files were joined, it stands in the middle again."""
+    for row in rows:
+        if isinstance(row, BadLine) or row[1] != header:
+            yield row
+        elif row[0] != number:
+            report.header_again += 1
+
+
+def _is_header(path: Path, number: int, first: list[str], below: list[list[str]], columns: Columns, notes: list[str]) -> bool:
+    if columns.header in (True, False):
+        return bool(columns.header)
+    if columns.by_name:
+        return True
+    usual = _kind(path) in (".csv", ".xlsx")
+    if columns.header == "usual":
+        found = float(are_usual_names(first))
+    else:
+        found = 1.0 if tuple(cell.strip() for cell in first) == columns.known_header else evidence(first, below, usual=usual)
+    shown = f"Line {number} ({', '.join(shorten(cell, 20) for cell in first[:10])}{', …' * (len(first) > 10)})"
+    if found >= 1:
+        notes.append(f"{shown} was taken as the names of the columns (if it is data: --no-header)")
+    elif (usual or found) and len(first) > 1:
+        notes.append(f"{shown} was taken as data (if it holds the names of the columns: --header)")
+    return found >= 1
+
+
+def _table_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row | BadLine]:
+    table = open_table(path, columns, report)
+    width, picks = len(table.first), list[int]()
+    if width > 1:
+        picks = _choose(path, table.first, table.named, columns, report.notes)
+    for row in table.rows:
+        if isinstance(row, BadLine):
+            yield row
+            continue
+        number, cells = row
+        if len(cells) > width and not any(cell.strip() for cell in cells[width:]):
+            cells = cells[:width]  # cells that are empty at the end of a line are none
+        if not any(cell.strip() for cell in cells):
             yield number, []
-        elif picks:
-            raise _ragged(path, number, cells, width)
+        elif width < 2:
+            why = _ragged(path, cells, 2)
+            raise UserError(f"{path}:{number}: {why}; give a table with both sides, or two parallel files, source and target")
+        elif len(cells) == width:
+            yield number, [cells[pick] for pick in picks]
         else:
-            width = len(cells)
-            if width < 2:
-                raise UserError(
-                    f"{_ragged(path, number, cells, 2)}; give a table with both sides, or two parallel files, source and target"
-                )
-            header, guessed = is_header(cells, columns)
-            picks = _choose(path, cells, header, columns, notes)
-            if not header:
-                yield number, [cells[pick] for pick in picks]
-                continue
-            notes.header = tuple(cell.strip() for cell in cells)
-            if guessed:
-                notes.append(header_note(number, cells))
+            yield BadLine(number, _ragged(path, cells, width))
 
 
-def _ragged(path: Path, number: int, cells: list[str], width: int) -> UserError:
+def _ragged(path: Path, cells: list[str], width: int) -> str:
     line = shorten("\t".join(cells))
-    if width == 2 and _kind(path) != ".csv":
+    if width == 2 and _kind(path) not in (".csv", ".xlsx"):
         found = "no tab" if len(cells) == 1 else f"{len(cells) - 1} tabs"
-        return UserError(f"{path}:{number}: expected source<TAB>target, found {found} in {line!r}")
-    return UserError(f"{path}:{number}: expected {width} columns in every line, found {len(cells)} in {line!r}")
+        return f"expected source<TAB>target, found {found} in {line!r}"
+    return f"expected {width} columns in every line, found {len(cells)} in {line!r}"
 
 
-def _text_rows(path: Path, notes: list[str]) -> Iterator[Row]:
-    """Split at tabs, without quoting; where the first line of a file other than .tsv has none, at another well-known sign."""
-    sign: str | None = None
-    for number, line in enumerate(read_lines(path), start=1):
-        if sign is None and line.strip():
-            sign = "\t"
-            if "\t" not in line and _kind(path) != ".tsv":
-                sign = next((name for name, form in _PAIRS_OF_TEXT.items() if form.fullmatch(line)), sign)
-            if sign != "\t":
-                notes.append(f"Lines were parted at {sign!r}")
-        form = _PAIRS_OF_TEXT.get(sign or "")
-        if form is None:
-            yield number, line.split("\t")
-        elif match := form.fullmatch(line):
-            yield number, list(match.groups())
+def _sheet_rows(path: Path, report: Report) -> Iterator[Row]:
+    from regard.data.sheets import read_sheet
+
+    with reading(path):
+        yield from read_sheet(path, report.notes)
+
+
+def _text_rows(path: Path, report: Report) -> Iterator[Row | BadLine]:
+    """.tsv is split at tabs, without quotes, and .csv at commas, semicolons or tabs, with quotes. Any other text is split at
+    tabs or, where its first line has none, at another sign: one of `_PAIRS_OF_TEXT`, or what a .csv is split at."""
+    lines = read_lines(path, report.notes)
+    head = list(_sample(lines, _SAMPLE, len))
+    lines, kind = chain(head, lines), _kind(path)
+    first = next(filter(str.strip, head), "")
+    if kind == ".csv":
+        mark = _separator(head)
+        if mark != ",":
+            report.notes.append(f"Columns were separated at {mark!r}")
+        return _csv_rows(path, lines, mark)
+    if kind != ".tsv" and "\t" not in first:
+        if sign := next((sign for sign, part in _PAIRS_OF_TEXT.items() if part(first)), None):
+            report.notes.append(f"Lines were separated at {sign!r}")
+            return _parted_rows(lines, sign)
+        if marks := [mark for mark in _widths(head) if mark == ";" or any(re.search(f"{mark}[^ ]", line) for line in head)]:
+            mark = _separator(head)
+            if mark in marks:
+                report.notes.append(f"The text was read as .csv, with columns separated at {mark!r}")
+                return _csv_rows(path, lines, mark)
+    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
+
+
+def _parted_rows(lines: Iterable[str], sign: str) -> Iterator[Row | BadLine]:
+    part = _PAIRS_OF_TEXT[sign]
+    for number, line in enumerate(lines, start=1):
+        if found := part(line):
+            yield number, list(found)
         elif not line.strip():
             yield number, []
         else:
-            raise UserError(f"{path}:{number}: expected {sign!r} like the lines before, found none in {shorten(line)!r}")
+            yield BadLine(number, f"expected {sign!r} like the lines before, found none in {shorten(line)!r}")
 
 
-def _csv_rows(path: Path, notes: list[str]) -> Iterator[Row]:
-    lines = read_lines(path)
-    head = list(islice(lines, _SAMPLE))
-    mark = _separator(head)
-    if mark != ",":
-        notes.append(f"Columns were parted at {mark!r}")
-    reader = csv.reader((line + "\n" for line in chain(head, lines)), delimiter=mark, strict=True)
+def _csv_rows(path: Path, lines: Iterable[str], mark: str) -> Iterator[Row]:
+    reader = csv.reader((line + "\n" for line in lines), delimiter=mark, strict=True)
     start = 1
     try:
         for cells in reader:
@@ -286,6 +514,14 @@ def _csv_rows(path: Path, notes: list[str]) -> Iterator[Row]:
 def _separator(head: list[str]) -> str:
     """Comma, semicolon or tab: the one that gives every row of the sample equally many columns, best of all two. If more
     than one does, that which no space follows, as it would in prose; then the comma."""
+    widths = _widths(head)
+    first = next(filter(str.strip, head), "")
+    guess = max(",;\t", key=first.count)
+    return min(widths, key=lambda mark: (widths[mark] != 2, any(f"{mark} " in line for line in head)), default=guess)
+
+
+def _widths(head: list[str]) -> dict[str, int]:
+    """Of each sign that gives every row of the sample equally many columns, how many: at least 2."""
     widths = {}
     for mark in ",;\t":
         try:
@@ -295,23 +531,7 @@ def _separator(head: list[str]) -> str:
         sizes = {len(row) for row in (rows[:-1] if len(head) == _SAMPLE else rows)}  # the last row may have been cut
         if len(sizes) == 1 and sizes != {1}:
             widths[mark] = sizes.pop()
-    first = next(filter(str.strip, head), "")
-    guess = max(",;\t", key=first.count)
-    return min(widths, key=lambda mark: (widths[mark] != 2, any(f"{mark} " in line for line in head)), default=guess)
-
-
-def is_header(cells: list[str], columns: Columns) -> tuple[bool, bool]:
-    """(whether these are names, whether that was guessed)"""
-    if columns.header is not None:
-        return columns.header, False
-    if columns.by_name:
-        return True, False
-    names = {cell.strip().lower() for cell in cells}
-    return len(names) == len(cells) and all(re.split("[-_]", name)[0] in _NAMES for name in names), True
-
-
-def header_note(number: int, cells: list[str]) -> str:
-    return f"Line {number} ({', '.join(cells)}) was taken as the names of the columns"
+    return widths
 
 
 def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes: list[str]) -> list[int]:
@@ -324,14 +544,17 @@ def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes:
     roles = [label.lower().rpartition(".")[2] if named else "" for label in labels]
     free = [at for at in range(len(labels)) if at not in source and at != target]
     if len(labels) > 2:
-        free = [at for at in free if roles[at] not in _NUMBERS]
+        free = [at for at in free if roles[at] not in NUMBERS]
     if not source:
-        likely = [at for at in free if roles[at] in _SOURCES]
+        likely = [at for at in free if roles[at] in SOURCES]
         source = likely if len(likely) == 1 else free[:1] if len(free) == 1 + (target is None) else []
     if target is None:
         left = [at for at in free if at not in source]
-        likely = [at for at in left if roles[at] in _TARGETS]
+        likely = [at for at in left if roles[at] in TARGETS]
         target = likely[0] if len(likely) == 1 else left[0] if len(left) == 1 else None
+    twice = [at for at in (*source, target) if (*source, target).count(at) > 1]
+    if twice and twice[0] is not None:
+        raise UserError(f"{path} has {shown}; column {twice[0] + 1} is chosen twice; choose each column once")
     if not source or target is None:
         raise UserError(
             f"{path} has {shown}; expected two, or a choice: say which to read and which to write by number or name, "
@@ -344,8 +567,8 @@ def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes:
 
 def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
     if want.isdecimal():
-        if not 1 <= int(want) <= len(labels):
-            raise WrongColumns(f"{path} has {shown}; there is no column {want}")
+        if len(want) > 9 or not 1 <= int(want) <= len(labels):
+            raise WrongColumns(f"{path} has {shown}; there is no column {shorten(want, 20)}")
         return int(want) - 1
     lowered = [label.lower() for label in labels]
     for names, wanted in (
@@ -358,7 +581,7 @@ def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
         if found:
             raise UserError(f"{path} has {shown}; {found} of them are called {want!r}: choose by number")
     raise WrongColumns(
-        f"{path} has {shown}; none is called {want!r}{did_you_mean(want, labels)}; "
+        f"{path} has {shown}; none is called {shorten(want)!r}{did_you_mean(want, labels)}; "
         "where the first line holds no names, choose by number"
     )
 
@@ -366,31 +589,49 @@ def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
 # --- JSON lines --------------------------------------------------------------------------------------------------------------
 
 
-def _json_rows(path: Path, columns: Columns, notes: list[str]) -> Iterator[Row]:
+def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row | BadLine]:
     """One object per line. Columns are what the first one holds as text, in its order; dots lead to nested keys."""
     picks: list[tuple[str, ...]] = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, report.notes), start=1):
         if not line.strip():
             yield number, []
             continue
-        record = _record(path, number, line)
-        if not picks:
-            leaves = list(_leaves(record))
-            picks = [leaves[at] for at in _choose(path, [".".join(leaf) for leaf in leaves], True, columns, notes)]
-        several = len(picks) > 2  # sources, any of which a row may lack
-        yield number, [_dig(path, number, record, pick, several and pick is not picks[-1]) for pick in picks]
+        try:
+            record = _record(line)
+            if not picks:
+                leaves = list(_leaves(record))
+                picks = [leaves[at] for at in _choose(path, [".".join(leaf) for leaf in leaves], True, columns, report.notes)]
+            several = len(picks) > 2  # sources, any of which a row may lack
+            yield number, [_dig(record, pick, several and pick is not picks[-1]) for pick in picks]
+        except BadRecord as error:
+            yield BadLine(number, str(error))
+        except RecursionError:
+            yield BadLine(number, f"expected one JSON object per line, nested less deeply than this: {shorten(line)!r}")
 
 
-def _record(path: Path, number: int, line: str) -> dict[str, Any]:
+class BadRecord(Exception):
+    """A line of JSON that is not like the first."""
+
+
+def _record(line: str) -> dict[str, Any]:
     try:  # numbers stay as they are written
-        record = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
-    except (ValueError, RecursionError) as error:
+        record = json.loads(line, parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_distinct)
+    except ValueError as error:
         record = error
     if isinstance(record, dict):
         return record
     what = f": {record}" if isinstance(record, Exception) else ""
     hint = "; make lines of a list with jq -c '.[]' list.json > lines.jsonl" if line.lstrip()[0] == "[" else ""
-    raise UserError(f"{path}:{number}: expected one JSON object per line, got {shorten(line)!r}{what}{hint}")
+    raise BadRecord(f"expected one JSON object per line, got {shorten(line)!r}{what}{hint}")
+
+
+def _distinct(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(items)
+    if len(record) < len(items):
+        keys = [key for key, _ in items]
+        again = next(key for key in keys if keys.count(key) > 1)
+        raise BadRecord(f"the key {shorten(again)!r} occurs twice in one object, expected each once")
+    return record
 
 
 def _leaves(record: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -401,20 +642,20 @@ def _leaves(record: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tup
             yield (*above, key)
 
 
-def _dig(path: Path, number: int, record: dict[str, Any], keys: tuple[str, ...], optional: bool = False) -> str:
+def _dig(record: dict[str, Any], keys: tuple[str, ...], optional: bool = False) -> str:
     value: Any = record
     for key in keys:
         if optional and isinstance(value, dict) and key not in value:
             return ""
         if not isinstance(value, dict) or key not in value:
-            raise UserError(
-                f"{path}:{number}: expected a text {'.'.join(keys)!r} as in the first object, "
-                f"found {', '.join(map(repr, record)) or 'nothing'}"
+            raise BadRecord(
+                f"expected a text {'.'.join(keys)!r} as in the first object, "
+                f"found {shorten(', '.join(map(repr, record)), 200) or 'nothing'}"
             )
         value = value[key]
     text = _text(value)
     if text is None:
-        raise UserError(f"{path}:{number}: expected a text as {'.'.join(keys)!r}, got {shorten(json.dumps(value))}")
+        raise BadRecord(f"expected a text as {'.'.join(keys)!r}, got {shorten(json.dumps(value))}")
     return text
 
 

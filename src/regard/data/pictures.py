@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.data.files import check_file
 from regard.data.sources import CELL, FileCodec, look_at
 from regard.errors import UserError, WrongNumbers, one_line
 
@@ -106,6 +107,7 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
     longest: a photograph that is to be made that small need not be decoded in full.
     """
     check_pillow()
+    check_file(path)
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -122,8 +124,6 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
             return _plain(picture)
     except UserError:
         raise
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except UnidentifiedImageError:
         raise UserError(f"{path} is not a picture, or of a kind that pillow does not know") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

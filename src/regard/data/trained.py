@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.data.corpus import Counts, stream_pairs
-from regard.data.files import Columns, WrongColumns
+from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
 from regard.errors import UserError, plural
 
 MOST_KEYS = 8192
@@ -105,16 +105,24 @@ class TrainedOn:
         """Whether further columns are no references: the model was trained on some of more than two."""
         return bool(self.source or self.target or len(self.header) > 2)
 
-    def columns(self, files: Sequence[Path], source: Sequence[str] = (), targets: Sequence[str] = ()) -> Chosen:
+    def columns(
+        self,
+        files: Sequence[Path],
+        source: Sequence[str] = (),
+        targets: Sequence[str] = (),
+        *,
+        header: bool | None = None,
+        bad_lines: Literal["stop", "skip"] = "stop",
+    ) -> Chosen:
         """The columns to read in these files: those that are given, else those of the training: by their names, or, where a
-        file has none, by their numbers."""
-        given = Chosen(tuple(source), tuple(targets))
+        file has none, by their numbers. header, bad_lines: as in `Columns`."""
+        given = Chosen(tuple(source), tuple(targets), Columns(header=header, bad_lines=bad_lines, known_header=self.header))
         if len(files) > 1 or (source and targets) or not (self.source or self.target):
             return given
         found: UserError | None = None
         for way in (self._name, self._number):
             wanted = self._wanted(given, way)
-            if wanted is None or (found and _header(files)):  # there are names, but others
+            if wanted is None or (found and _header(files, given)):  # there are names, but others
                 continue
             try:
                 _first(files, wanted)
@@ -133,7 +141,8 @@ class TrainedOn:
         targets = given.targets or [way(one) for one in (self.target,) if one]
         if None in (*source, *targets):
             return None
-        return Chosen(tuple(filter(None, source)), tuple(filter(None, targets)), as_in_training=True)
+        chosen = tuple(filter(None, source)), tuple(filter(None, targets))
+        return replace(given, source=chosen[0], targets=chosen[1], as_in_training=True)
 
     def _name(self, column: str) -> str | None:
         if not column.isdecimal():
@@ -148,10 +157,11 @@ class TrainedOn:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Columns of the sources and of their references, by name or number."""
+    """Columns of the sources and of their references, by name or number. table: how to read the rest of the table."""
 
     source: tuple[str, ...]
     targets: tuple[str, ...]
+    table: Columns = TWO_COLUMNS
     as_in_training: bool = False
 
     def __str__(self) -> str:
@@ -164,7 +174,7 @@ class Chosen:
     @property
     def each(self) -> list[Columns]:
         """One for every column of references."""
-        return [Columns(self.source, target) for target in self.targets or ("",)]
+        return [replace(self.table, source=self.source, target=target) for target in self.targets or ("",)]
 
 
 def _first(files: Sequence[Path], chosen: Chosen) -> None:
@@ -173,6 +183,6 @@ def _first(files: Sequence[Path], chosen: Chosen) -> None:
         next(stream_pairs(files, columns), None)
 
 
-def _header(files: Sequence[Path]) -> bool:
-    next(stream_pairs(files, Columns(("1",), "2"), counts=(counts := Counts())), None)
+def _header(files: Sequence[Path], chosen: Chosen) -> bool:
+    next(stream_pairs(files, replace(chosen.table, source=("1",), target="2"), counts=(counts := Counts())), None)
     return bool(counts.header)

@@ -15,9 +15,9 @@ from regard.checkpoint.folder import read_config, read_settings
 from regard.contracts import Place
 from regard.data.documents import mapping, validated
 from regard.data.files import shorten
+from regard.data.labels import label, readable
 from regard.data.sources import FileCodec
 from regard.errors import UserError, plural
-from regard.inspection.labels import label, readable
 from regard.inspection.seeing import LONGEST, Inspection, Layer, see
 from regard.models.build import ModelSettings
 from regard.models.transformer import TransformerSettings

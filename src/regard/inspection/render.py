@@ -19,10 +19,10 @@ from torch import Tensor
 
 from regard.contracts import AttentionMap
 from regard.core.spectrum import HOP, extremes, log_mel
+from regard.data.labels import label
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
-from regard.inspection.labels import label
 from regard.inspection.writing import writing
 
 ENDINGS = (".png", ".svg", ".pdf")

@@ -19,8 +19,8 @@ from regard.contracts import Kind
 from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
 from regard.data.arrays import WRITTEN, npy, raw
+from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
-from regard.inspection.labels import label, readable
 from regard.inspection.seeing import Gates, Inspection, Layer
 from regard.inspection.writing import writing
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from rich.console import Console
 from torch import Tensor
@@ -28,7 +28,7 @@ from regard.data.trained import Sources
 from regard.errors import UserError, plural
 from regard.evaluation import fingerprint
 from regard.training.record import counted
-from regard.training.settings import BEFORE, DataSettings, TrainSettings
+from regard.training.settings import OLDER, DataSettings, TrainSettings
 
 SAMPLE = 20_000
 """From how many pairs settings are chosen."""
@@ -231,8 +231,8 @@ def from_files(
     held_out_name = counts.name
     everything: list[Pair] = []  # of what is measured with, where that has files of its own
     if data.held_out_files:
-        paths, columns = _paths(data.held_out_files), _columns(data, data.held_out_files)
-        measuring = read_pairs(paths, columns, data.max_length, _spelling(data))
+        columns = replace(_columns(data, data.held_out_files), known_header=counts.header)
+        measuring = read_pairs(_paths(data.held_out_files), columns, data.max_length, _spelling(data))
         held_out_name = measuring.counts.name
         held_out = everything = _seen_from(root, data, measuring.pairs)
         console.print(measuring.counts.say())
@@ -252,12 +252,9 @@ def from_files(
         pairs = counted(_stream(data), counts.pairs, what, console)
         return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
 
-    # another place is not other data, nor is what training makes of it
-    facts = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
-    how = repr({name: value for name, value in facts.items() if BEFORE.get(f"data.{name}") != value})
     codecs = [codec.to_json() for codec in given if codec]
     sizes = _file_sizes(data, root)
-    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how, *codecs, *sizes)
+    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how_read(data), *codecs, *sizes)
     names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
     tokenised = _tokenised(folder, names, console)
     before = tokenised and tokenised.store.metadata.get("material")
@@ -291,6 +288,12 @@ def from_files(
         sources=sources,
         origin={"material": known, "codecs": sums},
     )
+
+
+def how_read(data: DataSettings) -> str:
+    """What decides which tokens files become. The files' names do not, nor does what training makes of the tokens."""
+    same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
+    return repr({name: value for name, value in same.items() if value != OLDER.get(f"data.{name}")})
 
 
 def folder_of(files: Sequence[str]) -> Path:
@@ -438,4 +441,7 @@ def _paths(files: Iterable[str]) -> list[Path]:
 
 
 def _columns(data: DataSettings, files: Sequence[str]) -> Columns:
-    return Columns() if len(files) > 1 else Columns(data.source_columns, data.target_column)
+    header: dict[str, bool | Literal["usual"] | None] = {"auto": None, "yes": True, "no": False, "usual": "usual"}
+    return (
+        Columns() if len(files) > 1 else Columns(data.source_columns, data.target_column, header[data.header], data.bad_lines)
+    )

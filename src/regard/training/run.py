@@ -21,6 +21,7 @@ from regard.checkpoint.folder import Saved, weights_digest
 from regard.checkpoint.runs import Checkpoint, Damaged
 from regard.core.losses import projected_loss
 from regard.data.batch import Example, Order, collate, encode_pairs, lengths
+from regard.data.labels import visible
 from regard.data.sources import beside_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
 from regard.data.trained import TrainedOn
@@ -94,7 +95,7 @@ def run(
         if material.sources and (before := TrainedOn.from_facts(start_from.training).sources):
             material.sources.update(before)
     if material.unknown:
-        most = " ".join(symbol for symbol, _ in material.unknown.most_common(10))
+        most = visible(symbol for symbol, _ in material.unknown.most_common(10))
         console.print(f"{plural(material.unknown.total(), 'symbol')} that the model it starts from never met: {most}")
 
     batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
@@ -360,7 +361,7 @@ def measured(model: Model, material: Material, settings: RunSettings, console: C
     unknown = {symbol for answered in answers for symbol in answered.result.unknown}
     if unknown:
         console.print(
-            f"symbols of held-out sources that do not occur in those that were learnt from: {' '.join(sorted(unknown))}"
+            f"symbols of held-out sources that do not occur in those that were learnt from: {visible(sorted(unknown))}"
         )
     rates = rates_of(answers)
     held_out = fingerprint("\t".join(pair) for pair in material.held_out)

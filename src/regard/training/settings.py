@@ -27,6 +27,9 @@ from regard.models.transformer import TransformerSettings
 
 NormalForm = Literal["nfc", "none"]
 
+OLDER: dict[str, Any] = {"data.normalise": "none", "data.header": "usual", "data.bad_lines": "stop"}
+"""Settings that older versions lacked, with what these did: a run that they began goes on like this."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -41,6 +44,11 @@ class DataSettings:
     names files, as a text beside the file."""
     target_column: str = ""
     """Name or number (from 1) of the column that is written."""
+    header: Literal["auto", "yes", "no", "usual"] = "auto"
+    """Whether the first line holds the names of the columns; auto: recognised from the lines below it; usual: only where all of
+    them are well-known English names, as in runs that older versions began."""
+    bad_lines: Literal["stop", "skip"] = "stop"
+    """What to do with lines that have other columns than the first: stop, and report them all, or leave them out, counted."""
     source_unit: SourceUnit = "characters"
     """What a source token is; or picture, sound, grid, frames: then the source is the name of a file, seen from the folder of
     the data file."""
@@ -88,10 +96,6 @@ class DataSettings:
                 f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to leave out, and the units are "
                 f"{units[0]} and {units[1]}; set one to bpe, or subword_dropout=0"
             )
-
-
-BEFORE = {"data.normalise": "none"}
-"""What runs of versions that did not have these settings yet did; they go on like that."""
 
 
 @dataclass(frozen=True, kw_only=True)

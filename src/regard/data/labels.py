@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 NAMED = {"": "∅", "\n": "⏎", "\t": "⇥"}
 LONGEST = 40
@@ -25,6 +26,11 @@ def label(token: str) -> str:
     if not any(map(_has_ink, token)):
         return "".join("␣" if char == " " else _visible(char) if char in NAMED else _code(char) for char in token)
     return ("◌" if unicodedata.category(token[0])[0] == "M" else "") + _visible(token)
+
+
+def visible(symbols: Iterable[str]) -> str:
+    """A list of symbols for people."""
+    return " ".join(map(label, symbols))
 
 
 def readable(text: str) -> str:

@@ -1,0 +1,111 @@
+"""Tables as people have them, through the commands: names of columns, bad lines, what never ends."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli.main import app
+from regard.errors import UserError
+
+pytestmark = pytest.mark.slow
+
+WORDS = "house tree hound kitten table chair window door scale lamp book way garden stone river cloud".split()
+LINES = ["Falsch;Richtig", *(f"{word[::-1]};{word}" for word in WORDS)]
+TINY = "train.steps=2 train.batch_tokens=64 model.width=8".split()
+Type = Callable[..., str]
+
+
+@pytest.fixture
+def type_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
+    """Types a command in an empty folder and gives all that is printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def type_(*arguments: str) -> str:
+        done = CliRunner().invoke(app, [*arguments, "--threads", "1"])
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.output
+
+    return type_
+
+
+def train(type_in: Type, *more: str) -> str:
+    return type_in("train", "words.csv", "--out", "m", *(word for change in TINY for word in ("--set", change)), *more)
+
+
+def test_names_of_columns_on_the_command_line(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    said = train(type_in)
+    assert "words.csv: 16 pairs in 17 lines" in said
+    assert "Line 1 (Falsch, Richtig) was taken as the names of the columns (if it is data: --no-header)" in said
+    assert "header: auto" in (tmp_path / "m.run" / "run.yaml").read_text()
+    assert "17 sources" in type_in("evaluate", "m", "words.csv", "--no-header")
+    said = type_in("evaluate", "m", "words.csv")
+    assert "16 sources" in said
+    assert "Line 1 (Falsch, Richtig) was taken as" in said
+    for command, lines in (("score", 16), ("align", 16)):
+        said = type_in(command, "m", "words.csv")
+        assert "regard: Line 1 (Falsch, Richtig) was taken as" in said
+        assert len([line for line in said.splitlines() if not line.startswith("regard:")]) == lines
+    said = train(type_in, "--no-header", "--overwrite")
+    assert "words.csv: 17 pairs in 17 lines" in said
+    assert "header: no" in (tmp_path / "m.run" / "run.yaml").read_text()
+    said = type_in("train", "m.run/run.yaml", "--out", "again")
+    assert "words.csv: 17 pairs in 17 lines" in said
+
+
+def test_a_run_that_an_older_version_began_goes_on_as_it_began(tmp_path: Path, type_in: Type) -> None:
+    """It took only well-known names for a header, and had no setting for it."""
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    train(type_in, "--set", "data.header=usual")
+    weights = (tmp_path / "m" / "model.safetensors").read_bytes()
+    kept = tmp_path / "m.run" / "run.yaml"
+    older = [line for line in kept.read_text().splitlines() if not line.strip().startswith(("header:", "bad_lines:"))]
+    kept.write_text("\n".join(older))
+    shutil.rmtree(tmp_path / "m")
+    assert "words.csv: 17 pairs in 17 lines" in train(type_in)
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == weights
+
+
+def test_bad_lines_on_the_command_line(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join([*LINES, "a;b;c", "d", "x;y"]))
+    with pytest.raises(UserError, match=r"words.csv:18: expected 2 columns .*; 1 more like it: line 19; .* --skip-bad-lines$"):
+        train(type_in)
+    assert "Left out: 2 because other columns were found (lines 18, 19)" in train(type_in, "--skip-bad-lines")
+    assert "bad_lines: skip" in (tmp_path / "m.run" / "run.yaml").read_text()
+    for command in ("evaluate", "score", "align"):
+        with pytest.raises(UserError, match="1 more like it: line 19"):
+            type_in(command, "m", "words.csv")
+        said = type_in(command, "m", "words.csv", "--skip-bad-lines")
+        assert "2 lines left out because other columns were found (lines 18, 19)" in said
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    train(type_in)
+    os.mkfifo("pipe.tsv")
+    os.mkfifo("run.yaml")
+    for arguments in (
+        ("train", "pipe.tsv"),
+        ("train", "run.yaml"),
+        ("train", "words.csv", "--held-out", "pipe.tsv", "--out", "n"),
+        ("evaluate", "m", "pipe.tsv"),
+        ("score", "m", "pipe.tsv"),
+        ("align", "m", "pipe.tsv"),
+        ("align", "m", "words.csv", "--gold", "pipe.tsv"),
+        ("evaluate", "m", "/dev/zero"),
+    ):
+        with pytest.raises(UserError, match=r"(pipe.tsv|run.yaml|/dev/zero): this is a (pipe|device), expected a file"):
+            type_in(*arguments)
+
+
+def test_odd_columns_on_the_command_line(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    with pytest.raises(UserError, match=r"there is no column 9{19}…"):
+        train(type_in, "--from", "9" * 5000)
+    with pytest.raises(UserError, match=r"columns '1,': expected names or numbers with commas between them"):
+        train(type_in, "--from", "1,")
