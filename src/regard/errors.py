@@ -1,9 +1,8 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
 import reprlib
-from math import isfinite
+from math import inf, isfinite
 from numbers import Integral, Real
-from sys import float_info
 from typing import Any
 
 LARGEST_SIZE = 2**31 - 1
@@ -92,5 +91,5 @@ def check_sizes(**sizes: Any) -> None:
 def check_positive(name: str, number: Any, expected: str = "a number above 0") -> None:
     """For arguments that something is divided by."""
     real = isinstance(number, Real) and not isinstance(number, bool)
-    if not real or not 0 < number <= float_info.max:
+    if not real or not 0 < number < inf:
         raise ValueError(f"{name} is {number!r}, expected {expected}")

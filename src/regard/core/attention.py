@@ -312,7 +312,7 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
     num_queries, num_keys, width = query.shape[-2], key.shape[-2], value.shape[-1]
     if 0 in (*lead, num_queries, num_keys):  # nothing to mix
         return value.new_zeros(*lead, num_queries, width)
-    batch, heads = lead[:-1].numel(), lead[-1] if lead else 1
+    batch, heads = math.prod(lead[:-1]), lead[-1] if lead else 1
 
     def four(tensor: Tensor) -> Tensor:
         if len(lead) == 2 and tensor.shape[:2] == lead:
@@ -335,8 +335,11 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
 def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
     """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again.
 
-    A tile that needs random numbers gets a seed, so that it draws the same ones again.
+    A tile that needs random numbers gets a seed, so that it draws the same ones again. A graph for export is one tile,
+    because it must serve sizes that are not known yet.
     """
+    if torch.compiler.is_exporting():
+        return compute(slice(None), rule.draw_seed())
     lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
     numbers_per_row = lead.numel() * prepared.shape[-2] * rule.score.numbers_per_pair
     rows = max(1, TILE // max(1, numbers_per_row))
@@ -365,7 +368,8 @@ def _fold_mask(mask: Tensor, heads: int, groups: int, num_queries: int) -> Tenso
         return mask
     if shared:
         heads, groups = heads // groups, 1
-    return _fold(mask.expand(*mask.shape[:-3], heads, num_queries, -1), groups)
+    whole = mask.expand(*mask.shape[:-3], heads, num_queries, -1).unflatten(-3, (groups, -1))
+    return torch.cat(whole.unbind(-3), dim=-2)  # flatten would tie an exported graph to its sizes
 
 
 def _unfold(x: Tensor, heads: int) -> Tensor:

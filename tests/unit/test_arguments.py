@@ -1,0 +1,254 @@
+"""Wrong arguments of the public functions: one line that says what came and what was expected, where the mistake is made."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard import Edit, Look, MultiHeadAttention, Tap, masks, positions, scores
+from regard.contracts import AttentionMap, Result, Source
+from regard.errors import UserError
+
+NO_NUMBERS = [None, "sqrt", 0, -1.0, float("nan"), float("inf"), True, [1]]
+NO_SIZES = [None, "sqrt", 0, -3, 2.5, float("nan"), True, [1]]
+NO_TENSORS = [None, "text", 3, [1, 2]]
+
+
+def refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+# --- scores ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS)
+def test_scores_divide_by_numbers_above_zero(number: object) -> None:
+    refused(lambda: scores.ScaledDot(number), r'divide_by is .*, expected "√d", "d" or a number above 0')
+    refused(lambda: scores.Cosine(number), "temperature is .*, expected a number above 0")
+
+
+def test_numbers_of_any_library_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    query = torch.randn(5, 4)
+    for two in (2, numpy.float32(2), numpy.int64(2)):
+        torch.testing.assert_close(
+            regard.attend(query, query, query, score=scores.ScaledDot(two)), regard.attend(query, query, query)
+        )
+    assert MultiHeadAttention(numpy.int64(8), numpy.int64(2)).heads == 2
+
+
+@pytest.mark.parametrize("size", NO_SIZES)
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda size: scores.General(size, 5), "query_width"),
+        (lambda size: scores.General(5, size), "key_width"),
+        (lambda size: scores.Additive(size, 5, 5), "query_width"),
+        (lambda size: scores.Additive(5, size, 5), "key_width"),
+        (lambda size: scores.Additive(5, 5, size), "width"),
+        (lambda size: scores.Additive.concat(torch.randn(3, 5), torch.randn(3), size), "query_width"),
+        (lambda size: scores.Location(size, 5), "query_width"),
+        (lambda size: scores.Location(5, size), "max_source"),
+        (lambda size: positions.alibi_slopes(size), "heads"),
+        (lambda size: regard.summarise(torch.randn(2, 3), torch.randn(2, 3), top=size), "top"),
+        (lambda size: regard.Convolution(size, 5, 1), "width"),
+        (lambda size: regard.Dense(size, 5, 5), "length"),
+        (lambda size: regard.cost("recurrent", size, 5, 5), "length"),
+    ],
+)
+def test_sizes_are_whole_numbers(make: Callable[[object], object], name: str, size: object) -> None:
+    refused(lambda: make(size), f"{name} is .*, expected a whole number, 1 or more")
+
+
+# --- masks and positions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["3", -1, 2.5, True, [1]])
+def test_masks_have_sizes(number: object) -> None:
+    for make in (
+        lambda: masks.causal(number),
+        lambda: masks.causal(3, number),
+        lambda: masks.window(number, width=1),
+        lambda: masks.window(3, width=number),
+        lambda: masks.first(torch.tensor([1, 2]), number),
+        lambda: masks.behind(torch.tensor([1, 2]), number),
+    ):
+        refused(make, " is .*, expected a whole number, 0 or more")
+
+
+@pytest.mark.parametrize("x", NO_TENSORS)
+def test_what_must_be_a_tensor(x: object) -> None:
+    query = torch.randn(2, 4)
+    for make in (
+        lambda: masks.first(x, 3),
+        lambda: masks.behind(x, 3),
+        lambda: masks.not_padding(x, 0),
+        lambda: masks.places(x),
+        lambda: masks.both(masks.causal(3), x),
+        lambda: positions.sinusoidal(x, 4),
+        lambda: positions.fourier(x, 4),
+        lambda: positions.raw_index(x),
+        lambda: positions.one_hot(x, 4),
+        lambda: positions.rotate(query, x),
+        lambda: regard.attend(x, query, query),
+        lambda: regard.attend(query, x, query),
+        lambda: regard.attend(query, query, x),
+        lambda: regard.attention_weights(query, x),
+        lambda: regard.summarise(x, query),
+        *(() if x is None else (lambda: regard.attend(query, query, query, allow=x),)),
+    ):
+        refused(make, r" is an? \w+, expected a tensor; write torch.as_tensor\(")
+
+
+def test_the_rest_of_masks_and_positions() -> None:
+    refused(lambda: masks.first(torch.tensor([[1, 2]]), 3), r"lengths has shape \(1, 2\), expected \(batch,\)")
+    refused(lambda: masks.first(torch.tensor(2), 3), r"lengths has shape \(\), expected \(batch,\)")
+    places = torch.arange(3)
+    for width in (4.0, "4", True, None):
+        refused(lambda: positions.sinusoidal(places, width), "the width is .*; make it even, 2 or more")  # noqa: B023
+    for number in NO_NUMBERS:
+        refused(lambda: positions.fourier(places, 4, sharpness=number), "sharpness is .*, expected a number")  # noqa: B023
+        refused(lambda: positions.rotate(torch.randn(3, 4), places, base=number), "base is .*, expected a number")  # noqa: B023
+
+
+# --- attend ------------------------------------------------------------------------------------------------------------------
+
+
+def test_attend_wants_vectors_of_floats() -> None:
+    x = torch.randn(2, 5, 4)
+    for name in ("query", "key", "value"):
+        for dtype in (torch.long, torch.bool, torch.complex64):
+            inputs = {"query": x, "key": x, "value": x} | {name: x.to(dtype)}
+            refused(lambda: regard.attend(**inputs), f"{name} has dtype {dtype}, expected vectors of floats")  # noqa: B023
+    empty = x[..., :0]
+    for score in (scores.ScaledDot(), scores.Distance(), scores.Cosine()):
+        refused(lambda: regard.attend(empty, empty, x, score=score), r"queries \(2, 5, 0\) have width 0")  # noqa: B023
+    assert regard.attend(x, x, empty).shape == (2, 5, 0)
+
+
+@pytest.mark.parametrize("wrong", [None, "0.1", -0.1, 1, True, float("nan"), [0.1]])
+def test_dropout_is_a_share(wrong: object) -> None:
+    x = torch.randn(5, 4)
+    refused(lambda: regard.attend(x, x, x, dropout=wrong, generator=torch.default_generator), "dropout is .*, expected a share")
+
+
+def test_a_seed_is_no_generator() -> None:
+    x = torch.randn(5, 4)
+    refused(lambda: regard.attend(x, x, x, choice="one", generator=7), "generator is 7, expected a torch.Generator")
+
+
+@pytest.mark.parametrize("choice", ["soft", "sum", "one", "gates"])
+def test_no_keys_at_all(choice: str) -> None:
+    query, key, value = torch.randn(2, 5, 4), torch.randn(2, 0, 4), torch.randn(2, 0, 3)
+    for allow in (None, torch.ones(3, 1, 1, 0).bool()):
+        found = regard.attend(query, key, value, choice=choice, allow=allow)
+        context = found if isinstance(found, Tensor) else found.context
+        assert torch.equal(context, torch.zeros(*(() if allow is None else (3,)), 2, 5, 3))
+        if not isinstance(found, Tensor):
+            assert torch.equal(found.log_prob, context[..., 0])
+            assert torch.equal(found.entropy, context[..., 0])
+
+
+# --- taps, edits and looks ---------------------------------------------------------------------------------------------------
+
+
+def looked(look: Look) -> regard.Attended:
+    torch.manual_seed(1)
+    layer, x = MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
+    return layer.attend(layer.queries(x), *layer.keys_values(x), None, look)
+
+
+def test_lists_and_single_marks_are_as_good_as_tuples() -> None:
+    tap, edit = Tap("encoder", rows=(0, 2)), Edit("encoder", head=1)
+    assert Tap("encoder", rows=[0, 2]) == tap
+    assert Tap("encoder", rows=range(0, 4, 2)) == tap
+    assert hash(Tap("encoder", rows=[0, 2])) == hash(tap)
+    for look in (Look([tap], [edit]), Look(tap, edit)):
+        assert look == Look((tap,), (edit,))
+        assert hash(look) == hash(Look((tap,), (edit,)))
+    assert looked(Look([Tap("encoder", rows=[0, 2])])) == looked(Look((tap,)))
+
+
+@pytest.mark.parametrize("number", ["1", 1.0, True, [1], (0, 1)])
+def test_layers_heads_and_places_are_whole_numbers(number: object) -> None:
+    for mark in (Tap, Edit):
+        for name in ("layer", "head"):
+            refused(lambda: mark(**{name: number}), f"{name} is .*, expected one whole number, or None for all")  # noqa: B023
+    refused(lambda: Edit(place=number), "place is .*, expected one whole number, or None to switch heads off")
+    refused(lambda: Tap(rows=[0, number]), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
+
+
+@pytest.mark.parametrize("rows", [0, (), "01", 1.5])
+def test_rows_are_several_numbers(rows: object) -> None:
+    refused(lambda: Tap(rows=rows), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
+
+
+@pytest.mark.parametrize("wrong", [3, None, "cross", (Edit(),), [Tap(), 3]])
+def test_looks_hold_taps_and_edits(wrong: object) -> None:
+    refused(lambda: Look(wrong), r"taps is .*, expected Taps, as in Look\(taps=\(Tap\(\),\)\)")
+    if wrong != (Edit(),):
+        refused(lambda: Look(edits=wrong), r"edits is .*, expected Edits, as in Look\(edits=\(Edit\(\),\)\)")
+
+
+def test_an_edit_of_a_head_that_is_not_there() -> None:
+    for head in (4, 99, -5):
+        with pytest.raises(UserError, match=f"there is no head {head}: heads are numbered 0 to 3 here"):
+            looked(Look(edits=(Edit("encoder", head=head),)))
+    last, same = (looked(Look((Tap("encoder"),), (Edit("encoder", head=head),))) for head in (-1, 3))
+    assert last == same
+    assert not last.seen[0].weights_BHTS[:, 3].any()
+
+
+# --- what comes out ----------------------------------------------------------------------------------------------------------
+
+
+def attention_map(shift: float = 0.0, kind: str = "cross") -> AttentionMap:
+    return AttentionMap(torch.arange(6.0).reshape(1, 2, 3) + shift, ("a", "b", "c"), ("d", "e"), kind, 0)
+
+
+def test_equal_maps_have_equal_numbers() -> None:
+    one = attention_map()
+    assert one == attention_map()
+    assert hash(one) == hash(attention_map())
+    assert one != attention_map(shift=1e-6)
+    assert one != attention_map(kind="encoder")
+    assert one != AttentionMap(one.weights_HTS.double(), one.source, one.target, one.kind, one.layer)
+    assert one != AttentionMap(one.weights_HTS[:, :1], one.source, one.target, one.kind, one.layer)
+    assert one != "map"
+    query = torch.randn(5, 4)
+    assert regard.summarise(query, query, top=2) == regard.summarise(query, query, top=2)
+    assert regard.summarise(query, query, top=2) != regard.summarise(query, query, top=2, blocks=True)
+    assert regard.attend(query, query, query, choice="one") == regard.attend(query, query, query, choice="one")
+    assert looked(Look(Tap("encoder"))).seen == looked(Look(Tap("encoder"))).seen
+    ids = torch.tensor([[1, 2]])
+    assert Source(ids, ids > 1, Source(ids, ids > 0)) == Source(ids.clone(), ids > 1, Source(ids, ids > 0))
+    assert Source(ids, ids > 1) != Source(ids, ids > 1, Source(ids, ids > 0))
+
+
+def test_draw_wants_maps(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = Result("x", (), (), 0.0, 0.0, True, (), (), lambda kind, layer: attention_map(), tuple)
+    words = r"draw takes attention maps, but got a {}; of a result they are result.attention\(\)"
+    refused(lambda: regard.draw(result, tmp_path / "a.png"), words.format("Result"))
+    refused(lambda: regard.draw([attention_map(), result], tmp_path / "a.png"), words.format("Result"))
+    refused(lambda: regard.draw(torch.ones(2, 3), tmp_path / "a.png"), words.format("Tensor"))
+    refused(lambda: regard.write_page(attention_map(), tmp_path / "a.html"), "write_page takes what regard.see")
+    assert list(tmp_path.iterdir()) == []
+    assert regard.draw(result.attention(), tmp_path / "a.png").is_file()
+
+
+@pytest.mark.slow
+def test_the_reference_is_there_when_asked_for() -> None:
+    pytest.importorskip("numpy")
+    code = (
+        "import sys, regard; assert not {'numpy', 'torch'} & set(sys.modules); "
+        "print(regard.reference.causal(1, 2)); assert 'torch' not in sys.modules; assert 'reference' in dir(regard)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[[ True  True]]\n"

@@ -1,0 +1,53 @@
+"""torch.export with sizes that are not known yet: the exported graph equals the function at other sizes."""
+
+import pytest
+import torch
+from table import SCORES
+from torch import Tensor, nn
+from torch.export import Dim, export
+
+import regard
+from regard.layers.attention import MultiHeadAttention
+
+
+class Attend(nn.Module):
+    def __init__(self, score: regard.Score) -> None:
+        super().__init__()
+        self.score = score
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, allow: Tensor) -> Tensor:
+        causal = regard.masks.causal(query.shape[-2], key.shape[-2])
+        return regard.attend(query, key, value, score=self.score, allow=regard.masks.both(causal, allow))
+
+
+@pytest.mark.parametrize("name", ["scaled_dot", "additive", "location", "distance"])
+def test_attend(name: str) -> None:
+    def inputs(batch: int, num_queries: int, num_keys: int) -> tuple[Tensor, ...]:
+        sizes = (num_queries, 16), (num_keys, 16), (num_keys, 3)
+        return *(torch.randn(batch, *size) for size in sizes), torch.rand(batch, 1, num_keys) < 0.7
+
+    model, batch, num_queries, num_keys = Attend(SCORES[name](16)), *map(Dim, ("batch", "queries", "keys"))
+    shapes = {0: batch, 1: num_queries}, *2 * ({0: batch, 1: num_keys},), {0: batch, 2: num_keys}
+    exported = export(model, inputs(2, 5, 6), dynamic_shapes=shapes).module()
+    for sizes in ((3, 4, 7), (7, 3, 2), (1, 1, 1)):
+        given = inputs(*sizes)
+        torch.testing.assert_close(exported(*given), model(*given))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"kv_heads": 2}, {"kv_heads": 1, "alibi": True}, {"rotary": "halves"}],
+    ids=lambda options: "-".join(options),
+)
+@pytest.mark.parametrize("heads", [None, 4])
+def test_multi_head_attention(options: dict[str, object], heads: int | None) -> None:
+    def inputs(batch: int, length: int) -> tuple[Tensor, None, Tensor]:
+        shape = (batch, length, length) if heads is None else (batch, heads, length, length)
+        return torch.randn(batch, length, 16), None, torch.rand(shape) < 0.7
+
+    layer, batch, length = MultiHeadAttention(16, 4, **options), Dim("batch"), Dim("length")
+    allow = {0: batch, 1: length, 2: length} if heads is None else {0: batch, 2: length, 3: length}
+    exported = export(layer, inputs(2, 5), dynamic_shapes=({0: batch, 1: length}, None, allow)).module()
+    for sizes in ((3, 4), (7, 7), (1, 1)):
+        given = inputs(*sizes)
+        torch.testing.assert_close(exported(*given), layer(*given))
