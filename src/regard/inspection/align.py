@@ -15,7 +15,7 @@ from regard.checkpoint.folder import read_config, read_settings
 from regard.contracts import Place
 from regard.data.documents import mapping, validated
 from regard.data.sources import FileCodec
-from regard.errors import UserError, plural
+from regard.errors import UserError, plural, shown
 from regard.inspection.seeing import LONGEST, Inspection, see
 from regard.models.build import ModelSettings
 from regard.models.transformer import TransformerSettings
@@ -160,6 +160,6 @@ def _check_exists(place: Place, settings: ModelSettings) -> None:
     """Whether a model of these settings attends there. Of a Transformer every layer of the decoder does, with all heads."""
     layers, heads = (settings.decoder_layers, settings.heads) if isinstance(settings, TransformerSettings) else (1, 1)
     if place.layer is not None and not -layers <= place.layer < layers:
-        raise UserError(f"alignment: layer is {place.layer}, but the model has {plural(layers, 'layer')}")
+        raise UserError(f"alignment: layer is {shown(place.layer)}, but the model has {plural(layers, 'layer')}")
     if place.head is not None and not 0 <= place.head < heads:
-        raise UserError(f"alignment: head is {place.head}, but a layer has {plural(heads, 'head')}")
+        raise UserError(f"alignment: head is {shown(place.head)}, but a layer has {plural(heads, 'head')}")
