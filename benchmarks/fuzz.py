@@ -286,7 +286,8 @@ def _changed_json(path: Path, chance: Random) -> tuple[bytes, str]:
         document[part] = chance.choice(PARTS[part])
         return dumped(document), f"{part} = {document[part]!r:.60}"
     if "tokenizer" in path.name and way < 0.5:
-        return dumped(document), _rotate(document["model"], chance)
+        change = _rotate(document["model"], chance)
+        return dumped(document), change
     if way < 0.55:
         text, change = chance.choice(((b"[" * 100_000, "deep"), (b'{"a":' * 5000, "deep mapping"), (b"9" * 5000, "digits")))
         return text, change
