@@ -150,8 +150,7 @@ def kept_place(folder: Path) -> Place:
         _check_exists(place, read_settings(folder, config["model"]))
     except UserError as error:
         raise UserError(
-            f"{folder / 'config.json'}: {error}; expected layer, head and shifted of attention that the model has; find them "
-            "again with regard align --gold or --backward"
+            f"{folder / 'config.json'}: {error}; find the place again with regard align --gold or --backward"
         ) from None
     return place
 
