@@ -16,9 +16,11 @@ import os
 import resource
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -79,26 +81,23 @@ def _nested(depth: int) -> Any:
     return value
 
 
-HOSTILE: tuple[Callable[[], Any], ...] = tuple(
-    (lambda value=value: value)
-    for value in (
-        *(None, True, False, 0, 1, -1, 2, 3, 7, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 10**7, 10**12, 10**30, 10**400),
-        *(-0.0, 0.5, -0.5, 1.0, 1e-320, 1e-12, 1e308, -1e308, float("nan"), float("inf"), float("-inf")),
-        *("", " ", "0", "1", "x", "é", "\x00", "\x1b[31mred", "\n\n", "\ud800", "a" * 5000, "../../etc/passwd", "<unk>", "rnn"),
-        *("additive", "tokens", "mine", [], {}, [[]], [None], {"": 0}, [0] * 500, ["a", "b"], [1, 2, 3], {"type": "NFKD"}),
-        *(_nested(10), _nested(40), _nested(400)),
-    )
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 3, 7, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 10**7, 10**12, 10**30, 10**400),
+    *(-0.0, 0.5, -0.5, 1.0, 1e-320, 1e-12, 1e308, -1e308, float("nan"), float("inf"), float("-inf")),
+    *("", " ", "0", "1", "x", "é", "\x00", "\x1b[31mred", "\n\n", "\ud800", "a" * 5000, "../../etc/passwd", "<unk>", "rnn"),
+    *("additive", "tokens", "mine", [], {}, [[]], [None], {"": 0}, [0] * 500, ["a", "b"], [1, 2, 3], {"type": "NFKD"}),
+    *(_nested(10), _nested(40), _nested(400)),
 )
 
 
 def hostile(chance: Random) -> Any:
-    return chance.choice(HOSTILE)()
+    return json.loads(json.dumps(chance.choice(HOSTILE)))  # its own, to be changed further
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = (), most: int = 12) -> Iterator[tuple[Any, ...]]:
-    """Where values stand in a document; of long lists and mappings only the first few and the last."""
+    """Where values stand in a document; of long lists and mappings only the first few and the last, and not too deep."""
     yield path
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list) and len(path) < most:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         for key in keys if len(keys) <= most else [*keys[: most - 1], keys[-1]]:
             yield from paths_in(value[key], (*path, key), most)
@@ -284,7 +283,8 @@ def _changed_json(path: Path, chance: Random) -> tuple[bytes, str]:
         document[part] = chance.choice(PARTS[part])
         return dumped(document), f"{part} = {document[part]!r:.60}"
     if "tokenizer" in path.name and way < 0.5:
-        return dumped(document), _rotate(document["model"], chance)
+        change = _rotate(document["model"], chance)
+        return dumped(document), change
     if way < 0.55:
         text, change = chance.choice(((b"[" * 100_000, "deep"), (b'{"a":' * 5000, "deep mapping"), (b"9" * 5000, "digits")))
         return text, change
@@ -494,16 +494,54 @@ class Sources(Area):
 AREAS: dict[str, Area] = {"folder": Folders(), "source": Sources()}
 
 
+# --- would it notice? --------------------------------------------------------------------------------------------------------
+
+
+def _refuse(text: str) -> None:
+    from regard.errors import UserError
+
+    raise UserError(text)
+
+
+class Probe(Area):
+    """No door: every case has a known outcome. For the test of this file."""
+
+    uses: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("ok", lambda: None),
+        ("clear line", lambda: _refuse("a/very/long/path" * 99 + ": wrong, make it right")),
+        ("unclear line", lambda: _refuse("two\nlines")),
+        ("unclear line", lambda: _refuse("a long line " * 99)),
+        ("traceback", lambda: [][1]),
+        ("memory", lambda: bytearray(8 << 30)),
+        ("hang", lambda: time.sleep(99)),
+        ("ok", lambda: None),
+        ("crash", lambda: os.kill(os.getpid(), signal.SIGSEGV)),
+        ("ok", lambda: None),
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def prepare(self, root: Path) -> None:
+        pass
+
+    def change(self, chance: Random, root: Path, place: Path) -> str:
+        return "nothing"
+
+    def use(self, place: Path) -> None:
+        self.uses[self.number][1]()
+
+
 # --- one case, in a child ----------------------------------------------------------------------------------------------------
 
 
 def run_case(area: str, seed: int, number: int, root: Path) -> Outcome:
     place = root / f"case-{os.getpid()}"
     place.mkdir()
-    change = "?"
+    change, door = "?", Probe(number) if area == "probe" else AREAS[area]
     try:
-        change = AREAS[area].change(Random(f"{area} {seed} {number}"), root / "valid", place)
-        AREAS[area].use(place)
+        change = door.change(Random(f"{area} {seed} {number}"), root / "valid", place)
+        door.use(place)
         kind, said = "ok", ""
     except Exception as error:
         kind, said = classified(error)
@@ -552,8 +590,8 @@ def child(area: str, seed: int, root: Path) -> None:
 class Child:
     """A process that runs cases one after another, and is started again when it dies."""
 
-    def __init__(self, area: str, seed: int, root: Path) -> None:
-        self.area, self.seed, self.root = area, seed, root
+    def __init__(self, area: str, seed: int, root: Path, seconds: float) -> None:
+        self.area, self.seed, self.root, self.seconds = area, seed, root, seconds
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, number: int) -> Outcome:
@@ -570,8 +608,8 @@ class Child:
             print(number, file=process.stdin, flush=True)
         except BrokenPipeError:
             return self._gone(number, "crash", f"before the case; exit code {process.wait()}")
-        if not select.select([process.stdout], [], [], SECONDS + 60 * first)[0]:
-            return self._gone(number, "hang", f"no answer in {SECONDS:g} seconds")
+        if not select.select([process.stdout], [], [], self.seconds + 60 * first)[0]:
+            return self._gone(number, "hang", f"no answer in {self.seconds:g} seconds")
         if not (line := process.stdout.readline()):
             return self._gone(number, "crash", f"exit code {process.wait()}")
         return Outcome(**json.loads(line))
@@ -590,14 +628,14 @@ class Child:
         self.process = None
 
 
-def fuzz(area: str, cases: Sequence[int], seed: int, workers: int = 2) -> list[Outcome]:
+def fuzz(area: str, cases: Sequence[int], seed: int, workers: int = 2, seconds: float = SECONDS) -> list[Outcome]:
     """Runs these cases; the outcome of each."""
     waiting: Queue[int] = Queue()
     for number in cases:
         waiting.put(number)
 
     def work(root: Path) -> list[Outcome]:
-        found, one = [], Child(area, seed, root)
+        found, one = [], Child(area, seed, root, seconds)
         try:
             while True:
                 found.append(one.run(waiting.get_nowait()))
@@ -609,7 +647,8 @@ def fuzz(area: str, cases: Sequence[int], seed: int, workers: int = 2) -> list[O
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         root = Path(name)
         (root / "valid").mkdir()
-        AREAS[area].prepare(root / "valid")
+        if area in AREAS:
+            AREAS[area].prepare(root / "valid")
         with ThreadPoolExecutor(workers) as pool:
             outcomes = [one for found in pool.map(work, [root] * workers) for one in found]
     return sorted(outcomes, key=lambda one: one.number)
@@ -627,7 +666,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--area", choices=AREAS, default=None)
+    parser.add_argument("--area", default=None, help=f"one of {', '.join(AREAS)}; by default all")
     parser.add_argument("--cases", type=int, default=2000, help="for each area")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)

@@ -67,11 +67,11 @@ def check_numbers(settings: object) -> None:
             wrong[name] = value, "1 or more"
         if isinstance(value, int) and value > LARGEST_SIZE:
             wrong[name] = value, f"{LARGEST_SIZE:,} or less"
-        if isinstance(value, float) and not isfinite(value):
-            wrong[name] = value, "a finite number"
         if name == "dropout" and not 0 <= value < 1:
             wrong[name] = value, "a share from 0 up to, but not, 1"
-        if name == "norm_eps" and not 1e-12 <= value <= 1:
+        if isinstance(value, float) and not isfinite(value):
+            wrong[name] = value, "a finite number"
+        elif name == "norm_eps" and not 1e-12 <= value <= 1:
             wrong[name] = value, "a number from 1e-12 to 1"
     if wrong:
         raise WrongNumbers(wrong)

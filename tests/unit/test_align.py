@@ -116,5 +116,5 @@ def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(folder.FILES - {folder.FILE_SOURCE})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
-    with pytest.raises(UserError, match=r"config.json: alignment lacks head, shifted; expected layer, head and"):
+    with pytest.raises(UserError, match=r"config.json: alignment lacks head, shifted; find the place again with"):
         kept_place(tmp_path / "model")

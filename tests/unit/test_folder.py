@@ -1,19 +1,23 @@
 import hashlib
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
 
 import regard
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.models.build import ModelSettings, build
+from regard.models.build import Model, ModelSettings, build
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
@@ -133,6 +137,15 @@ def edit_config(path: Path, **changes: object) -> None:
     (path / "config.json").write_text(json.dumps({**config, **changes}))
 
 
+def edit_model(path: Path, **changes: object) -> None:
+    edit_config(path, model={**json.loads((path / "config.json").read_text())["model"], **changes})
+
+
+def replace_by(path: Path, make: Callable[[Path], None]) -> None:
+    path.unlink()
+    make(path)
+
+
 def rewrite(path: Path, name: str, content: bytes) -> None:
     """As if it had been saved so: the sha256 fits."""
     (path / name).write_bytes(content)
@@ -168,13 +181,192 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
         (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors is damaged or not a safetensors file"),
         (shutil.rmtree, r"is not a model folder"),
+        (lambda path: (path / "config.json").write_text("[" * 100_000), r"config.json is damaged: .* nested more than 32 deep"),
+        (
+            lambda path: (path / "config.json").write_text("[]"),
+            r"config.json is damaged: its content is \[\], expected a mapping",
+        ),
+        (lambda path: edit_config(path, format=True), r"its format is True, expected 1"),
+        (lambda path: edit_config(path, format=10**400), r"has format 1000.*expected 1; this folder needs another version"),
+        (lambda path: edit_config(path, sha256=[]), r"sha256 is \[\], expected a mapping"),
+        (lambda path: edit_config(path, training=7), r"training is 7, expected a mapping"),
+        (lambda path: edit_config(path, vocabulary="\n" * 9999), r"vocabulary is .*, expected a mapping"),
+        (lambda path: edit_config(path, model={"kind": []}), r"its kind is \[\], expected one of rnn, rnn_lm, transformer"),
+        (lambda path: edit_config(path, model={"kind": {"a": 1}}), r"its kind is \{'a': 1\}, expected one of rnn"),
+        (lambda path: edit_model(path, width="\n" * 9999), r"rnn: width: Input should be a valid integer"),
+        (lambda path: edit_model(path, width=10**30), r"width is 1000.*, expected 2,147,483,647 or less"),
+        (lambda path: edit_model(path, score="x" * 9999), r"needs the score 'xxx"),
+        (lambda path: edit_model(path, score="\x1b[31m"), r"needs the score '\\x1b"),
+        (
+            lambda path: edit_config(path, alignment={"layer": 0, "head": True, "shifted": False}),
+            r"alignment: head: .* got True",
+        ),
+        (
+            lambda path: edit_config(path, alignment={"layer": 0, "head": 1, "shifted": False}),
+            r"head is 1, but a layer has 1 head",
+        ),
+        (
+            lambda path: edit_config(path, alignment={"layer": 7, "head": 0, "shifted": False}),
+            r"layer is 7, but the model has 1 l",
+        ),
+        (lambda path: edit_config(path, alignment={"layer": 0, "head": 0, "shifted": 1}), r"alignment: shifted: .* got 1"),
+        (lambda path: edit_config(path, alignment=[0, 0]), r"alignment is \[0, 0\], expected a mapping"),
+        (lambda path: (path / "card.md").write_bytes(b"caf\xe9"), r"card.md is not UTF-8: .* at byte 3; save it as UTF-8"),
+        (lambda path: replace_by(path / "model.safetensors", os.mkfifo), r"model.safetensors is not a regular file"),
+        (lambda path: replace_by(path / "target.tokenizer.json", Path.mkdir), r"target.tokenizer.json is not a regular file"),
+        (
+            lambda path: replace_by(path / "card.md", lambda card: card.symlink_to("/dev/zero")),
+            r"card.md is not a regular file",
+        ),
+        (lambda path: rewrite(path, "source.tokenizer.json", b"[" * 100_000), r"source.tokenizer.json is not a .* 32 deep"),
+        (lambda path: rewrite(path, "source.tokenizer.json", b"\xff"), r"source.tokenizer.json is not a .* not JSON"),
     ],
 )
 def test_a_damaged_folder_is_refused(saved: tuple[Saved, Path], damage, words: str) -> None:  # type: ignore[no-untyped-def]
     _, path = saved
     damage(path)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as caught:
         regard.load(path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) - len(str(path)) < 300
+
+
+# --- weights are compared before memory is taken -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """On which devices models were built."""
+    devices: list[str] = []
+
+    def watched(*arguments: Any, **options: Any) -> Model:
+        model = build(*arguments, **options)
+        devices.append(next(model.parameters()).device.type)
+        return model
+
+    monkeypatch.setattr(folder, "build", watched)
+    return devices
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"embedding": 10**7}, r"has shape \(7, 3\), expected \(7, 10000000\)"),
+        ({"width": 2**20}, r"has shape .*, expected \(.*1048576"),
+        ({"width": 2**31 - 2}, "does not fit config.json: "),  # products of sizes overflow
+        ({"encoder_width": 2**31 - 2, "score_width": 2**31 - 1}, "does not fit config.json: "),
+        ({"score": "location", "max_places": 2**31 - 1}, r"score.weight is missing"),
+        ({"encoder_layers": 10**6}, r"encoder_layers is 1,000,000, but the file holds only 23 tensors"),
+        ({"decoder_layers": 24}, r"decoder_layers is 24, but the file holds only 23 tensors"),
+    ],
+)
+def test_sizes_are_compared_before_the_model_takes_memory(
+    saved: tuple[Saved, Path], built: list[str], sizes: dict[str, int], words: str
+) -> None:
+    _, path = saved
+    folder.load(path)
+    assert built == ["meta", "cpu"]
+    built.clear()
+    edit_model(path, **sizes)
+    with pytest.raises(UserError, match=words) as caught:
+        folder.load(path)
+    assert built in (["meta"], [])
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) - len(str(path)) < 320
+
+
+def test_a_model_of_another_kind_is_refused_in_one_line_with_details(saved: tuple[Saved, Path]) -> None:
+    _, path = saved
+    other = build(TransformerSettings(width=8, heads=2), 7, 7)
+    rewrite(path, "model.safetensors", save_tensors(other.state_dict()))
+    with pytest.raises(UserError, match=r"source_embedding.weight is missing; .* is missing; and \d+ more") as caught:
+        folder.load(path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) - len(str(path)) < 320
+    assert "'encoder.embedding.tokens.weight' is unknown" in caught.value.details.splitlines()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_floating_point_weights_are_brought_to_32_bits(saved: tuple[Saved, Path], dtype: torch.dtype) -> None:
+    one, path = saved
+    tensors = {name: tensor.to(dtype) for name, tensor in one.model.state_dict().items()}
+    rewrite(path, "model.safetensors", save_tensors(tensors))
+    for name, tensor in folder.load(path).model.state_dict().items():
+        assert torch.equal(tensor, tensors[name].float())
+    tensors["output.bias"] = torch.full((7,), 1e300, dtype=torch.float64)
+    rewrite(path, "model.safetensors", save_tensors(tensors))
+    with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
+        folder.load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [("I32", 32), ("I8", 8), ("U64", 64), ("BOOL", 8), ("C64", 64), ("F8_E8M0", 8), ("F8_E4M3", 8), ("F6_E2M3", 6), ("F4", 4)],
+)
+def test_other_weights_are_refused(saved: tuple[Saved, Path], kind: str, bits: int) -> None:
+    one, path = saved
+    header, at = {}, 0
+    for name, tensor in one.model.state_dict().items():
+        size = tensor.numel() * bits // 8
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    rewrite(path, "model.safetensors", len(text).to_bytes(8, "little") + text + bytes(at))
+    with pytest.raises(UserError, match=rf"is of the type {kind}; .* and 21 more; expected BF16, F16, F32, F64|damaged"):
+        folder.load(path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TransformerSettings(width=8, heads=2, positions="alibi", tie="all"),
+        TransformerSettings(width=8, heads=4, positions="learned", tie="output", order="post", norm="rms"),
+        RnnSettings(width=8, embedding=3, cell="rnn_sigmoid", decoder="fixed"),
+        RnnSettings(width=8, embedding=3, score="location", max_places=5),
+    ],
+)
+def test_nothing_is_left_without_memory_or_undrawn(tmp_path: Path, settings: ModelSettings) -> None:
+    codec = Codec.learn(["abc"], "characters")
+    model = build(settings, len(codec), len(codec)).eval()
+    folder.save(Saved(model, settings, codec, codec, {}, ""), tmp_path / "model")
+    before = torch.get_rng_state()
+    loaded = folder.load(tmp_path / "model").model
+    assert torch.equal(torch.get_rng_state(), before)  # loading draws nothing
+    for (name, one), (other_name, other) in zip(everything(model), everything(loaded), strict=True):
+        assert name == other_name
+        assert torch.equal(one, other)
+        assert one.requires_grad == other.requires_grad
+        assert other.dtype == torch.float32
+
+
+def everything(model: Model) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]  # those that no file holds among them
+
+
+class Curious(regard.Score, nn.Module):
+    """A score that reads its own numbers while it is made, and holds some that are not saved."""
+
+    name = "curious"
+
+    def __init__(self, key_width: int) -> None:
+        super().__init__()
+        self.scale = float(torch.arange(key_width).sum())
+        self.drawn = torch.empty(3).uniform_(1, 2)
+        self.weight = nn.Parameter(torch.ones(key_width))
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return (query * self.weight) @ prepared.transpose(-1, -2)
+
+
+def test_a_score_of_the_users_own_is_made_for_real(tmp_path: Path) -> None:
+    settings = RnnSettings(width=8, embedding=3, score="curious")
+    source, target = Codec.learn(["abc"], "characters"), Codec.learn(["X Y Z"], "symbols")
+    model = build(settings, len(source), len(target), {"curious": Curious})
+    folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "model")
+    score = cast("Curious", cast("Any", folder.load(tmp_path / "model", {"curious": Curious}).model).score)
+    assert score.scale == 28.0
+    assert ((score.drawn >= 1) & (score.drawn <= 2)).all()
+    assert score.weight.device.type == "cpu"
 
 
 def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(saved: tuple[Saved, Path]) -> None:

@@ -130,6 +130,16 @@ def test_grey_pictures_have_one_channel_unless_one_has_colours(tmp_path: Path) -
     assert Pictures.learn(["grey.png", "red.png"], tmp_path, picture_size=64) == Pictures(3, 64)
 
 
+def test_pictures_of_32_bits_that_are_of_one_colour(tmp_path: Path) -> None:
+    for mode, value in (("F", -5.0), ("I", -70_000), ("F", 0.0), ("F", 7.0), ("I", 70_000)):
+        Image.new(mode, (9, 9), value).save(tmp_path / "a.tiff")
+        assert len(np.unique(pixels(tmp_path / "a.tiff"))) == 1
+    for number in (np.nan, np.inf, -np.inf):
+        Image.fromarray(np.array([[1.0, number], [2.0, 3.0]], dtype=np.float32)).save(tmp_path / "a.tiff")
+        with pytest.raises(UserError, match=r"a.tiff cannot be read as a picture: it contains numbers that are not finite"):
+            open_picture(tmp_path / "a.tiff")
+
+
 def huge(side: int) -> bytes:
     """A few bytes that claim to be a very large picture."""
 

@@ -107,6 +107,33 @@ def test_missing_file_and_truncated_flac(tmp_path: Path) -> None:
         read_sound(path)
 
 
+def test_parts_without_content_are_not_followed_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "sound.wav"
+    path.write_bytes(b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 500_000)
+    with pytest.raises(UserError, match="the part 'fmt '"):
+        read_sound(path)
+    good = tmp_path / "good.wav"
+    soundfile.write(good, noise(800), 8000, subtype="PCM_16")
+    content = good.read_bytes()
+    path.write_bytes(content[:12] + b"JUNK\0\0\0\0" * 500 + content[12:])
+    assert torch.equal(read_sound(path).samples_N, read_sound(good).samples_N)
+
+
+def test_what_a_header_promises_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sound.flac"
+    soundfile.write(path, noise(70_000), 8000, subtype="PCM_16")
+    asked = []
+    read = soundfile.SoundFile.buffer_read
+    monkeypatch.setattr(
+        soundfile.SoundFile,
+        "buffer_read",
+        lambda flac, frames=-1, dtype=None: asked.append(frames) or read(flac, frames, dtype),
+    )
+    assert len(read_sound(path).samples_N) == 70_000
+    assert len(asked) >= 2
+    assert all(0 < frames <= 1 << 16 for frames in asked)
+
+
 def test_flac_without_soundfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.flac"
     soundfile.write(path, noise(100), 8000)

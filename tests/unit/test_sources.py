@@ -112,6 +112,64 @@ def test_what_is_no_plain_array_is_refused(tmp_path: Path) -> None:
         assert name in str(caught.value)
 
 
+def header(descr: object = "<f4", shape: object = (3, 5), fortran: object = False, text: str = "\n") -> bytes:
+    """A .npy file of zeros, with this header."""
+    words = repr({"descr": descr, "fortran_order": fortran, "shape": shape}) + text
+    return b"\x93NUMPY\x02\x00" + len(words).to_bytes(4, "little") + words.encode("latin-1") + bytes(60)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (header([("a", "<f4"), ("b", "<f4")]), r"numbers of the type \[\('a', '<f4'\), \('b', '<f4'\)\] in C order"),
+        (header(["<f4"]), r"numbers of the type \['<f4'\]"),
+        (header({"a": ()}), "numbers of the type"),
+        (header(shape=[3, 5]), "its header cannot be read"),
+        (header(shape=(3, 5.0)), "its header cannot be read"),
+        (header(shape=(True, 15)), "its header cannot be read"),
+        (header(shape=(-3, -5)), "its header cannot be read"),
+        (header(shape="ab"), "its header cannot be read"),
+        (header(fortran=0), "its header cannot be read"),
+        (header(shape=(0, 2**62, 2**62)), "expected two or three of moderate size"),
+        (header(shape=(2**62, 2**62)), "expected two or three of moderate size"),
+        (header(shape=(1,) * 40), "has 40 axes of the sizes"),
+        (header(text=" " * 100_000), "its header cannot be read"),
+        (header(text="(" * 5_000), "its header cannot be read"),
+        (header(text="#" + "x" * 20_000_000), "its header cannot be read"),
+    ],
+)
+def test_headers_of_numpy_are_read_strictly(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.npy").write_bytes(header())
+    assert read_array(tmp_path / "a.npy").shape == (3, 5)
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(UserError, match=words) as caught:
+        read_array(tmp_path / "a.npy")
+    assert len(str(caught.value)) - len(str(tmp_path)) < 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "size", "words"),
+    [
+        ("F4", [8], 4, "numbers of the type F4, expected one of BF16, BOOL, F16, F32"),
+        ("F6_E2M3", [8], 6, "numbers of the type F6_E2M3"),
+        ("F8_E8M0", [8], 8, "numbers of the type F8_E8M0"),
+        ("C64", [1], 8, "numbers of the type C64"),
+        ("U64", [1], 8, "numbers of the type U64"),
+        ("F32", [0, 2**62, 2**62], 0, "expected two or three of moderate size"),
+        ("F32", [1] * 5000, 4, "has 5000 axes"),
+        ("F32", [2**62, 2**62], 4, "is damaged or not a safetensors file"),
+        ("X", [1], 4, "is damaged or not a safetensors file"),
+    ],
+)
+def test_headers_of_safetensors_are_read_strictly(tmp_path: Path, kind: str, shape: list[int], size: int, words: str) -> None:
+    text = json.dumps({"a": {"dtype": kind, "shape": shape, "data_offsets": [0, size]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
+    with pytest.raises(UserError, match=words) as caught:
+        read_array(tmp_path / "a.safetensors")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) - len(str(tmp_path)) < 300
+
+
 # --- features ----------------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +215,43 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
     }.items():
         with pytest.raises(UserError, match=text):
             read_source(change)
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ('{"unit": []}', r"unknown unit \[\]"),
+        ('{"unit": "sound", "rate": 0}', "rate is 0, expected 8,000 to 48,000 samples in a second"),
+        ('{"unit": "sound", "rate": -8000}', "rate is -8000"),
+        ('{"unit": "sound", "rate": 1e4}', "rate: Input should be a valid integer"),
+        ('{"unit": "sound", "rate": 1000000000}', "rate is 1000000000"),
+        ('{"unit": "picture", "channels": 2, "longest": 64}', r"channels is 2, expected 1 \(grey\) or 3"),
+        ('{"unit": "picture", "channels": true, "longest": 64}', "channels: Input should be a valid integer"),
+        ('{"unit": "picture", "channels": 3, "longest": 0}', "longest is 0, expected 8 to 4,096 pixels"),
+        ('{"unit": "picture", "channels": 3, "longest": 1000000000}', "longest is 1000000000"),
+        ('{"unit": "frames", "mean": [NaN], "deviation": [1]}', "NaN is not a number of JSON"),
+        ('{"unit": "frames", "mean": [1e999], "deviation": [1]}', "neither text nor a number"),
+        ('{"unit": "frames", "mean": [1e300], "deviation": [1]}', "mean is 1e[+]300, expected a finite number of 32 bits"),
+        (
+            '{"unit": "frames", "mean": [0], "deviation": [0]}',
+            "deviation is 0.0, expected a finite number of 32 bits from 1e-06",
+        ),
+        ('{"unit": "grid", "mean": [0], "deviation": [-1]}', "deviation is -1.0"),
+        ('{"unit": "grid", "mean": [], "deviation": []}', "0 means and 0 deviations, expected one of each per feature"),
+        ('{"unit": "grid", "mean": [0, 1], "deviation": [1]}', "2 means and 1 deviations"),
+        ('{"unit": "frames", "mean": "x", "deviation": {}}', "mean: Input should be a valid"),
+        ('{"unit": "sound", "rate": 8000, "beside": []}', r"texts that come with the files cannot be read: it is \[\]"),
+        (
+            '{"unit": "sound", "rate": 8000, "beside": {"model": {"type": "BPE"}}}',
+            "texts that come with the files cannot be read",
+        ),
+    ],
+)
+def test_numbers_of_a_source_are_in_their_ranges(description: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        read_source(description)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
 
 
 # --- batches and the store ---------------------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-from regard.data.documents import FEW
 from regard.errors import UserError, one_line, plural, shown
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, ModelSettings
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """Types of weights; a model holds them in 32 bits."""
+NAMED = 2
+"""How many wrong weights an error names."""
 
 DRAWN = (Tensor.uniform_, Tensor.normal_, init.uniform_, init.normal_, init.kaiming_uniform_)
 """What fills new weights with random numbers."""
@@ -94,8 +95,8 @@ def _compare(expected: Shapes, found: Shapes) -> None:
 
 
 def _several(wrong: list[str], hint: str) -> UserError:
-    more = f"; and {len(wrong) - FEW:,} more" if len(wrong) > FEW else ""
-    return UserError(f"{'; '.join(one_line(one, 120) for one in wrong[:FEW])}{more}; {hint}", details="\n".join(wrong))
+    more = f"; and {len(wrong) - NAMED:,} more" if len(wrong) > NAMED else ""
+    return UserError(f"{'; '.join(one_line(one, 100) for one in wrong[:NAMED])}{more}; {hint}", details="\n".join(wrong))
 
 
 class _Blank(TorchFunctionMode):

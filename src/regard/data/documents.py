@@ -73,7 +73,7 @@ def validated(kind: type[T], given: Any, what: str) -> T:
         valid: T = _adapter(cast(Hashable, kind)).validate_json(json.dumps(given), strict=True)
     except ValidationError as error:
         mistakes = [_mistake(one) for one in error.errors(include_url=False)]
-        raise UserError(f"{what}: {few(mistakes, '; ')}", details=str(error)) from None
+        raise UserError(f"{what}: {few(mistakes, '; ')}", details="\n".join(mistakes)) from None
     return valid
 
 

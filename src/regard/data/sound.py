@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise, resample
 from regard.data.files import format_of, reading
-from regard.errors import UserError
+from regard.errors import UserError, one_line
 
 # N samples  C channels  S frames  F bands
 
@@ -157,8 +157,8 @@ def _flac(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, in
             raw = bytearray()
             while block := bytes(flac.buffer_read(FLAC_FRAMES, dtype="float32")):  # what a header promises takes no memory
                 raw += block
-    except (soundfile.SoundFileError, RuntimeError) as error:
-        raise UserError(f"{path}: truncated or damaged: {error}") from None
+    except (soundfile.SoundFileError, RuntimeError, AssertionError) as error:  # it asserts what damaged files contradict
+        raise UserError(f"{path}: truncated or damaged: {one_line(error) or 'it cannot be decoded'}") from None
     samples_NC = torch.frombuffer(raw, dtype=torch.float32).view(-1, channels) if raw else torch.zeros(0, channels)
     if len(samples_NC) != promised:
         raise UserError(f"{path}: truncated: {promised:,} samples are promised, but only {len(samples_NC):,} follow")

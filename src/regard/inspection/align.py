@@ -17,7 +17,7 @@ from regard.data.documents import mapping, validated
 from regard.data.files import shorten
 from regard.data.labels import label, readable
 from regard.data.sources import FileCodec
-from regard.errors import UserError, plural
+from regard.errors import UserError, plural, shown
 from regard.inspection.seeing import LONGEST, Inspection, Layer, see
 from regard.models.build import ModelSettings
 from regard.models.transformer import TransformerSettings
@@ -202,8 +202,7 @@ def kept_place(folder: Path) -> Place:
         _check_exists(place, read_settings(folder, config["model"]))
     except UserError as error:
         raise UserError(
-            f"{folder / 'config.json'}: {error}; expected layer, head and shifted of attention that the model has; find them "
-            "again with regard align --gold or --backward"
+            f"{folder / 'config.json'}: {error}; find the place again with regard align --gold or --backward"
         ) from None
     return place
 
@@ -212,6 +211,6 @@ def _check_exists(place: Place, settings: ModelSettings) -> None:
     """Whether a model of these settings attends there. Of a Transformer every layer of the decoder does, with all heads."""
     layers, heads = (settings.decoder_layers, settings.heads) if isinstance(settings, TransformerSettings) else (1, 1)
     if place.layer is not None and not -layers <= place.layer < layers:
-        raise UserError(f"alignment: layer is {place.layer}, but the model has {plural(layers, 'layer')}")
+        raise UserError(f"alignment: layer is {shown(place.layer)}, but the model has {plural(layers, 'layer')}")
     if place.head is not None and not 0 <= place.head < heads:
-        raise UserError(f"alignment: head is {place.head}, but a layer has {plural(heads, 'head')}")
+        raise UserError(f"alignment: head is {shown(place.head)}, but a layer has {plural(heads, 'head')}")
