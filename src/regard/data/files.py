@@ -9,7 +9,7 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -84,6 +84,9 @@ _SIGNS = {
 _SAMPLE = 50
 """Lines from which the separator of a .csv file is told."""
 
+LONGEST_LINE = 10_000_000
+"""Bytes."""
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
@@ -105,7 +108,19 @@ def read_bytes(path: Path) -> bytes:
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, optionally .gz."""
     with reading(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        yield from decode_lines(file, str(path))
+        yield from decode_lines(raw_lines(file.readline, str(path)), str(path))
+
+
+def raw_lines(readline: Callable[[int], bytes], name: str) -> Iterator[bytes]:
+    """Lines with their ends. A line longer than `LONGEST_LINE` is an error."""
+    number = 0
+    while line := readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise UserError(
+                f"{name}:{number}: the line is longer than {LONGEST_LINE:,} bytes; expected lines of text; split it"
+            )
+        yield line
 
 
 def decode_lines(raw_lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -332,8 +347,8 @@ def _choose(path: Path, labels: list[str], named: bool, columns: Columns, notes:
 
 def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
     if want.isdecimal():
-        if not 1 <= int(want) <= len(labels):
-            raise UserError(f"{path} has {shown}; there is no column {want}")
+        if len(want) > 9 or not 1 <= int(want) <= len(labels):
+            raise UserError(f"{path} has {shown}; there is no column {shorten(want, 20)}")
         return int(want) - 1
     lowered = [label.lower() for label in labels]
     for names, wanted in (
