@@ -168,7 +168,8 @@ def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monke
     assert "a sentence of 9,000 tokens is longer than the 9" in long.reason
     assert isinstance(refused, Refused)
     assert refused.reason == (
-        "a sentence of 9,001 characters is longer than the 9 tokens that are taken at once; split it, by line ends or full stops"
+        "a sentence of 9,001 characters is longer than the 9 tokens that are taken at once; "
+        "split it, by line ends or full stops"
     )
     assert 9000 in encoded
     assert 9001 not in encoded
@@ -207,7 +208,9 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
     translator = replace(make_translator(settings), max_places=known_places(settings))
     assert translator("abc", prefix="X Y X Y X").tokens[:5] == ("X", "Y", "X", "Y", "X")
     for prefix in ("X Y X Y X Y", "X Y X Y X Y X Y"):
-        with pytest.raises(UserError, match="the prefix has . tokens, but this model counts only 6 in an output, .*; give a sh"):
+        with pytest.raises(
+            UserError, match=r"the prefix has . tokens, but this model counts only 6 in an output, .*; give a sh"
+        ):
             translator("abc", prefix=prefix)
     with pytest.raises(UserError, match="the prefix has 300 tokens, but max_length is 256; raise max_length"):
         make_translator(settings)("abc", prefix="X " * 300)
@@ -239,9 +242,7 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
         ({"length_penalty": float("inf")}, "length_penalty is inf, expected a number"),
     ],
 )
-def test_options_that_make_no_sense_are_the_users_mistake(
-    settings: ModelSettings, options: dict[str, Any], words: str
-) -> None:
+def test_options_that_make_no_sense_are_the_users_mistake(settings: ModelSettings, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         make_translator(settings)("ab", **options)
 

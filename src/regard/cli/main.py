@@ -64,9 +64,13 @@ def main() -> None:
     except OSError as error:  # a full disk, a missing permission
         what = error.strerror or str(error)
         sys.exit(f"regard: {printable(f'{error.filename}: {what}' if error.filename else what)}")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        sys.exit("regard: memory ran out; try a smaller --beam, --n-best or --max-length, a smaller model, or a smaller batch")
 
 
-(UsageError,) = typer.BadParameter.__bases__
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What typer raises for options and commands that it does not know or understand."""
 
 
