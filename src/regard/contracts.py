@@ -519,7 +519,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     for name, (least, most) in _WHOLE.items():
         value = given[name]
         most += len(prefix) if name in ("min_length", "max_length") else 0
-        if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
             raise _wrong(name, value, f"a whole number from {least} to {most:,}")
         plain[name] = int(value)
     for name, (inside, expected) in _NUMBERS.items():
@@ -538,7 +538,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 def _ids(given: object) -> tuple[int, ...] | None:
     """Numbers of tokens; None where these are none."""
     found = tuple(given) if isinstance(given, Iterable) else (None,)
-    known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= one < 2**31 for one in found)
+    known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31 for one in found)
     return tuple(map(int, found)) if known else None
 
 

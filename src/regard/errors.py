@@ -45,6 +45,15 @@ def did_you_mean(word: str, choices: list[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
+def is_whole(text: str) -> bool:
+    """Whether it can be written as UTF-8: what was typed or read in another encoding may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def plural(number: int, noun: str, nouns: str = "") -> str:
     """A count with its noun: "1 pair", "2,000 pairs"; `nouns` where the plural has no simple s."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"

@@ -179,8 +179,8 @@ def test_translate_in_other_forms(model: Path, regard_command: Run) -> None:
     assert record["log_prob"] == pytest.approx(sum(record["token_log_probs"]))
     assert record["alignment"] == [list(link) for link in cat.alignment()]
     assert (empty["text"], empty["alignment"]) == ("", [])
-    pharaoh = regard_command("translate", model, "--align", input="cat\n\n").stdout
-    assert pharaoh == " ".join(f"{i}-{j}" for i, j in cat.alignment()) + "\n\n"
+    aligned = regard_command("translate", model, "--align", input="cat\n\n").stdout
+    assert aligned == f"{cat.text} ||| {' '.join(f'{i}-{j}' for i, j in cat.alignment())}\n\n"
     streamed = regard_command("translate", model, "--stream", "--beam", "3", input="cat\n\ndog\n").stdout
     assert streamed.splitlines() == [one.text for one in translator.batch(["cat", "", "dog"], beam=3)]
     how = ["--sample", "--top-k", "5", "--temperature", "0.7", "--seed", "3"]
@@ -444,6 +444,7 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
         (["translate", "nowhere", "--n-best", "3"], r"regard: n_best is 3, but a beam of 1 finds 1; set beam=3"),
+        (["translate", "nowhere", "nowhere.txt"], r"regard: nowhere.txt: no such file"),
         (
             ["translate", "nowhere", "--length-penalty", "much"],
             r"regard: length_penalty is 'much', expected a number from 0 up",

@@ -1,7 +1,9 @@
 """Run files: what is written is read back, and every mistake is told with its line."""
 
+import itertools
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -71,7 +73,7 @@ DATA = some_of(
     held_out_files=NAMES,
     source_columns=NAMES,
     target_column=st.text(),
-    vocabulary=st.integers(300),
+    vocabulary=st.integers(300, 10**7),
     subword_dropout=SHARES,
     held_out=st.floats(0, 1, exclude_min=True, exclude_max=True),
     max_length=SIZES,
@@ -183,7 +185,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError("No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(UserError, match="run.yaml cannot be written: No space"):
+    with pytest.raises(UserError, match=r"run.yaml cannot be written: No space"):
         save_config(path, replace(DEMO, seed=7), {})
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("run.yaml", before)]
 
@@ -325,17 +327,49 @@ train:
             "3: this is not YAML: while parsing a flow mapping, expected ',' or '}', but got '<stre",
         ),
         ("seed: 7\n\nscore: \x07\n", "3: this is not YAML: special characters are not allowed; write"),
-        ("seed: *7\n", "1: this is not YAML: found undefined alias '7'"),
+        ("seed: *7\n", "1: got the alias *7, expected a value; write out what it stands for"),
         (
             "seed: 7\n---\nseed: 8\n",
             "2: this is not YAML: expected a single document in the stream, but found another document",
         ),
-        ("[" * 1000, "1: this is not YAML: maximum recursion depth exceeded"),
+        ("[" * 20_000, "1: got brackets or sections more than 10 deep, expected settings; write one"),
+        ("seed: 7\ndata: " + "{a: " * 20_000, "2: got brackets or sections more than 10 deep, expected settings"),
+        ("- " * 20_000, "1: got brackets or sections more than 10 deep, expected settings"),
+        ("? " * 20_000, "1: got brackets or sections more than 10 deep, expected settings"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\n", "2: got the alias *a, expected a value; write out what it stands for"),
+        ("seed: 0x" + "f" * 20_000, "1: seed: got '0xffffffffffffffffffffff"),
+        ("seed: " + "9" * 20_000, "1: seed: got '9999999999999999999999999999999999"),
+        ("train: {steps: " + "9" * 4000 + "}", "1: train.steps: got 9999999999999999999999999999999999"),
+        ("# " + "x" * 100_000, " got 100,002 characters, expected settings in at most 100,000 characters; is this a run file?"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(text: str, expected: str) -> None:
     (found,) = mistakes(text)
     assert found.startswith(f"run.yaml:{expected}")
+    assert len(found) < 300
+
+
+def test_a_bomb_of_aliases_is_defused() -> None:
+    """Each list holds nine times the one before: 222 bytes that stand for 9^9 texts kept the reader busy for ever."""
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    for before, name in itertools.pairwise("abcdefghi"):
+        bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    (found,) = mistakes(bomb)
+    assert found == "run.yaml:2: got the alias *a, expected a value; write out what it stands for"
+
+
+def test_of_many_mistakes_the_first_are_told() -> None:
+    found = mistakes("seed: 7\n" * 1000)
+    assert len(found) == 51
+    assert found[-1] == "run.yaml: and 949 more mistakes"
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes(b"#" * 500_000)
+    with pytest.raises(
+        UserError, match=r"run.yaml: got 500,000 bytes, expected settings in at most 100,000 characters; is this"
+    ):
+        read_config(tmp_path / "run.yaml")
 
 
 def test_tabs_are_named() -> None:
@@ -421,3 +455,31 @@ def test_lists_are_set_with_commas() -> None:
 def test_changes_are_explained(changes: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         override(RunSettings(), changes)
+
+
+HOSTILE = (
+    "",
+    "0",
+    "-1",
+    "1" + "0" * 18,
+    "nan",
+    "inf",
+    "-inf",
+    "1e400",
+    "9" * 5000,
+    "[" * 5000,
+    "\x1b[2J",
+    "\udcff",
+    "a.b",
+    "=",
+    ",,",
+)
+
+
+@pytest.mark.parametrize("kind", [*SETTINGS])
+def test_no_value_is_too_strange(kind: str) -> None:
+    settings = override(RunSettings(), [f"model.kind={kind}"])
+    keys = [key for key, _ in leaves(asdict(settings))]
+    for key, value in itertools.product([*keys, "", ".", "..", "model", "train.", "x" * 5000, "data.files.x"], HOSTILE):
+        with suppress(UserError):
+            assert write_config(override(settings, [f"{key}={value}"]), {}).encode()

@@ -169,7 +169,8 @@ def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monke
     assert "a sentence of 9,000 tokens is longer than the 9" in long.reason
     assert isinstance(refused, Refused)
     assert refused.reason == (
-        "a sentence of 9,001 characters is longer than the 9 tokens that are taken at once; split it, by line ends or full stops"
+        "a sentence of 9,001 characters is longer than the 9 tokens that are taken at once; "
+        "split it, by line ends or full stops"
     )
     assert 9000 in encoded
     assert 9001 not in encoded
@@ -188,13 +189,28 @@ def test_a_file_of_too_many_positions_is_refused(tmp_path: Path, monkeypatch: py
     assert re.fullmatch(r"it has \d+ positions, the most is 1; cut it into shorter files", refused.reason)
 
 
+def test_half_a_character_is_named() -> None:
+    """As sys.argv and "surrogateescape" give for bytes that are not UTF-8."""
+    translator = make_translator(RnnSettings(width=8, embedding=3))
+    words = r"half a character in 'a\\udcff'; expected whole ones: decode the text as what it is"
+    for call in (translator, lambda text: translator.batch(["ab", text]), lambda text: list(translator.stream(text))):
+        with pytest.raises(UserError, match=words):
+            call("a\udcff")
+    for sources, outputs in ((["a\udcff"], ["X"]), (["a"], ["a\udcff"])):
+        with pytest.raises(UserError, match=words):
+            translator.score(sources, outputs)
+    for option in ({"prefix": "a\udcff"}, {"banned": ["a\udcff"]}):
+        with pytest.raises(UserError, match=words):
+            translator("ab", **option)
+
+
 def test_prefix_and_prompt_leave_room_for_an_output() -> None:
     settings = TransformerSettings(width=8, heads=2, positions="learned", max_places=7)
     translator = replace(make_translator(settings), max_places=known_places(settings))
     assert translator("abc", prefix="X Y X Y X").tokens[:5] == ("X", "Y", "X", "Y", "X")
     for prefix in ("X Y X Y X Y", "X Y X Y X Y X Y"):
         with pytest.raises(
-            UserError, match="the prefix has . tokens, but this model counts only 6 in an output, .*; give a sh"
+            UserError, match=r"the prefix has . tokens, but this model counts only 6 in an output, .*; give a sh"
         ):
             translator("abc", prefix=prefix)
     with pytest.raises(UserError, match="the prefix has 300 tokens, but max_length is 256; raise max_length"):

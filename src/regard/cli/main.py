@@ -11,7 +11,7 @@ import typer
 
 from regard import __version__
 from regard.cli import align, demo, doctor, evaluate, explain, inspect, score, train, translate
-from regard.errors import UserError
+from regard.errors import UserError, is_whole
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,12 +55,52 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says; no name is unprintable
     try:
-        app()
+        check_arguments(sys.argv[1:])
+        sys.exit(app(prog_name="regard", standalone_mode=False))
+    except UsageError as error:
+        sys.exit(explain_usage(error))
     except UserError as error:
         details = "--details" in sys.argv[1:2] and error.details
-        sys.exit(f"regard: {error}" + (f"\n{details}" if details else ""))
+        sys.exit(f"regard: {printable(str(error))}" + (f"\n{details}" if details else ""))
     except BrokenPipeError:  # `regard translate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a missing permission
-        sys.exit(f"regard: {error}")
+        what = error.strerror or str(error)
+        sys.exit(f"regard: {printable(f'{error.filename}: {what}' if error.filename else what)}")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        sys.exit("regard: memory ran out; try a smaller --beam, --n-best or --max-length, a smaller model, or a smaller batch")
+
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for options and commands that it does not know or understand."""
+
+
+def check_arguments(arguments: list[str]) -> None:
+    """Texts and names of files are UTF-8: they are printed, and written into settings and model folders."""
+    for number, argument in enumerate(arguments, start=1):
+        if not is_whole(argument):
+            typed = printable(os.fsencode(argument).decode(errors="backslashreplace"), 60)
+            raise UserError(
+                f"argument {number} ({typed}) is not UTF-8; type texts in UTF-8, and rename files whose names are not"
+            )
+
+
+def explain_usage(error: Exception) -> int:
+    """Prints what was typed wrongly in one line; gives the exit code."""
+    message = printable(" ".join(error.format_message().split()).removesuffix("."))  # type: ignore[attr-defined]
+    if message:  # else the help was printed
+        context = error.ctx  # type: ignore[attr-defined]
+        command = context.command_path if context else "regard"
+        print(f"regard: {message[0].lower()}{message[1:]} (see {command} --help)", file=sys.stderr)
+    code: int = error.exit_code  # type: ignore[attr-defined]
+    return code
+
+
+def printable(text: str, width: int = 1000) -> str:
+    """What a terminal does not obey, in lines that are not too long to be read: of a longer one both ends."""
+    safe = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+    half = width // 2
+    return "\n".join(line if len(line) <= width else f"{line[:half]}…{line[-half:]}" for line in safe.split("\n"))

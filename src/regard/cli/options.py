@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,7 +35,7 @@ Header = Annotated[
 ]
 SkipBadLines = Annotated[bool, typer.Option("--skip-bad-lines", help="Leave out lines with other columns, and say which.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.", show_default=False)]
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="CPU threads; all cores if not given.", show_default=False)]
 Score = Annotated[
     str | None,
     typer.Option("--score", metavar="FILE.py:CLASS", help="A score function of your own (runs that file).", show_default=False),
@@ -46,22 +47,16 @@ LengthPenalty = Annotated[
     str, typer.Option(metavar="NUMBER|mean", help="Outputs of n tokens rank by log_prob / ((5+n)/6)^NUMBER, or by their mean.")
 ]
 MaxLength = Annotated[int, typer.Option(help="Stop an output after this many tokens.")]
-MaxSource = Annotated[int, typer.Option(min=1, help="Longer texts (tokens) are split into sentences.")]
+MaxSource = Annotated[int, typer.Option(min=1, max=100_000, help="Longer texts (tokens) are split into sentences.")]
 
 
 def check_search(given: dict[str, Any]) -> dict[str, Any]:
     """Search options as typed, checked before a model is loaded. Words are still words."""
     from regard.contracts import SearchOptions
 
-    penalty = given.get("length_penalty", "mean")
-    try:
-        given["length_penalty"] = penalty if penalty == "mean" else float(penalty)
-        SearchOptions(**{name: value for name, value in given.items() if name not in ("banned", "prefix")})
-    except ValueError as error:
-        text = str(error)
-        if text.startswith("could not convert"):
-            text = f'length_penalty is {penalty!r}, expected a number from 0 up, or "mean"'
-        raise UserError(text) from None
+    with suppress(ValueError):  # else it is "mean", or is refused like other words
+        given["length_penalty"] = float(given["length_penalty"])
+    SearchOptions(**{name: value for name, value in given.items() if name not in ("banned", "prefix")})
     return given
 
 

@@ -1,8 +1,9 @@
-"""regard translate model < in.txt"""
+"""regard translate model in.txt"""
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -95,9 +96,11 @@ def moses(number: int, result: "Result") -> str:
     )
 
 
-def pharaoh(result: "Result") -> str:
-    """In the order of the target, which is that of the output."""
-    return " ".join(f"{source}-{target}" for source, target in result.alignment())
+def aligned(result: "Result") -> str:
+    """The output and its alignment, in the order of the target, as Marian writes them. An empty line stays empty."""
+    if not result.tokens:
+        return ""
+    return f"{one_line(result.text)} ||| {' '.join(f'{source}-{target}' for source, target in result.alignment())}"
 
 
 def as_json(number: int, source: str, result: "Result", *, align: bool) -> str:
@@ -146,12 +149,16 @@ def written(number: int, source: str, result: "Result | Refused", *, json: bool,
     if json:
         return as_json(number, source, result, align=align)
     if align:
-        return pharaoh(result)
+        return aligned(result)
     return moses(number, result) if lists else one_line(result.text)
 
 
 def translate(
     model: Model,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Texts, a line for each; may be .gz. Standard input if not given."),
+    ] = None,
     beam: Beam = 1,
     n_best: Annotated[int, typer.Option(help="So many outputs of each line, in Moses' format (or with --json).")] = 1,
     length_penalty: LengthPenalty = "0.6",
@@ -171,7 +178,7 @@ def translate(
     seed: Annotated[int, typer.Option(help="For --sample: another seed, other samples.")] = 0,
     stream: Annotated[bool, typer.Option("--stream", help="Print each word as soon as it is certain.")] = False,
     align: Annotated[
-        bool, typer.Option("--align", help="Print alignments (Pharaoh: source-target, from 0); with --json, both.")
+        bool, typer.Option("--align", help="Append ||| and the alignment, such as 0-0 1-2 (source-target tokens, from 0).")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line, with everything.")] = False,
     max_source: MaxSource = 1024,
@@ -179,7 +186,12 @@ def translate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate standard input, line by line. An empty line stays empty. For pictures and sounds, a line names a file."""
+    """Translate files, or standard input, line by line. An empty line stays empty.
+
+    A model that learnt from several columns takes them as they stand in its table, with TABs: lemma<TAB>V;PST.
+
+    For pictures and sounds, a line names a file, relative to the folder of the file that lists it.
+    """
     given = {
         "beam": beam,
         "n_best": n_best,
@@ -202,10 +214,12 @@ def translate(
         raise UserError("--stream prints text while it is written; it does not go with --json, --align or --n-best")
     if align and n_best > 1 and not json:
         raise UserError("--align is for the best output; say --json to get several and their alignment")
+    for file in files or ():
+        if not file.exists():
+            raise UserError(f"{file}: no such file")  # before torch is imported: a mistyped name is answered at once
     translator = open_model(model, score, device, threads, max_source)
     from functools import partial
 
-    from regard.data.files import decode_lines, raw_lines
     from regard.data.tokenizers.codec import Codec
     from regard.inspection.align import cut_differently
     from regard.pipeline import Refused
@@ -214,25 +228,41 @@ def translate(
     report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
 
     trim = partial(trimmed, translator)
-    lines = decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
-    if stream:
-        stream_lines(translator, lines, search, report, trim)
-        report.print()
-        return
     number = 0
-    for group in handfuls(lines, trim):
-        report.num_normalised += sum(translator.source.normalised(text) != text for text in group)
-        for text, result in zip(group, translator.translate(group, first=number, **search), strict=True):
-            line = written(number, text, result, json=json, align=align, lists=lists)
-            if line is not None:
-                print(line)
-            report.add(number, result)
-            if align and report.of_text and not report.cut and not isinstance(result, Refused):
-                report.cut = cut_differently(translator, [(text, result.text)])
-            number += 1
-        sys.stdout.flush()
-        report.progress(number)
+    for reader, lines in inputs(translator, files or ()):
+        if stream:
+            number = stream_lines(reader, lines, search, report, trim, number)
+            continue
+        for group in groups(lines, HANDFUL, trim) if files else handfuls(lines, trim):
+            report.num_normalised += sum(reader.source.normalised(text) != text for text in group)
+            for text, result in zip(group, reader.translate(group, first=number, **search), strict=True):
+                line = written(number, text, result, json=json, align=align, lists=lists)
+                if line is not None:
+                    print(line)
+                report.add(number, result)
+                if align and report.of_text and not report.cut and not isinstance(result, Refused):
+                    report.cut = cut_differently(reader, [(text, result.text)])
+                number += 1
+            sys.stdout.flush()
+            report.progress(number)
     report.print()
+
+
+def inputs(translator: "Translator", files: Sequence[Path]) -> "Iterator[tuple[Translator, Iterator[str]]]":
+    """The lines of each file, and who reads them: names of pictures and sounds are relative to the folder of that file."""
+    from dataclasses import replace
+
+    from regard.data.files import decode_lines, raw_lines, read_lines
+
+    for file in files:
+        yield replace(translator, source=translator.source.at(file.parent)), read_lines(file)
+    if files:
+        return
+    if sys.stdin is None:
+        raise UserError("there is no standard input; name a file of texts, e.g. regard translate model texts.txt")
+    if sys.stdin.isatty():
+        print("regard: reading standard input: type a text and press Enter; Ctrl-D ends", file=sys.stderr)
+    yield translator, decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
 
 
 def handfuls(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[str]]:
@@ -245,9 +275,15 @@ def handfuls(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[
 
 
 def stream_lines(
-    translator: "Translator", lines: Iterator[str], search: dict[str, object], report: "Report", trim: Callable[[str], str]
-) -> None:
-    for number, line in enumerate(lines):
+    translator: "Translator",
+    lines: Iterator[str],
+    search: dict[str, object],
+    report: "Report",
+    trim: Callable[[str], str],
+    number: int,
+) -> int:
+    """Prints each output while it is written. number: of the first line; gives that of the next."""
+    for line in lines:
         told = 0
         report.num_normalised += translator.source.normalised(line) != line
         try:
@@ -260,6 +296,8 @@ def stream_lines(
         except UserError as error:
             report.refuse(number, str(error))
         print(flush=True)
+        number += 1
+    return number
 
 
 class Report:

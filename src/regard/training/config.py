@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -19,14 +19,22 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ruamel.yaml import YAML
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from regard.checkpoint.files import replace_file
 from regard.data.corpus import read_lines
-from regard.errors import UserError
+from regard.errors import UserError, plural
 from regard.training.settings import Mistake, RunSettings, check, leaves, model_tree, put, show, unknown
 
 _HOW = 'write one "key: value" on a line, and the settings of a section below it, two spaces to the right'
+
+LONGEST = 100_000
+"""Characters of a run file; what a run writes has some 10,000."""
+DEEPEST = 10
+"""Levels of a run file; settings have three: a section, a setting, a list."""
+SHOWN = 50
+"""Mistakes that are reported one by one."""
 
 
 def read_config(path: Path, scores: Collection[str] = (), defaults: Mapping[str, object] | None = None) -> RunSettings:
@@ -34,6 +42,8 @@ def read_config(path: Path, scores: Collection[str] = (), defaults: Mapping[str,
 
     `scores`: names of the user's own. defaults: {"data.normalise": "none"} where these are others than usual.
     """
+    if path.is_file() and path.stat().st_size > 4 * LONGEST:  # bytes of a character
+        raise _too_long(str(path), path.stat().st_size, "bytes")
     return parse_config("\n".join(read_lines(path)), str(path), scores, defaults)
 
 
@@ -73,7 +83,9 @@ def parse_config(
         for mistake in settings:
             complain(mistake)
     if found or isinstance(settings, list):
-        raise UserError("\n".join(f"{name}:{line}: {text}" for line, text in sorted(found)))
+        complaints = [f"{name}:{line}: {text}" for line, text in sorted(found)]
+        more = [f"{name}: and {plural(len(found) - SHOWN, 'more mistake')}"] if len(found) > SHOWN else []
+        raise UserError("\n".join([*complaints[:SHOWN], *more]))
     return settings
 
 
@@ -105,8 +117,13 @@ def save_config(path: Path, settings: RunSettings, reasons: Mapping[str, str]) -
 
 def _compose(text: str, name: str) -> MappingNode:
     """YAML as nodes, which know their lines; nothing is constructed and no code is run."""
+    if len(text) > LONGEST:
+        raise _too_long(name, len(text), "characters")
     try:
+        _check_shape(YAML(typ="safe", pure=True).parse(text), name)
         root = YAML(typ="safe", pure=True).compose(text)
+    except UserError:
+        raise
     except Exception as error:  # the library has several for what is not YAML, and Python one for brackets too deep
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
@@ -124,6 +141,22 @@ def _compose(text: str, name: str) -> MappingNode:
         got = "a text" if isinstance(root, ScalarNode) else "a list"
         raise UserError(f"{name}:{root.start_mark.line + 1}: got {got}, expected settings by name; {_HOW}")
     return root
+
+
+def _too_long(name: str, size: int, unit: str) -> UserError:
+    return UserError(f"{name}: got {size:,} {unit}, expected settings in at most {LONGEST:,} characters; is this a run file?")
+
+
+def _check_shape(events: Iterable[Event], name: str) -> None:
+    """Raises where nodes would be too deep, or stand for many others, before there are any."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        line = event.start_mark.line + 1
+        if depth > DEEPEST:
+            raise UserError(f"{name}:{line}: got brackets or sections more than {DEEPEST} deep, expected settings; {_HOW}")
+        if isinstance(event, AliasEvent):
+            raise UserError(f"{name}:{line}: got the alias *{event.anchor}, expected a value; write out what it stands for")
 
 
 def _settings(root: MappingNode, lines: dict[str, int], found: list[tuple[int, str]]) -> dict[str, Node]:
@@ -168,7 +201,9 @@ def _value(node: Node, default: object) -> Any:
         value = None
     elif not texts and kind in ("int", "float", "bool"):
         with suppress(ValueError):  # `!!int many`
-            value = YAML(typ="safe", pure=True).constructor.construct_object(node)
+            number = YAML(typ="safe", pure=True).constructor.construct_object(node)
+            str(number)  # raises for thousands of digits, which can be written in other systems, such as 0xff
+            value = number
     return [value] if isinstance(default, tuple) and value is not None else value
 
 

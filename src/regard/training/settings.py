@@ -16,7 +16,7 @@ from regard.data.corpus import Pair
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Unit
-from regard.errors import UserError, WrongNumbers, did_you_mean, plural
+from regard.errors import LARGEST_SIZE, UserError, WrongNumbers, did_you_mean, is_whole, plural
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
@@ -54,7 +54,7 @@ class DataSettings:
     the data file."""
     target_unit: Unit = "characters"
     """What a target token is."""
-    vocabulary: Annotated[int, Field(ge=300)] = 8000
+    vocabulary: Annotated[int, Field(ge=300, le=10_000_000)] = 8000
     """How many tokens are learnt where the unit is a piece of a word."""
     shared: bool = False
     """Whether both sides have one vocabulary."""
@@ -64,7 +64,7 @@ class DataSettings:
     """The share of the sources that is held out, where no files are."""
     normalise: NormalForm = "nfc"
     """Which Unicode spelling texts are read in: nfc makes one of é and of e with an accent, none leaves them as they are."""
-    max_length: Annotated[int, Field(ge=1)] = 1000
+    max_length: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
     """Characters per side; longer pairs are left out and counted."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
     """Pictures: the longer side in pixels; larger pictures are made smaller."""
@@ -102,11 +102,11 @@ class DataSettings:
 class TrainSettings:
     """How a model learns. A step is an update of the weights."""
 
-    steps: Annotated[int, Field(ge=1)] = 1000
+    steps: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
     """Updates of the weights."""
-    batch_tokens: Annotated[int, Field(ge=1)] = 512
+    batch_tokens: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 512
     """Target tokens in a micro-batch, about."""
-    accumulate: Annotated[int, Field(ge=1)] = 1
+    accumulate: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1
     """Micro-batches per update."""
     shortest_first: bool = False
     """Whether the first time through the data goes from short to long. Sounds want it (docs/LOG.md)."""
@@ -126,17 +126,17 @@ class TrainSettings:
     """For hard attention: how much undecided attention is rewarded."""
     doubly_stochastic: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """For soft attention: how much the loss wants every place to be looked at as much as any other (Xu et al. 2015)."""
-    validate_every: Annotated[int, Field(ge=0)] = 0
+    validate_every: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
     """Updates from one validation to the next; 0: only at the end."""
-    checkpoint_every: Annotated[int, Field(ge=1)] = 500
+    checkpoint_every: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 500
     """Updates from one checkpoint to the next."""
-    keep: Annotated[int, Field(ge=1)] = 3
+    keep: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 3
     """How many of the last checkpoints are kept."""
-    average: Annotated[int, Field(ge=0)] = 0
+    average: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
     """How many of the last checkpoints are averaged at the end; 0: none."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Decay of a moving average of the weights; 0: none."""
-    patience: Annotated[int, Field(ge=0)] = 0
+    patience: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
     """Validations without progress after which the run stops; 0: never."""
     metric: Literal["loss", "symbol_error_rate", "word_error_rate", "bleu"] = "loss"
     """What "best" means in a validation."""
@@ -543,14 +543,16 @@ def show(value: object) -> str:
     """A value as a run file has it, for people."""
     if isinstance(value, dict | list | tuple):
         return "a mapping" if isinstance(value, dict) else "a list"
-    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"
 
 
 def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     pairs, mistakes = {}, []
     for change in changes:
         key, equals, value = change.partition("=")
-        if equals:
+        if not is_whole(change):
+            mistakes.append(f"--set {change!a:.80}: half a character, expected whole ones; type it in UTF-8")
+        elif equals:
             pairs[key.strip()] = value.strip()
         else:
             mistakes.append(f"--set {change}: expected key=value, such as train.steps=300")
@@ -572,5 +574,5 @@ def _explain(error: Any) -> Iterator[Mistake]:
         expected = _EXPECTED[error["type"]].format(**limits) if error["type"] in _EXPECTED else text
         choices = re.findall("'([^']+)'", context.get("expected", ""))
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-        got = "" if isinstance(value, dict) else f", got {value!r}"
+        got = "" if isinstance(value, dict) else f", got {value!r:.80}"
         yield Mistake(where, said + got, f"got {show(value)}, expected {expected}{hint}")

@@ -1,0 +1,265 @@
+"""Whatever is typed, the outcome is the right output or one clear line. All commands run in this process, through `main`."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import typer
+from test_folder import make_saved
+
+import regard
+from regard.checkpoint import folder
+from regard.cli.main import app, main
+from regard.data import files
+from regard.data.tokenizers.codec import EOS
+from regard.models.rnn_seq2seq import RnnSettings
+
+HOSTILE = ["0", "-1", "1000000", "1" + "0" * 18, "nan", "inf", "", "9" * 5000, "\udcff", "../x", "\x1b[2J"]
+BASE = {
+    "train": ["{train}", "--out", "trained", "--overwrite", "--set", "train.steps=1", "--set", "model.width=8"],
+    "translate": ["{model}", "--max-length", "2"],
+    "evaluate": ["{model}", "{pairs}", "--max-length", "2"],
+    "score": ["{model}", "{pairs}"],
+    "inspect": ["{model}", "abc"],
+    "explain": ["{model}", "abc"],
+    "align": ["{model}", "{pairs}"],
+    "demo": [],
+}
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+OPTIONS = [
+    (name, option.opts[0])
+    for name, command in COMMANDS.items()
+    for option in command.params
+    if option.opts[0].startswith("--") and not option.is_flag and (name, option.opts[0]) != ("demo", "--out")  # would train
+]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("typed") / "inner"
+    place.mkdir()
+    saved = make_saved(RnnSettings(width=8, embedding=3))
+    with torch.no_grad():
+        saved.model.get_parameter("output.bias")[EOS] += 0.5  # outputs end soon
+    folder.save(saved, place / "model")
+    (place / "pairs.tsv").write_text("ab\tX Y\nbc\tY Z\n")
+    (place / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
+    return place
+
+
+@pytest.fixture
+def inside(workplace: Path) -> Iterator[Path]:
+    with contextlib.chdir(workplace):
+        yield workplace
+
+
+def run(*arguments: str, stdin: bytes = b"ab\n") -> Done:
+    """`regard`, as typed in the folder `inside`."""
+    out, err = io.StringIO(), io.StringIO()
+    paths = {"model": "model", "pairs": "pairs.tsv", "train": "train.tsv"}
+    typed = ["regard", *(argument.format(**paths) if argument.startswith("{") else argument for argument in arguments)]
+    with (
+        Path("stdin").open("w+", newline="") as file,
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        file.buffer.write(stdin)
+        file.seek(0)
+        patch.setattr(sys, "stdin", file)
+        patch.setattr(sys, "argv", typed)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code
+    said = err.getvalue() + (f"{code}\n" if isinstance(code, str) else "")
+    return Done(1 if isinstance(code, str) else int(code or 0), out.getvalue(), said)
+
+
+def check(done: Done) -> None:
+    """The right output, or one clear line."""
+    assert all(line.isprintable() and len(line) <= 1100 for line in done.err.splitlines())
+    if done.code:
+        *before, line = done.err.splitlines()
+        assert line.startswith("regard: ")
+        assert all(one.startswith("regard: ") for one in before)
+        assert "Errno" not in line
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS, ids=map("".join, OPTIONS))
+def test_no_value_of_an_option_is_too_strange(command: str, option: str, inside: Path) -> None:
+    for value in HOSTILE:
+        check(run(command, *BASE[command], option, value))
+
+
+@pytest.mark.parametrize("command", BASE)
+def test_no_argument_is_too_strange(command: str, inside: Path) -> None:
+    arguments = BASE[command]
+    for place, argument in enumerate(arguments):
+        if argument.startswith("{") or argument == "abc":
+            for value in HOSTILE:
+                check(run(command, *arguments[:place], "--", value, *(one for one in arguments[place + 1 :] if one[0] != "-")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["transalte"], "no such command 'transalte'. Did you mean 'translate'? (see regard --help)"),
+        (["translate", "model", "--beem", "3"], "no such option: --beem (Possible options: --beam, --seed) (see regard transl"),
+        (["translate"], "missing argument 'model' (see regard translate --help)"),
+        (["translate", "model", "--beam", "x"], "invalid value for '--beam': Input should be a valid integer"),
+        (
+            ["translate", "model", "--threads", "1000000"],
+            "invalid value for '--threads': Input should be less than or equal to",
+        ),
+        (["translate", "model", "--max-source", "1000000"], "invalid value for '--max-source': Input should be less than or"),
+    ],
+)
+def test_a_slip_of_the_keyboard_is_one_line(arguments: list[str], words: str, inside: Path) -> None:
+    done = run(*arguments)
+    assert done.code == 2
+    assert done.err.startswith(f"regard: {words}")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--beam", "1000000"], "beam is 1000000, expected a whole number from 1 to 1,000"),
+        (["--sample", "--n-best", "1000000"], "n_best is 1000000, expected a whole number from 1 to 1,000"),
+        (["--max-length", "1000000"], "max_length is 1000000, expected a whole number from 1 to 100,000"),
+        (["--length-penalty", "inf"], 'length_penalty is inf, expected a number from 0 to 10, or "mean"'),
+        (["--length-penalty", "1e9"], 'length_penalty is 1000000000.0, expected a number from 0 to 10, or "mean"'),
+        (["--length-penalty", "much"], "length_penalty is 'much', expected a number from 0 to 10, or \"mean\""),
+        (["--sample", "--temperature", "1e-320"], "temperature is 1e-320, expected a number from 1e-06 up"),
+        (["--prefix", "X " * 300], "the prefix has 300 tokens, but max_length is 256; raise max_length"),
+        (["--prefix", "\udcff"], r"argument 4 (\xff) is not UTF-8; type texts in UTF-8, and rename files whose names are not"),
+        (["\udcff.txt"], r"argument 3 (\xff.txt) is not UTF-8; type texts in UTF-8, and rename files whose names are not"),
+    ],
+)
+def test_what_search_cannot_do_is_one_line(arguments: list[str], words: str, inside: Path) -> None:
+    done = run("translate", "model", *arguments)
+    assert (done.code, done.err) == (1, f"regard: {words}\n")
+
+
+def test_without_arguments_there_is_help(inside: Path) -> None:
+    done = run()
+    assert "Usage: regard" in done.out
+    assert done.err == ""
+
+
+def test_a_long_message_keeps_both_ends(inside: Path) -> None:
+    done = run("train", "train.tsv", "--out", "new", "--set", "x" * 5000 + "=1")
+    assert re.fullmatch(r"regard: --set x{400,}….*train.metric.*\n", done.err)
+
+
+def test_what_the_system_refuses_names_the_file(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system", "page.html")
+
+    monkeypatch.setattr("regard.inspection.report.replace_file", refuse)
+    done = run("inspect", "model", "ab", "--out", "page.html")
+    assert (done.code, done.err) == (1, "regard: page.html: Read-only file system\n")
+
+
+def test_memory_that_runs_out_is_one_line(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_: object, **__: object) -> None:
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+        )
+
+    monkeypatch.setattr(regard, "load", allocate)
+    done = run("translate", "model")
+    assert done.code == 1
+    assert done.err.startswith("regard: memory ran out; ")
+    monkeypatch.setattr(regard, "load", lambda *_, **__: 1 / 0)  # a bug of ours keeps its traceback
+    with pytest.raises(ZeroDivisionError):
+        run("translate", "model")
+
+
+# --- translate ---------------------------------------------------------------------------------------------------------------
+
+
+def test_translate_reads_files_in_order(inside: Path) -> None:
+    Path("one.txt").write_text("ab\n\nbc\n")
+    with gzip.open("two.txt.gz", "wt") as file:
+        file.write("cab\n")
+    texts = ["ab", "", "bc", "cab"]
+    how = ["--max-length", "5", "--sample", "--seed", "7"]  # a sample depends on the number of its line
+    for other in ([], ["--stream"]):
+        read = run("translate", "model", "one.txt", "two.txt.gz", *how, *other, stdin=b"not read\n")
+        piped = run("translate", "model", *how, *other, stdin="".join(f"{text}\n" for text in texts).encode())
+        assert read == piped
+        assert (read.code, len(read.out.splitlines())) == (0, 4)
+    records = run("translate", "model", "one.txt", "two.txt.gz", "--json").out.splitlines()
+    assert [(one["line"], one["source"]) for one in map(json.loads, records)] == list(enumerate(texts, start=1))
+    for name, words in (("nowhere.txt", "nowhere.txt: no such file"), ("model", "model: cannot be read: Is a directory")):
+        done = run("translate", "model", "one.txt", name)
+        assert (done.code, done.err.splitlines()[-1]) == (1, f"regard: {words}")
+
+
+def test_translate_keeps_the_translation_with_its_alignment(inside: Path) -> None:
+    result = regard.load("model")("abc", max_length=4, min_length=2)
+    links = " ".join(f"{source}-{target}" for source, target in result.alignment())
+    how = ["--align", "--max-length", "4", "--min-length", "2"]
+    assert links
+    assert run("translate", "model", *how, stdin=b"abc\n\n").out == f"{result.text} ||| {links}\n\n"
+    record = json.loads(run("translate", "model", *how, "--json", stdin=b"abc\n").out)
+    assert (record["text"], record["alignment"]) == (result.text, [list(link) for link in result.alignment()])
+
+
+def test_the_help_says_how_to_give_features(inside: Path) -> None:
+    assert "lemma<TAB>V;PST" in " ".join(run("translate", "--help").out.split())
+
+
+def test_a_long_line_of_standard_input_is_refused_without_reading_it_whole(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE", 100)
+    fits, long = b"a" * 99 + b"\n", b"b" * 10_000 + b"\n"
+    done = run("translate", "model", "--max-length", "3", stdin=fits + long + fits)
+    assert len(done.out.splitlines()) == 1
+    assert done.err == "regard: standard input:2: the line is longer than 100 bytes; expected lines of text; split it\n"
+
+
+def test_a_terminal_is_told_that_input_is_read(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, b"ab\n\x04")
+    with open(theirs) as terminal, contextlib.redirect_stderr(io.StringIO()) as err:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(sys, "argv", ["regard", "translate", "model", "--max-length", "3"])
+        with pytest.raises(SystemExit):
+            main()
+    os.close(ours)
+    assert err.getvalue().startswith("regard: reading standard input: type a text and press Enter; Ctrl-D ends\n")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit, match="regard: there is no standard input; name a file of texts"):
+        main()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [{"PYTHONIOENCODING": "ascii"}, {"LANG": "C", "LC_ALL": "C"}], ids=str)
+def test_any_terminal_can_print_everything(setting: dict[str, str], inside: Path) -> None:
+    environment = {**os.environ, **setting}
+    command = [sys.executable, "-m", "regard"]
+    shown = subprocess.run([*command, "inspect", "model", "ab→é"], capture_output=True, env=environment)
+    assert shown.returncode == 0
+    assert "ab→é" in shown.stdout.decode()
+    refused = subprocess.run([*command, "inspect", "model", b"caf\xe9"], capture_output=True, env=environment)
+    assert refused.stderr.decode().startswith(r"regard: argument 3 (caf\xe9) is not UTF-8; type texts in UTF-8")
