@@ -323,6 +323,14 @@ def test_explain_shows_every_number(model: Path, regard_command: Run) -> None:
     assert re.fullmatch(r"regard: there is no token 99: the output has tokens 0 to \d+, <eos> included\n", wrong.stderr)
 
 
+def test_align_says_what_its_numbers_count(model: Path, regard_command: Run) -> None:
+    done = regard_command("translate", model, "--align", "--threads", "1", input="cat\nwood cut\n")
+    assert done.returncode == 0
+    expected = "regard: the numbers of --align count tokens, not words: 'wood cut' has 2 words but 8 tokens (w o o d ␣ c u t)\n"
+    assert expected in done.stderr
+    assert "tokens" not in regard_command("translate", model, "--align", "--threads", "1", input="cat\n").stderr
+
+
 def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command: Run, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(model, mine)
@@ -341,7 +349,7 @@ def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command:
     assert (again.stdout, again.stderr) == (best.stdout, "")
     (tmp_path / "gold").write_text("0-0\n")
     wrong = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold")
-    assert wrong.stderr.endswith("has 1 lines, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
+    assert wrong.stderr.endswith("has 1 line, but " + str(tmp_path / "pairs.tsv") + " has 2 pairs; expected a line for each\n")
 
 
 def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, regard_command: Run) -> None:  # SPEC A2.6
