@@ -289,6 +289,15 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
     assert (tmp_path / "wood.png").read_bytes().startswith(PNG)
 
 
+def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
+    done = regard_command("inspect", model, os.fsdecode(b"le\xffma"))
+    assert done.returncode == 1
+    assert done.stderr == "regard: the text 'le\\udcffma' is not Unicode: it holds half a character; give it as UTF-8\n"
+    nowhere = regard_command("inspect", os.fsdecode(b"mod\xffel"), "wood")
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+    assert nowhere.stderr.startswith("regard: mod\\udcffel")
+
+
 def test_inspect_writes_a_page_and_numbers(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
     done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.html", "--threads", "1")
     assert done.returncode == 0, done.stderr
