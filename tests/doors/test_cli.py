@@ -289,6 +289,15 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
     assert (tmp_path / "wood.png").read_bytes().startswith(PNG)
 
 
+def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
+    done = regard_command("inspect", model, os.fsdecode(b"le\xffma"))
+    assert done.returncode == 1
+    assert done.stderr == "regard: the text 'le\\udcffma' is not Unicode: it holds half a character; give it as UTF-8\n"
+    nowhere = regard_command("inspect", os.fsdecode(b"mod\xffel"), "wood")
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+    assert nowhere.stderr.startswith("regard: mod\\udcffel")
+
+
 def test_inspect_writes_a_page_and_numbers(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
     done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.html", "--threads", "1")
     assert done.returncode == 0, done.stderr
@@ -321,6 +330,14 @@ def test_explain_shows_every_number(model: Path, regard_command: Run) -> None:
     assert lines["weights"]["rows"] == [*"wood", "<eos>"]
     wrong = regard_command("explain", model, "wood", "--token", "99")
     assert re.fullmatch(r"regard: there is no token 99: the output has tokens 0 to \d+, <eos> included\n", wrong.stderr)
+
+
+def test_align_says_what_its_numbers_count(model: Path, regard_command: Run) -> None:
+    done = regard_command("translate", model, "--align", "--threads", "1", input="cat\nwood cut\n")
+    assert done.returncode == 0
+    expected = "regard: the numbers of --align count tokens, not words: 'wood cut' has 2 words but 8 tokens (w o o d ␣ c u t)\n"
+    assert expected in done.stderr
+    assert "tokens" not in regard_command("translate", model, "--align", "--threads", "1", input="cat\n").stderr
 
 
 def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command: Run, tmp_path: Path) -> None:

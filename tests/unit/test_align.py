@@ -6,16 +6,20 @@ import pytest
 import torch
 from test_folder import make_saved
 from test_inspection import make_translator
+from typer.testing import CliRunner
 
 import regard
 from regard.checkpoint import folder
+from regard.cli.main import app
 from regard.contracts import Place
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.inspection import seeing
+from regard.inspection import align, seeing
 from regard.inspection.align import (
     alignment_error_rate,
     best_agreement,
     best_place,
+    cut_differently,
     keep_place,
     kept_place,
     links,
@@ -26,6 +30,7 @@ from regard.inspection.align import (
     turned,
     weights_TS,
 )
+from regard.models.build import build
 from regard.models.transformer import TransformerSettings
 
 PAIRS = [("abcab", "X Y Z"), ("ba", "Y Y X Z"), ("cabb", "Z X"), ("abcacb", "X X Y Z Y")]
@@ -118,3 +123,89 @@ def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
     with pytest.raises(UserError, match=r"config.json: alignment lacks head, shifted; find the place again with"):
         kept_place(tmp_path / "model")
+
+
+def make_cut(unit: str, texts: list[str]) -> regard.Translator:
+    """A model whose source is cut like this; its target is symbols."""
+    torch.manual_seed(5)
+    settings = TransformerSettings(width=8, heads=2)
+    source, target = Codec.learn(texts, unit, 270), Codec.learn(["X Y Z"], "symbols")  # type: ignore[arg-type]
+    return regard.Translator(build(settings, len(source), len(target)).eval(), source, target, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "expected"),
+    [
+        ("symbols", "the cat sat", ""),
+        ("symbols", "cat\tV;PST", ""),  # a feature is a symbol
+        ("words", "the cat sat", ""),
+        ("words", "the cat.", "'the cat.' has 2 words but 3 tokens (the cat .)"),
+        ("characters", "cat", ""),  # letters are all that there is to count
+        ("characters", "a cat", "'a cat' has 2 words but 5 tokens (a ␣ c a t)"),
+        ("bpe", "concatenate", "'concatenate' has 1 word but 8 tokens (c o n cat e n at e)"),
+        ("unigram", "concatenate", "'concatenate' has 1 word but"),
+    ],
+)
+def test_people_count_words(unit: str, text: str, expected: str) -> None:
+    translator = make_cut(unit, ["the cat sat", "a cat.", "cat\tV\tPST"])
+    found = cut_differently(translator, [(text, "X Y"), (text, "X")])
+    assert found.startswith(expected)
+    assert bool(found) == bool(expected)
+
+
+def test_gold_is_refused_where_tokens_are_not_words(tmp_path: Path) -> None:
+    translator = make_cut("bpe", ["the cat sat"])
+    saved = folder.Saved(translator.model, TransformerSettings(width=8, heads=2), translator.source, translator.target, {}, "")
+    folder.save(saved, tmp_path / "model")
+    before = (tmp_path / "model" / "config.json").read_bytes()
+    (tmp_path / "pairs.tsv").write_text("a dog\tX Y\n")
+    (tmp_path / "gold").write_text("0-0 1-1\n")
+    command = ["align", str(tmp_path / "model"), str(tmp_path / "pairs.tsv")]
+    refused = CliRunner().invoke(app, [*command, "--gold", str(tmp_path / "gold")])
+    assert str(refused.exception).startswith(
+        "--gold counts words, but the tokens of this model are not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g); take"
+    )
+    assert (tmp_path / "model" / "config.json").read_bytes() == before
+    said = CliRunner().invoke(app, command)
+    assert (said.exit_code, len(said.stdout.split())) == (0, 2)
+    assert said.stderr == "regard: the numbers count tokens, not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g)\n"
+
+
+def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
+    seen = look_at_pairs(make_translator("transformer scaled_dot"), PAIRS)
+    gold = [links(Place(), one) for one in seen]
+    for look, wanted, expected in (
+        ([], [], "there are no pairs, so no head can be chosen"),
+        (seen, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one for each"),
+        (
+            seen,
+            [*gold[:-1], frozenset({(0, 0), (6, 1)})],
+            "alignment 4 holds 6-1, but this pair has 6 source tokens and 5 target",
+        ),
+        (
+            seen,
+            [frozenset({(0, 3)}), *gold[1:]],
+            "alignment 1 holds 0-3, but this pair has 5 source tokens and 3 target tokens",
+        ),
+    ):
+        with pytest.raises(UserError, match=expected):
+            best_place(look, wanted)
+    with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
+        best_place(look_at_pairs(make_translator("decoder only"), PAIRS), gold)
+    with pytest.raises(UserError, match="there are no pairs"):
+        best_agreement([], [])
+    with pytest.raises(UserError, match="the two models cut 'abcab' into 5 and 3 tokens, and its translation into 3 and 5, so"):
+        best_agreement(seen, seen)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.save(make_saved(TransformerSettings(width=8, heads=2)), tmp_path / "model")
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(30, "Read-only file system", str(path.with_name(".config.json-new-1234")))
+
+    monkeypatch.setattr(align, "replace_file", full)
+    with pytest.raises(
+        UserError, match=r"model/config\.json cannot be written: Read-only file system; copy the model to a fol"
+    ):
+        keep_place(tmp_path / "model", Place())

@@ -13,13 +13,17 @@ import torch
 from table import MODELS
 from test_folder import make_saved
 from test_pipeline import make_map
+from typer.testing import CliRunner
 
 import regard
 from regard import reference
+from regard.checkpoint import folder
+from regard.cli.main import app
 from regard.contracts import Look, Tap
 from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.inspection import report, seeing
+from regard.inspection.explain import explain
 from regard.inspection.seeing import Inspection, Layer, mean_distance, see
 from regard.layers.recurrent import gates_over_time, layer_weights, make_stack, run, state_width
 from regard.models.rnn_seq2seq import RnnSettings
@@ -184,6 +188,55 @@ def test_mistakes_are_named() -> None:
         seen.layer("cross", 2)
     with pytest.raises(UserError, match="this model has no cross attention"):
         see(make_translator("decoder only"), "ab", max_length=3).layer("cross", 0)
+
+
+def test_nan_is_not_drawn_as_a_number() -> None:
+    for name in ("transformer scaled_dot", "rnn additive"):
+        translator = make_translator(name)
+        next(translator.model.parameters()).data.fill_(torch.nan)  # type: ignore[attr-defined]
+        for look in (see, explain):
+            with pytest.raises(
+                UserError, match="this model computes NaN for this text, so there is nothing to show; its weigh"
+            ):
+                look(translator, "ab", output=(4, 5))
+
+
+LAYERS = "there is no cross attention in layer 99: this model has layers 0 to 1"
+
+
+def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
+    """In one line, and nothing is left behind."""
+    folder.save(make_saved(MODELS["transformer scaled_dot"]), tmp_path / "model")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, expected in (
+        (["inspect", "ab", "--layer", "99"], LAYERS),
+        *((["inspect", "ab", "--layer", "99", "--out", f"new{ending}"], LAYERS) for ending in (".html", ".npz", ".png")),
+        (["inspect", "ab", "--kind", "crosss"], "unknown kind 'crosss'; expected one of"),
+        (["inspect", "ab", "--kind", "fusion"], "this model has no fusion attention"),
+        (["inspect", "ab", "--out", "new.xyz"], "the ending says what to write; expected one of .html, .npz, .png"),
+        (["inspect", "ab", "--out", "folder.html"], "folder.html is a folder; expected the name of a file to write"),
+        (
+            ["inspect", "ab", "--out", "file/new.npz"],
+            "file/new.npz cannot be written: its folder is a file; choose another file",
+        ),
+        (["inspect", " ", "--out", "new.html"], "the text is empty, so there is no attention to show"),
+        (["inspect", "a" * 1025, "--out", "new.html"], "a sentence of 1,025 tokens is longer than the 1,024 that are taken at"),
+        (["inspect", "Ab. " * 300, "--out", "new.html"], "was too long and was translated in 300 parts; look at one sentence"),
+        (["inspect", "a\udcff"], "is not Unicode: it holds half a character; give it as UTF-8"),
+        (["explain", " "], "the text is empty, so there is nothing to explain"),
+        (["explain", "ab", "--layer", "99"], "there is no layer 99: layers are numbered 0 to 1 here"),
+        (["explain", "ab", "--head", "-3"], "there is no head -3: heads are numbered 0 to 1 here"),
+        (["explain", "ab", "--token", "999"], "there is no token 999: the output has tokens 0 to"),
+    ):
+        command, text, *others = arguments
+        others = [str(tmp_path / one) if name == "--out" else one for name, one in zip(["", *others], others, strict=False)]
+        done = CliRunner().invoke(app, [command, str(tmp_path / "model"), text, *others])
+        assert isinstance(done.exception, UserError), arguments
+        assert expected in str(done.exception)
+        assert "\n" not in str(done.exception)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # --- files -------------------------------------------------------------------------------------------------------------------

@@ -73,10 +73,11 @@ def inspect(
     if out is None:
         return
     if whole:
-        from regard.inspection.report import write_npz, write_page
+        from regard.inspection.report import opens_at, write_npz, write_page
         from regard.inspection.seeing import see
 
         seen = see(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
+        opens_at(seen, kind, layer)  # type: ignore[arg-type]  # whether there is such a layer
         name = f"{model} · regard {regard.__version__}"
         if ending == PAGE:
             console.print(f"written to {write_page(seen, out, model=name, kind=kind, layer=layer)}; open it in a browser")  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from regard.data.documents import mapping, validated
 from regard.data.files import shorten
 from regard.data.labels import label, readable
 from regard.data.sources import FileCodec
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, plural, shown
 from regard.inspection.seeing import LONGEST, Inspection, Layer, see
 from regard.models.build import ModelSettings
@@ -112,27 +113,24 @@ def look_at_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Inspect
     return [see(translator, source, output=translator.target.encode(target)) for source, target in pairs]
 
 
-def is_counted(tokens: Sequence[str], text: str) -> bool:
-    """Whether numbers of these tokens are what people count in a text: its words, or the letters where it is one word."""
-    words = text.split()
-    return [token.strip() for token in tokens] == words or (len(words) == 1 and list(tokens) == list(text))
-
-
 def cut_differently(translator: Translator, pairs: Iterable[Pair]) -> str:
-    """For people: the first text whose tokens are not its words, and its tokens. Nothing where all of them are."""
+    """For people: the first text whose tokens are not what people count, and its tokens. Nothing where all of them are.
+
+    People count words, or letters where a text is one word; a letter that is a piece of a word is none of these.
+    """
     for source, target in pairs:
         text = translator.read(source).text
-        for one, tokens in ((text, translator.source.pieces(text)), (target, translator.target.pieces(target))):
-            if not is_counted(tokens, one):
+        for one, codec in ((text, translator.source), (target, translator.target)):
+            words, tokens = one.split(), codec.pieces(one)
+            are_letters = len(words) == 1 and tokens == tuple(one) and isinstance(codec, Codec) and not codec.has_pieces
+            if [token.strip() for token in tokens] != words and not are_letters:
                 some = " ".join(map(label, tokens[:8])) + (" …" if len(tokens) > 8 else "")
-                words = plural(len(one.split()), "word")
-                return f"{shorten(readable(one))!r} has {words} but {plural(len(tokens), 'token')} ({some})"
+                counts = f"{plural(len(words), 'word')} but {plural(len(tokens), 'token')}"
+                return f"{shorten(readable(one))!r} has {counts} ({some})"
     return ""
 
 
 def _check_range(seen: Sequence[Inspection], gold: Sequence[Links]) -> None:
-    if not seen:
-        raise UserError("there are no pairs, so no head can be chosen")
     if len(seen) != len(gold):
         raise UserError(
             f"there are {plural(len(seen), 'pair')} but {plural(len(gold), 'line')} of alignments; expected one for each"
@@ -151,8 +149,11 @@ def best_place(
     seen: Sequence[Inspection], sure: Sequence[Links], possible: Sequence[Links] | None = None
 ) -> tuple[Place, float]:
     """The place whose links come nearest to those of people, and its alignment error rate."""
+    if not seen:
+        raise UserError("there are no pairs, so no head can be chosen")
+    found = places(seen[0])
     _check_range(seen, [one | other for one, other in zip(sure, possible or sure, strict=True)])
-    rated = [(alignment_error_rate([links(place, one) for one in seen], sure, possible), place) for place in places(seen[0])]
+    rated = [(alignment_error_rate([links(place, one) for one in seen], sure, possible), place) for place in found]
     error, place = min(rated, key=lambda one: one[0])
     return place, error
 
@@ -186,7 +187,12 @@ def keep_place(folder: Path, place: Place, **facts: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_bytes())
     config["alignment"] = {**asdict(place), **facts}
-    replace_file(path, json.dumps(config, indent=2, ensure_ascii=False).encode())
+    try:
+        replace_file(path, json.dumps(config, indent=2, ensure_ascii=False).encode())
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}; copy the model to a folder of your own"
+        ) from None
 
 
 def kept_place(folder: Path) -> Place:

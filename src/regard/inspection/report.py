@@ -47,9 +47,8 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 
 def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> str:
     template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
-    kinds = [one.kind for one in seen.layers]
-    first = [seen.layer(kind if kind in kinds else kinds[0], layer)] if kinds else []
-    told = page_data(seen, model) | {"first": [{"kind": one.kind, "layer": one.layer} for one in first]}
+    first = opens_at(seen, kind, layer)
+    told = page_data(seen, model) | {"first": first and {"kind": first.kind, "layer": first.layer}}
     data = json.dumps(told, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # whatever the text says, it cannot end the script
         data = data.replace(sign, f"\\u{ord(sign):04x}")
@@ -57,6 +56,12 @@ def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int 
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
+
+
+def opens_at(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
+    """What a page shows first: this layer, of another kind where the model has none of this; None where nothing attends."""
+    kinds = [one.kind for one in seen.layers]
+    return seen.layer(kind if kind in kinds else kinds[0], layer) if kinds else None
 
 
 def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:

@@ -178,6 +178,11 @@ class Codec:
         return (*(char for char in rest if char not in self._known), *missing)
 
     @property
+    def has_pieces(self) -> bool:
+        """Whether tokens are pieces of words, as those of bpe and unigram are."""
+        return self._is_bytes
+
+    @property
     def has_merges(self) -> bool:
         """Whether `redrop` works."""
         return isinstance(self.tokenizer.model, models.BPE)
