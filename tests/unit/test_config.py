@@ -183,7 +183,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError("No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match=r"run.yaml cannot be written: No space left"):
         save_config(path, replace(DEMO, seed=7), {})
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("run.yaml", before)]
 

@@ -16,7 +16,7 @@ from regard.data.corpus import Pair
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Unit
-from regard.errors import UserError, WrongNumbers, did_you_mean
+from regard.errors import UserError, WrongNumbers, did_you_mean, plural
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
@@ -132,8 +132,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if self.patience and not self.validate_every:
             raise UserError(
-                f"patience is {self.patience} validations, but validate_every is 0, so there are none before the end; "
-                "set validate_every, e.g. to 500, or patience=0"
+                f"patience is {plural(self.patience, 'validation')}, but validate_every is 0, so there are none before the end"
+                "; set validate_every, e.g. to 500, or patience=0"
             )
 
 
