@@ -261,8 +261,8 @@ def test_a_run_file_that_was_edited_does_not_change_a_run_in_silence(begun: Path
     with pytest.raises(UserError, match=r"train.learning_rate was 0.004 and is now 0.5"):
         typed(["train", "m.run/run.yaml", "--out", "m"], begun)
     assert "learning_rate: 0.5" in config.read_text()
-    typed(command(*SHORT), begun)
-    assert differences(outcome(begun), trained) == [], "run.yaml says again what the run does"
+    assert "run.yaml is written again" in typed(command(*SHORT), begun)
+    assert differences(outcome(begun), trained) == []
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{"), lambda path: path.write_bytes(b"\xff")])
@@ -403,3 +403,13 @@ def test_a_log_on_a_full_disk(tmp_path: Path) -> None:
         place.log({"update": 1})
     with pytest.raises(UserError, match=words):
         place.close()
+
+
+def test_a_run_that_cannot_be_read_is_not_begun_anew_unless_asked(finished: Path, trained: Tree) -> None:
+    shutil.rmtree(finished / "m.run" / "checkpoints")
+    (finished / "m.run" / "checkpoints").write_text("a file")
+    (finished / "m.run" / "run.yaml").unlink()
+    with pytest.raises(UserError, match=r"checkpoints cannot be read: Not a directory; .*begin anew with --overwrite"):
+        typed(command(*SHORT), finished)
+    typed([*command(*SHORT), "--overwrite"], finished)
+    assert differences(outcome(finished), trained) == []

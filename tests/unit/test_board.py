@@ -32,8 +32,13 @@ def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
     for number in range(4, 7):
         again.log(update(number, 20 - number))
     again.log({"update": 6, "weights": "current", "validation": {"loss": 4.25}})
+    again.log({"update": 6, "weights": "2 checkpoints, averaged", "validation": {"loss": 4.0}})
     again.sync()
     again.close()
+    last = RunFolder(tmp_path / "out.run", tensorboard=True)
+    last.open_log(6)  # killed after the last checkpoint
+    last.log({"update": 6, "weights": "2 checkpoints, averaged", "validation": {"loss": 4.0}})
+    last.close()
 
     shown = EventAccumulator(str(tmp_path / "out.run" / "tensorboard"))
     shown.Reload()
@@ -45,7 +50,7 @@ def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
         (5, 15),
         (6, 14),
     ]
-    assert [(one.step, one.value) for one in shown.Scalars("held out/loss")] == [(6, 4.25)]
+    assert [(one.step, one.value) for one in shown.Scalars("held out/loss")] == [(6, 4.25), (6, 4.0)]
     logged = [json.loads(line) for line in (tmp_path / "out.run" / "log.jsonl").read_text().splitlines()]
     assert [(one["update"], one["loss"]) for one in logged if "loss" in one] == [
         (one.step, one.value) for one in shown.Scalars("training/loss")

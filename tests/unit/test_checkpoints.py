@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,76 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000001"]
     saved.write(make(2))
     assert saved.updates() == [1, 2]
+
+
+def test_those_that_are_needed_stay_and_the_rest_goes_at_once(tmp_path: Path) -> None:
+    saved = Checkpoints(tmp_path, keep=1)
+    for update in (1, 2, 3):
+        saved.write(make(update), needed=(1, 3))
+    assert saved.updates() == [1, 3]
+    left = tmp_path / ".update-00000002-gone-0123abcd"
+    left.mkdir()
+    (left / "state.json").write_text("{}")
+    saved.prune((3,))
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000003"]
+
+
+def test_a_removal_is_done_or_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kill inside a removal leaves behind is not taken for a checkpoint."""
+    saved = Checkpoints(tmp_path, keep=1)
+    saved.write(make(1))
+
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        saved.write(make(2))
+    assert saved.updates() == [2]
+
+
+def test_what_a_checkpoint_was_learnt_with_is_found_without_its_weights(tmp_path: Path) -> None:
+    saved = Checkpoints(tmp_path, keep=3)
+    assert saved.learnt() == (0, {})
+    saved.write(make(1))
+    assert saved.learnt() == (1, {})
+    saved.write(replace(make(2), origin={"settings": {"seed": 1}}))
+    (tmp_path / "update-00000002/model.safetensors").unlink()
+    assert saved.learnt() == (2, {"settings": {"seed": 1}})
+    (tmp_path / "update-00000002/state.json").write_text("[]")
+    assert saved.learnt() == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"update": 4}, "state.json is of update 4"),
+        ({"numbers": [1]}, r"state.json has \[1\] as numbers, expected values by name"),
+        ({"sha256": "abc"}, "state.json has 'abc' as sha256"),
+        ({"origin": None}, "state.json has None as origin"),
+        ({"sha256": {}}, "model.safetensors is not what it was"),
+    ],
+)
+def test_a_state_of_other_types_is_damage(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    saved = Checkpoints(tmp_path, keep=3)
+    saved.write(make(1))
+    path = tmp_path / "update-00000001/state.json"
+    state = {**json.loads(path.read_bytes()), **changes}
+    del state["self"]
+    path.write_text(json.dumps({**state, "self": files.sha256(json.dumps(state, sort_keys=True).encode())}))
+    with pytest.raises(Damaged, match=words):
+        saved.read(1)
+    told: list[str] = []
+    assert saved.newest(told.append) is None
+    assert told[0].endswith("and the run begins again")
+
+
+def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(UserError, match="checkpoints cannot be read: Not a directory; allow reading it, or begin anew"):
+        Checkpoints(tmp_path / "checkpoints", keep=1).updates()
+
+
+def test_a_file_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere/a cannot be written: No such file or directory; make room there, or choose"):
+        files.replace_file(tmp_path / "nowhere" / "a", b"")

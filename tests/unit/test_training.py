@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 
-from regard.checkpoint.runs import Checkpoints
+from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
 from regard.contracts import Decoded
 from regard.core import losses, masks
 from regard.core.losses import Baseline, sequence_loss
@@ -27,10 +27,10 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import record
 from regard.training.learner import Learner
-from regard.training.loop import Update, choice_loss, learning_rate, train
+from regard.training.loop import Update, choice_loss, learning_rate, same_rates, train
 from regard.training.material import in_memory
 from regard.training.record import counted, progress
-from regard.training.run import Trained, run
+from regard.training.run import Trained, averaged, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, expectation, override, suggest
 
 
@@ -432,7 +432,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, t
     second = Learner(make_model(name, torch.float32), settings)
     for parameter in second.model.parameters():
         parameter.data.add_(1.0)
-    found = saved.newest(print)
+    found = saved.newest(print, second.check)
     assert found is not None
     assert found.update == 4
     second.restore(found)
@@ -488,3 +488,44 @@ def test_weights_of_an_earlier_validation_come_back() -> None:
 def test_what_cannot_be_repeated_is_said() -> None:
     assert "not reproducible" in small_run("unigram", steps=1)[0]
     assert "not reproducible" not in small_run(steps=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: replace(one, numbers={**one.numbers, "update": 3}), "its counts are of update 3"),
+        (
+            lambda one: replace(one, numbers={**one.numbers, "best_at": "2"}),
+            r"best_at is '2' \(Input should be a valid integer",
+        ),
+        (lambda one: replace(one, numbers={**one.numbers, "baseline": 7}), "its counts cannot be read: baseline is 7"),
+        (lambda one: replace(one, model=dict(list(one.model.items())[1:])), "its weights do not fit .* has the shape None"),
+        (
+            lambda one: replace(one, training={name: tensor[:1] for name, tensor in one.training.items() if tensor.dim()}),
+            "its moments do not fit this model: average",
+        ),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(change: Callable[[Checkpoint], Checkpoint], words: str) -> None:
+    settings = TrainSettings(steps=2, batch_tokens=40, ema=0.9)
+    learner = Learner(make_model("rnn additive", torch.float32), settings)
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=Watching())
+    learner.check(learner.checkpoint())
+    with pytest.raises(Damaged, match=words):
+        learner.check(change(learner.checkpoint()))
+
+
+def test_what_is_averaged_follows_from_the_settings_and_the_update() -> None:
+    every_eight = TrainSettings(average=3, checkpoint_every=8)
+    assert [averaged(every_eight, update) for update in (7, 8, 23, 60)] == [[], [8], [8, 16], [40, 48, 56]]
+    assert averaged(replace(every_eight, average=1), 60) == averaged(replace(every_eight, average=0), 60) == []
+
+
+def test_learning_rates_so_far_decide_whether_a_run_can_become_longer() -> None:
+    linear, constant = (TrainSettings(steps=100, schedule=name, warmup=0.1) for name in ("linear", "constant"))
+    for settings in (linear, constant):
+        assert same_rates(settings, replace(settings, steps=200), 0)
+        assert not same_rates(settings, replace(settings, steps=200), 1)
+        assert same_rates(settings, replace(settings, steps=200, warmup=0.05), 10)
+    assert same_rates(constant, replace(constant, steps=200, warmup=0.05), 100)
+    assert not same_rates(linear, replace(linear, steps=200, warmup=0.05), 100)

@@ -95,7 +95,10 @@ def discard(path: Path, of: Path | None = None) -> None:
 def leftovers(path: Path, *what: str) -> list[Path]:
     """What killed processes left under the names that `beside` gives for this path."""
     name = re.compile(rf"\.{re.escape(path.name)}-({'|'.join(what)})-[0-9a-f]{{8}}")
-    return sorted(one for one in path.parent.iterdir() if name.fullmatch(one.name)) if path.parent.is_dir() else []
+    try:
+        return sorted(one for one in path.parent.iterdir() if name.fullmatch(one.name))
+    except OSError:  # a folder that cannot be read shows nothing
+        return []
 
 
 def clean(folder: Path) -> None:

@@ -118,7 +118,7 @@ def train(
     context.with_resource(locked(out))
     folder.recover(out)
     place.clean()
-    begun = place.begun and not overwrite
+    begun = not overwrite and place.begun
     folder.check_place(out, replace=overwrite or begun)
     scores = own_score(score)
     start = start_of(given, str(start_from or ""), str(encoder_from or ""), freeze, scores)
@@ -152,7 +152,8 @@ def train(
     if not begun:
         place.clear()
     material = from_files(settings.data, found, place.path, console, known, begun=begun, learnt=learnt)
-    write_settings(place, given, settings, reasons, scores, begun=begun)
+    if write_settings(place, given, settings, reasons, scores, begun=begun) and begun:
+        console.print(f"{place.config} is written again: it did not say what this run does from here on")
     trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
     folder.save(trained.saved, out, replace=True)
     tell(trained, out, console)
@@ -175,16 +176,17 @@ def write_settings(
     scores: "Mapping[str, ScoreMaker]",
     *,
     begun: bool,
-) -> None:
-    """Writes run.yaml. One that says the same already is left alone, if it is of this run or the run file given."""
+) -> bool:
+    """Writes run.yaml, if it must be: one that says the same already is left alone, if it is of this run or the file given."""
     from regard.training.config import read_config, save_config
     from regard.training.settings import OLDER
 
     if place.config.exists() and (begun or (given and place.config.samefile(given))):
         with suppress(UserError):
             if read_config(place.config, scores, OLDER) == settings:
-                return
+                return False
     save_config(place.config, settings, reasons)
+    return True
 
 
 def settings_before(place: "RunFolder", learnt: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]") -> dict[str, Any]:

@@ -17,12 +17,13 @@ def check_tensorboard() -> None:
 
 
 class Board:
-    """Writes the numbers of log.jsonl. update: after which one the run goes on; what was written later is forgotten."""
+    """Writes the numbers of log.jsonl. update: after which one the run goes on; what was written for it and later ones is
+    forgotten."""
 
     def __init__(self, folder: Path, update: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=update + 1)
+        self._writer = SummaryWriter(str(folder), purge_step=update)
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """A line of the log: of an update, or of a validation. The result is no curve."""

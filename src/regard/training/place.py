@@ -61,13 +61,15 @@ class RunFolder:
     def open_log(self, update: int, tell: Callable[[str], None] = print) -> None:
         """Forgets what was logged after this update, because it is going to happen again."""
         with writing(self.path, AGAIN):
+            kept = self._cut_log(update, tell) if self.log_file.exists() else []
             if self.tensorboard:
                 self._board = Board(self.path / "tensorboard", update)
-            if self.log_file.exists():
-                self._cut_log(update, tell)
+                for facts in kept:
+                    if facts["update"] == update:
+                        self._board.add(facts)
 
-    def _cut_log(self, update: int, tell: Callable[[str], None]) -> None:
-        """A log with lines that no run has written is put aside; the last line may have been cut by a kill."""
+    def _cut_log(self, update: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+        """The lines that stay. A log with strange lines is put aside; the last line may have been cut by a kill."""
         lines = [] if self.log_file.is_dir() else self.log_file.read_bytes().splitlines(keepends=True)
         facts = [_read_line(line) for line in lines]
         num_strange = facts[:-1].count(None)
@@ -76,8 +78,9 @@ class RunFolder:
             self.log_file.rename(aside)
             what = "is a folder" if aside.is_dir() else f"has {plural(num_strange, 'line')} that cannot be read"
             tell(f"{self.log_file} {what}; it is kept as {aside}, and the log goes on with the other lines")
-        kept = (line for line, one in zip(lines, facts, strict=True) if one is not None and _stays(one, update))
-        replace_file(self.log_file, b"".join(kept))
+        kept = [(line, one) for line, one in zip(lines, facts, strict=True) if one is not None and _stays(one, update)]
+        replace_file(self.log_file, b"".join(line for line, _ in kept))
+        return [one for _, one in kept]
 
     def held_out_curve(self) -> dict[int, float]:
         """The held-out loss after each update that was followed by a validation, as far as it was logged."""

@@ -144,8 +144,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if self.patience and not self.validate_every:
             raise UserError(
-                f"patience is {self.patience} validations, but validate_every is 0, so there are none before the end; "
-                "set validate_every, e.g. to 500, or patience=0"
+                f"patience is {plural(self.patience, 'validation')}, but validate_every is 0, so there are none before the end"
+                "; set validate_every, e.g. to 500, or patience=0"
             )
 
 
