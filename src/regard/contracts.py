@@ -12,7 +12,7 @@ Letters in the names of tensors are their axes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import UserError, shown
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
 """Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
@@ -65,10 +65,10 @@ def _same(one: object, other: object) -> bool:
 def _check_place(mark: Tap | Edit) -> None:
     """Where a tap or an edit stands. Negative layers and heads count from the last."""
     if mark.kind not in get_args(Kind):
-        raise ValueError(f"unknown kind of attention {mark.kind!r}; expected one of {', '.join(get_args(Kind))}")
+        raise ValueError(f"unknown kind of attention {shown(mark.kind)}; expected one of {', '.join(get_args(Kind))}")
     for name in ("layer", "head"):
         if (number := getattr(mark, name)) is not None and not _is_whole(number):
-            raise ValueError(f"{name} is {number!r}, expected one whole number, or None for all")
+            raise ValueError(f"{name} is {shown(number)}, expected one whole number, or None for all")
 
 
 def _is_whole(number: object) -> bool:
@@ -136,10 +136,10 @@ class Tap:
         _check_place(self)
         if self.rows is not None:
             if not isinstance(self.rows, Sequence) or not self.rows or not all(map(_is_whole, self.rows)):
-                raise ValueError(f"rows is {self.rows!r}, expected whole numbers such as (0, 1), or None for all")
+                raise ValueError(f"rows is {shown(self.rows)}, expected whole numbers such as (0, 1), or None for all")
             object.__setattr__(self, "rows", tuple(self.rows))
         if self.what not in get_args(What):
-            raise ValueError(f"a tap cannot ask for {self.what!r}; expected one of {', '.join(get_args(What))}")
+            raise ValueError(f"a tap cannot ask for {shown(self.what)}; expected one of {', '.join(get_args(What))}")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Edit:
     def __post_init__(self) -> None:
         _check_place(self)
         if self.place is not None and not _is_whole(self.place):
-            raise ValueError(f"place is {self.place!r}, expected one whole number, or None to switch heads off")
+            raise ValueError(f"place is {shown(self.place)}, expected one whole number, or None to switch heads off")
         if self.place is not None and self.place < 0:
             raise ValueError(f"place is {self.place}; sentences differ in length, so places count from the first, 0")
 
@@ -182,7 +182,7 @@ class Look:
             given = getattr(self, name)
             marks = (given,) if isinstance(given, kind) else given
             if not isinstance(marks, Sequence) or not all(isinstance(one, kind) for one in marks):
-                raise TypeError(f"{name} is {given!r}, expected {kind.__name__}s, as in Look({name}=({kind.__name__}(),))")
+                raise TypeError(f"{name} is {shown(given)}, expected {kind.__name__}s, as in Look({name}=({kind.__name__}(),))")
             object.__setattr__(self, name, tuple(marks))
 
     def at(self, kind: Kind, layer: int, num_layers: int) -> Look | None:
@@ -510,7 +510,10 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     """Options as plain data: numbers of other libraries become Python's own, lists become tuples. An error names the first
     that is not what it should be."""
     prefix = _ids(given["prefix"])
-    banned = [_ids(one) for one in given["banned"]] if isinstance(given["banned"], Iterable) else [None]
+    try:
+        banned = [_ids(one) for one in given["banned"]]
+    except TypeError:
+        banned = [None]
     if prefix is None:
         raise _wrong("prefix", given["prefix"], "a list of token ids")
     if None in banned:
@@ -537,7 +540,10 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 
 def _ids(given: object) -> tuple[int, ...] | None:
     """Numbers of tokens; None where these are none."""
-    found = tuple(given) if isinstance(given, Iterable) else (None,)
+    try:
+        found = tuple(given)  # type: ignore[call-overload]
+    except TypeError:
+        return None
     known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31 for one in found)
     return tuple(map(int, found)) if known else None
 
@@ -551,11 +557,7 @@ def _number(value: object) -> float:
 
 
 def _wrong(name: str, value: object, expected: str) -> UserError:
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:
-        text = "a number of more than 4,300 digits"  # which Python does not print
-    return UserError(f"{name} is {text if len(text) <= 60 else f'{text[:59]}…'}, expected {expected}")
+    return UserError(f"{name} is {shown(value, 60)}, expected {expected}")
 
 
 @dataclass(frozen=True)
