@@ -25,6 +25,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -212,10 +213,8 @@ class Worker:
 
     def end(self) -> int:
         """Its exit code, or minus the signal that ended it."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.close(self.handle)
         shutil.rmtree(self.root / f"case-{self.process}", ignore_errors=True)
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])

@@ -15,6 +15,7 @@ class Area(ABC):
 
     def load_modules(self) -> None:
         """Imports what takes long, before any worker is forked."""
+        import regard.errors  # noqa: F401
 
     @abstractmethod
     def prepare(self, root: Path) -> None:

@@ -61,7 +61,7 @@ class RunFiles(Area):
         keys = [line.partition(":")[0].strip() for line in path.read_text().splitlines() if ":" in line]
         sections = ("", "train.", "train.", "data.", "model.", "start.", "nothing.")
         changes = [
-            f"{chance.choice(sections)}{chance.choice(keys)}{chance.choice(('=', '=', '=', ' = ', '', '=='))}{self._text(chance)}"
+            chance.choice(sections) + chance.choice(keys) + chance.choice(("=", "=", "=", " = ", "", "==")) + self._text(chance)
             for _ in range(chance.choice((0, 1, 1, 3)))
         ]
         (place / "case.json").write_text(json.dumps(changes))
