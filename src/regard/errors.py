@@ -1,6 +1,7 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
 import reprlib
+from collections.abc import Sequence
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
@@ -24,6 +25,14 @@ class UserError(ValueError):
         self.details = details
         if details:
             self.add_note(details)
+
+
+class Mistakes(UserError):
+    """Several at once, a line for each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
 
 
 def one_line(text: object, most: int = 200) -> str:

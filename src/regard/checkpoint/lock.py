@@ -24,6 +24,7 @@ def locked(folder: Path) -> Iterator[None]:
     who holds it; a file that a killed process left behind locks nothing."""
     folder = folder.resolve()
     path = folder.with_name(f".{folder.name}.lock")
+    made = [parent for parent in folder.parents if not parent.exists()]
     with writing(folder, "choose another folder with --out"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         handle = _acquire(folder, path)
@@ -35,6 +36,9 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # Windows keeps a file that is open
             path.unlink()
         os.close(handle)
+        for parent in made:
+            with suppress(OSError):  # something was written into it
+                parent.rmdir()
 
 
 def _acquire(folder: Path, path: Path) -> int:
