@@ -12,13 +12,13 @@ Letters in the names of tensors are their axes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
 from math import inf, nan
 from numbers import Integral, Real
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -215,8 +215,8 @@ class Look:
 def pick(name: str, wanted: Sequence[int] | None, size: int) -> tuple[int, ...]:
     """The numbers of the rows or heads that are wanted; negative ones count from the last."""
     for number in wanted or ():
-        if not -size <= number < size:
-            raise UserError(f"there is no {name} {number}: {name}s are numbered 0 to {size - 1} here")
+        if not _is_whole(number) or not -size <= number < size:
+            raise UserError(f"there is no {name} {shown(number)}: {name}s are numbered 0 to {size - 1} here")
     return tuple(range(size)) if wanted is None else tuple(number % size for number in wanted)
 
 
@@ -541,7 +541,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 def _ids(given: object) -> tuple[int, ...] | None:
     """Numbers of tokens; None where these are none."""
     try:
-        found = tuple(given)  # type: ignore[call-overload]
+        found = tuple(cast(Iterable[object], given))
     except TypeError:
         return None
     known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31 for one in found)

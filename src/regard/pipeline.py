@@ -35,7 +35,7 @@ from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
 from regard.decoding.workers import can_fork, side_by_side
-from regard.errors import UserError, did_you_mean, is_whole
+from regard.errors import UserError, did_you_mean, is_whole, shown
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
@@ -256,13 +256,13 @@ class Translator:
             if isinstance(self.source, Codec):  # names of files may be anything
                 _check_whole(str(given))
             return str(given)
-        what = f"got {given!r:.60}; for a list of texts call batch"
+        what = f"got {shown(given, 60)}; for a list of texts call batch"
         if isinstance(given, PurePath):
             what = f"got the path {str(given)!r}, but this model reads no files; read the text from it first"
         raise TypeError(f"{call} takes one text, {what}")
 
     def _texts(self, given: Sequence[Text], call: str, *, paths: bool = True) -> list[str]:
-        if isinstance(given, Iterable) and not isinstance(given, str | PurePath):
+        if isinstance(given, Iterable) and not isinstance(given, str | PurePath | torch.Tensor):
             given = list(given)
             known = str | PurePath if paths and isinstance(self.source, FileCodec) else str
             if all(isinstance(one, known) for one in given):
@@ -270,7 +270,7 @@ class Translator:
                     _check_whole(str(one))
                 return [str(one) for one in given]
         alone = "put one text into a list too" if call == "score" else "for one text call the model itself"
-        raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {given!r:.60}; {alone}")
+        raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {shown(given, 60)}; {alone}")
 
     @property
     def room(self) -> int:
@@ -282,6 +282,8 @@ class Translator:
 
         A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST". A file is read.
         """
+        if not isinstance(source, str):
+            source = self._text(source, "a model")
         if isinstance(self.source, FileCodec):
             return Unit(number, source, self._file(source, self.source))
         codec = self.target if self.continues else self.source
@@ -359,7 +361,7 @@ class Translator:
             given["prefix"] = ids = tuple(self.target.encode(prefix))
             if UNK in ids:
                 raise UserError(f"the prefix {prefix!r:.60} holds symbols that the model cannot write; leave them out")
-        if isinstance(given.get("banned"), Iterable):
+        if isinstance(given.get("banned"), Iterable) and not isinstance(given["banned"], torch.Tensor):
             given["banned"] = tuple(self._banned(given["banned"]))
         search = SearchOptions(**given)
         for ids in (search.prefix, *search.banned):

@@ -267,3 +267,37 @@ def test_the_reference_is_there_when_asked_for() -> None:
         "print(regard.reference.causal(1, 2)); assert 'torch' not in sys.modules; assert 'reference' in dir(regard)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[[ True  True]]\n"
+
+
+# --- a model -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def translator() -> regard.Translator:
+    return regard.load(Path(__file__).parents[1] / "frozen" / "models" / "transformer", device="cpu")
+
+
+@pytest.mark.parametrize("text", [3, None, torch.zeros(2, 3), torch.tensor(1), ["run"]])
+def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
+    for use in (
+        translator,
+        translator.read,
+        lambda text: regard.see(translator, text),
+        lambda text: regard.explain(translator, text),
+    ):
+        refused(lambda: use(text), "takes one text, got .*; for a list of texts call batch")  # type: ignore[operator] # noqa: B023
+    if not isinstance(text, list):
+        refused(lambda: translator.batch(text), "batch takes a list of texts, got .*; for one text call the model itself")
+
+
+@pytest.mark.parametrize("output", [3, 1j, [None], ["WALK"], [0.5], [-1], [10**6], torch.zeros(2, 3), torch.tensor(1)])
+def test_an_output_to_look_at_is_ids(output: object, translator: regard.Translator) -> None:
+    for look in (regard.see, regard.explain):
+        refused(lambda: look(translator, "run", output=output), "output is .*, expected ids of tokens")  # type: ignore[operator] # noqa: B023
+
+
+@pytest.mark.parametrize("number", [None, "0", 0.5, [0], 10**30, torch.zeros(2, 3)])
+def test_what_is_explained_has_a_number(number: object, translator: regard.Translator) -> None:
+    for given in ({"token": number}, {"layer": number}, {"head": number}):
+        refused(lambda: regard.explain(translator, "run", **given), "there is no |head is .*, expected one whole")  # noqa: B023
+    refused(lambda: translator("run", banned=torch.tensor(1)), "banned is .*, expected a list of lists of token ids")
