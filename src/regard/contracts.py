@@ -403,7 +403,7 @@ MAX_TOKENS = 1_000_000
 MIN_TEMPERATURE = 1e-6
 """A sample is then the most probable token unless two are equal; far below, log-probabilities divided by it overflow."""
 MAX_LENGTH_PENALTY = 10.0
-"""Outputs that are twice as long are then preferred even if they are a thousand times less probable."""
+"""An output twice as long then ranks higher even if its log-probability is a thousand times lower."""
 MAX_REPETITION_PENALTY = 1000.0
 
 

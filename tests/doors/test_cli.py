@@ -464,7 +464,7 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["translate", "nowhere", "nowhere.txt"], r"regard: nowhere.txt: no such file"),
         (
             ["translate", "nowhere", "--length-penalty", "much"],
-            r"regard: length_penalty is 'much', expected a number from 0 up",
+            r"regard: length_penalty is 'much', expected a number from 0 to 10",
         ),
         (["translate", "nowhere", "--stream", "--json"], r"regard: --stream prints text while it is written; it does not go"),
         (["translate", "nowhere", "--align", "--beam", "2", "--n-best", "2"], r"regard: --align is for the best output"),
