@@ -403,7 +403,7 @@ MAX_TOKENS = 1_000_000
 MIN_TEMPERATURE = 1e-6
 """A sample is then the most probable token unless two are equal; far below, log-probabilities divided by it overflow."""
 MAX_LENGTH_PENALTY = 10.0
-"""Outputs that are twice as long are then preferred even if they are a thousand times less probable."""
+"""An output twice as long then ranks higher even if its log-probability is a thousand times lower."""
 MAX_REPETITION_PENALTY = 1000.0
 
 
@@ -544,8 +544,8 @@ def _ids(given: object) -> tuple[int, ...] | None:
         found = tuple(cast(Iterable[object], given))
     except TypeError:
         return None
-    known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31 for one in found)
-    return tuple(map(int, found)) if known else None
+    ids = tuple(int(one) for one in found if isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31)
+    return ids if len(ids) == len(found) else None
 
 
 def _number(value: object) -> float:

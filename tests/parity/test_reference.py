@@ -112,7 +112,7 @@ def test_masks() -> None:  # SPEC A3.3
     near, changed = (attend(one, one, one, allow=masks.window(9, width=2)) for one in (x, far))
     assert torch.equal(near[:5], changed[:5])  # places 0-4 see at most place 6
     assert (near[5:] != changed[5:]).any(-1).all()
-    with pytest.raises(ValueError, match="a window of -1 places"):
+    with pytest.raises(ValueError, match="width is -1, expected a whole number, 0 or more"):
         masks.window(3, width=-1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
+from math import isfinite
 from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,16 +23,15 @@ FEW = 3
 def parse(content: bytes | str) -> Any:
     """The value of a JSON document in UTF-8, without NaN and infinities."""
     try:
-        value = json.loads(content.decode() if isinstance(content, bytes) else content, parse_constant=_refuse_constant)
+        text = content.decode() if isinstance(content, bytes) else content
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is not text, and cannot be printed
     except RecursionError:
         raise UserError(_TOO_DEEP) from None
     except ValueError as error:  # of JSON, of UTF-8, or of numbers of thousands of digits
         raise UserError(f"it is not JSON: {one_line(error)}") from None
     _check_levels(value)
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError as error:  # numbers beyond those of 64 bits, or half a surrogate pair, which cannot be printed
-        raise UserError(f"it contains what is neither text nor a number: {one_line(error)}") from None
     return value
 
 
@@ -40,6 +40,13 @@ _TOO_DEEP = f"its lists and mappings are nested more than {MOST_LEVELS} deep"
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(f"{one_line(digits, 40)} is larger than any number of 64 bits")
+    return number
 
 
 def _check_levels(value: Any) -> None:
