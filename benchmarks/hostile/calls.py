@@ -148,7 +148,7 @@ def look(chance: Random) -> Call:
         plain = reader.model.decode(read, reader.model.encode(batch))
         seen = reader.model.decode(read, reader.model.encode(batch, wanted), wanted)
         right(seen.logits_BTV.isfinite().all(), "the logits are not finite")
-        if not edits and not grad:
+        if not edits and grad is False:
             right(torch.equal(plain.logits_BTV, seen.logits_BTV), "a tap changed the output")
 
     return call, f"{model}: taps {taps!r:.200} edits {edits!r:.100} grad {grad!r:.30}"
@@ -221,7 +221,7 @@ def attend(chance: Random) -> Call:
             wanted = plain_attention(query, key, given, allow)
             right(found.shape == wanted.shape, f"shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
             tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 2e-2
-            right(torch.allclose(found.double(), wanted, atol=tolerance), f"off by {(found.double() - wanted).abs().max():.3g}")
+            right(torch.allclose(found.double(), wanted, atol=tolerance), "another context than by the plain formula")
             right(
                 ((weights.sum(-1) - 1).abs() < 1e-2).logical_or(weights.sum(-1) == 0).all(), "the weights do not sum to 1 or 0"
             )

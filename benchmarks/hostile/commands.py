@@ -239,8 +239,13 @@ class Commands(Area):
     def _value(self, name: str, option: Any, chance: Random) -> str:
         if name == "--max-length" and chance.random() < 0.5:
             return chance.choice(("1", "5", "50"))
+        if name == "--threads" and chance.random() < 0.5:
+            return chance.choice(("0", "1", "2", "1025", "-1", "x"))
         if name == "--set":
             return chance.choice(SETTINGS)
+        return self._strange(option, chance) if name != "--threads" else chance.choice(("1_024x", "1e3", "9" * 30, "\x1b[31m"))
+
+    def _strange(self, option: Any, chance: Random) -> str:
         way = chance.random()
         kind = str(option.type_descriptor.annotation).lower()
         likely = NUMBERS if "int" in kind or "float" in kind else NAMES if "path" in kind else (*OTHERS, *NUMBERS)
@@ -265,7 +270,7 @@ class Commands(Area):
             right(not new, f"left behind: {sorted(new)}; {done.err}")
         for name in new:
             right(not Path(name).name.startswith("."), f"left behind: {name}")
-            if command == "inspect":
+            if command == "inspect" and (place / name).is_file():
                 check_written(place / name)
         if not done.code and "--json" in arguments:
             for line in done.out.removesuffix("\n").split("\n") if done.out else ():
