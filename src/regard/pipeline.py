@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
+from math import ceil, isfinite
 from pathlib import PurePath
 from typing import Any, NoReturn
 
@@ -231,6 +231,7 @@ class Translator:
             rows = scoring.score(self.model, batch, [outputs[index] for index in chunk], sos=SOS, eos=EOS)
             for index, row in zip(chunk, rows, strict=True):
                 text = targets[index]
+                _check_number(sum(row))
                 found[index] = Scored(sum(row), self.target.pieces(text), tuple(row), self.target.unknown(text))
         return [found[index] for index in range(len(sources))]
 
@@ -496,6 +497,7 @@ class Translator:
             for one in hypotheses
         )
         best = n_best[0]
+        _check_number(best.log_prob)
         return Result(
             text=best.text,
             tokens=best.tokens,
@@ -577,6 +579,12 @@ _NO_SUCH_ATTENTION = (
     "this model has no {kind} attention; models that look at their source have kind cross, Transformers encoder and decoder "
     "too, and those that read a text beside a file fusion"
 )
+
+
+def _check_number(log_prob: float) -> None:
+    """A model whose numbers overflow writes at random, and nothing can be compared with NaN."""
+    if not isfinite(log_prob):
+        raise UserError(f"this model computes {log_prob} as a log-probability; its weights are damaged or too large")
 
 
 def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:

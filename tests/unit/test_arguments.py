@@ -301,3 +301,4 @@ def test_what_is_explained_has_a_number(number: object, translator: regard.Trans
     for given in ({"token": number}, {"layer": number}, {"head": number}):
         refused(lambda: regard.explain(translator, "run", **given), "there is no |head is .*, expected one whole")  # noqa: B023
     refused(lambda: translator("run", banned=torch.tensor(1)), "banned is .*, expected a list of lists of token ids")
+    refused(lambda: regard.see(translator, "run", what=number), "a tap cannot ask for ")

@@ -199,6 +199,9 @@ def test_nan_is_not_drawn_as_a_number() -> None:
                 UserError, match="this model computes NaN for this text, so there is nothing to show; its weigh"
             ):
                 look(translator, "ab", output=(4, 5))
+        for use in (lambda: translator("ab", max_length=3), lambda: translator.score(["ab"], ["X"])):  # noqa: B023
+            with pytest.raises(UserError, match="this model computes nan as a log-probability; its weights are damaged or too"):
+                use()
 
 
 LAYERS = "there is no cross attention in layer 99: this model has layers 0 to 1"

@@ -143,7 +143,7 @@ def see(
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     long = max(num_places(unit.ids) + 1, len(written)) > LONGEST
-    wanted: tuple[What, ...] = ("summary",) if long else tuple(what)
+    wanted: tuple[What, ...] = ("summary",) if long else tuple(what) if isinstance(what, Sequence) else (what,)
     look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
     model, device = translator.model, translator.device
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
