@@ -291,9 +291,9 @@ def smaller(chance: Random) -> Call:
     from regard import masks, positions
 
     places = value(chance, torch.arange(5), torch.zeros(0), torch.randn(2, 3), torch.arange(5).float())
-    size, width = value(chance, 0, 1, 4, 8), value(chance, 2, 8, 3)
+    size, width, other = value(chance, 0, 1, 4, 8), value(chance, 2, 8, 3), value(chance, None, 4)
     functions: dict[str, Callable[[], Any]] = {
-        "masks.causal": lambda: masks.causal(size, value(chance, None, 4)),
+        "masks.causal": lambda: masks.causal(size, other),
         "masks.window": lambda: masks.window(size, width=width),
         "masks.first": lambda: masks.first(places, size),
         "masks.behind": lambda: masks.behind(places, size),
@@ -308,7 +308,7 @@ def smaller(chance: Random) -> Call:
         "ScaledDot": lambda: regard.scores.ScaledDot(value(chance, 1.0, "√d")),
     }
     name = chance.choice(sorted(functions))
-    huge = any(isinstance(one, int) and abs(one) > 10_000 for one in (size, width))
+    huge = any(isinstance(one, int) and 10_000 < abs(one) < 2**31 for one in (size, width, other))
 
     def call() -> None:
         if not huge:

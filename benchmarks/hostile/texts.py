@@ -90,7 +90,7 @@ class Texts(Area):
         right(record["text"] == result.text, "the JSON holds another text")
         right(moses(0, result).count("\n") == len(result.n_best) - 1, "not a line for each output")
         right(1 <= len(result.n_best) <= options.get("n_best", 1), f"{len(result.n_best)} outputs")
-        scores = [one.rank_score for one in result.n_best]
+        scores = [(one.finished, one.rank_score) for one in result.n_best]  # those that ended come first
         right(options.get("sample") or scores == sorted(scores, reverse=True), f"not in order: {scores}")
         for one in result.n_best:
             right(all(isfinite(number) and number <= 1e-4 for number in one.token_log_probs), f"{one.token_log_probs}")
