@@ -104,6 +104,8 @@ def check_whole(name: str, number: Any, least: int = 1) -> None:
     """For arguments that count something."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise ValueError(f"{name} is {shown(number)}, expected a whole number, {least} or more")
+    if number > LARGEST_SIZE:
+        raise ValueError(f"{name} is {shown(number)}, expected at most {LARGEST_SIZE:,}")
 
 
 def check_sizes(**sizes: Any) -> None:

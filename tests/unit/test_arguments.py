@@ -35,6 +35,11 @@ def test_scores_divide_by_numbers_above_zero(number: object) -> None:
     refused(lambda: scores.Cosine(number), "temperature is .*, expected a number above 0")
 
 
+def test_no_size_is_beyond_what_torch_counts() -> None:
+    for make in (lambda: masks.causal(3, 10**30), lambda: MultiHeadAttention(10**30, 1), lambda: positions.alibi_slopes(2**31)):
+        refused(make, r" is [0-9.]+, expected at most 2,147,483,647")
+
+
 def test_numbers_of_any_library_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     query = torch.randn(5, 4)
