@@ -65,6 +65,16 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         ("a.tsv", b"\t".join([b"x"] * 21), r"21 columns \(1 'x', .*20 'x', …\)"),
         ("a.csv", b"a,b\nc\n", r"a.csv:2: expected 2 columns in every line, found 1 in 'c'"),
         ("a.csv", b"a b\n", r"a.csv:1: expected 2 columns in every line, found 1 in 'a b'; give a table"),
+        (
+            "a.jsonl",
+            b'{"source": "a", "' + b"t" * 3000 + b'": "b"}\n{}',
+            r"a.jsonl:2: expected a text 't{59}…' as in the first object",
+        ),
+        (
+            "a.jsonl",
+            b'{"source": "a", "' + b"t" * 3000 + b'": "b"}\n{"source": "a", "' + b"t" * 3000 + b'": {}}',
+            r"as 't{59}…', got",
+        ),
         ("a.csv", b'a,b\n"c\n",d\ne,"f\n\n', r"a.csv:4: cannot be read as CSV: unexpected end of data; is a quote missing"),
         ("a.csv", b'a,b\n"c"d,e\n', r"a.csv:2: cannot be read as CSV: ',' expected after '\"'; is a quote missing"),
         ("a.csv", b'a\tb\n"c"d\te\n', r"a.csv:2: cannot be read as CSV: ' ' expected after '\"'; is a quote missing"),

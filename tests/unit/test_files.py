@@ -112,6 +112,11 @@ def test_data_is_not_taken_for_names(tmp_path: Path, name: str, rows: list[tuple
     assert read_pairs(path, Columns(header=True)).pairs == tuple(rows[1:])
 
 
+def test_a_note_holds_nothing_that_turns_a_terminal_around(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "a\u202eb,\x1b[31mc\nd,e\n")
+    assert r"Line 1 (a\u202eb, \x1b[31mc) was taken as data" in read_pairs(path).counts.say()
+
+
 def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
     large = read_pairs(write(tmp_path / "a.tsv", table([("BADFORM", "GOODFORM"), *ENGLISH], "\t")))
     assert large.pairs == tuple(ENGLISH)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, AnyStr, Literal, NamedTuple
 
 from regard.data.header import NUMBERS, SOURCES, TARGETS, are_usual_names, evidence
+from regard.data.labels import readable
 from regard.errors import UserError, did_you_mean, plural
 
 Row = tuple[int, list[str]]
@@ -416,7 +417,7 @@ def _is_header(path: Path, number: int, first: list[str], below: list[list[str]]
         found = float(are_usual_names(first))
     else:
         found = 1.0 if tuple(cell.strip() for cell in first) == columns.known_header else evidence(first, below, usual=usual)
-    shown = f"Line {number} ({', '.join(shorten(cell, 20) for cell in first[:10])}{', …' * (len(first) > 10)})"
+    shown = f"Line {number} ({', '.join(readable(shorten(cell, 20)) for cell in first[:10])}{', …' * (len(first) > 10)})"
     if found >= 1:
         notes.append(f"{shown} was taken as the names of the columns (if it is data: --no-header)")
     elif (usual or found) and len(first) > 1:
@@ -649,13 +650,13 @@ def _dig(record: dict[str, Any], keys: tuple[str, ...], optional: bool = False) 
             return ""
         if not isinstance(value, dict) or key not in value:
             raise BadRecord(
-                f"expected a text {'.'.join(keys)!r} as in the first object, "
+                f"expected a text {shorten('.'.join(keys))!r} as in the first object, "
                 f"found {shorten(', '.join(map(repr, record)), 200) or 'nothing'}"
             )
         value = value[key]
     text = _text(value)
     if text is None:
-        raise BadRecord(f"expected a text as {'.'.join(keys)!r}, got {shorten(json.dumps(value))}")
+        raise BadRecord(f"expected a text as {shorten('.'.join(keys))!r}, got {shorten(json.dumps(value))}")
     return text
 
 
