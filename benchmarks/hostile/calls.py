@@ -254,18 +254,18 @@ def multi_head(chance: Random) -> Call:
     }
     small = all(isinstance(one, bool) or not isinstance(one, int) or one < 10_000 for one in (width, heads, *options.values()))
     batch, queries, keys = chance.choice((1, 2, 4)), 3, chance.choice((3, 5))
-    x = tensor(chance, sizes(chance, batch, queries, width if isinstance(width, int) and 0 < width < 100 else 8))
+    x = tensor(chance, sizes(chance, batch, queries, width if type(width) is int and 0 < width < 100 else 8))
     memory_width = options.get("memory_width")
     memory_width = (
         memory_width
-        if isinstance(memory_width, int) and 0 < memory_width < 100
+        if type(memory_width) is int and 0 < memory_width < 100
         else x.shape[-1]
         if hasattr(x, "shape") and x.dim()
         else 8
     )
     memory = None if chance.random() < 0.5 else tensor(chance, sizes(chance, batch, keys, memory_width))
     allow = mask(
-        chance, batch, heads if isinstance(heads, int) and 0 < heads < 10 else 2, queries, queries if memory is None else keys
+        chance, batch, heads if type(heads) is int and 0 < heads < 10 else 2, queries, queries if memory is None else keys
     )
 
     def call() -> None:
