@@ -56,7 +56,7 @@ def did_you_mean(word: object, choices: list[str]) -> str:
     if not isinstance(word, str):
         return ""
     close = get_close_matches(word, choices, n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""
+    return f'; did you mean "{one_line(close[0], 60)}"?' if close else ""
 
 
 def is_whole(text: str) -> bool:
@@ -104,8 +104,17 @@ def check_whole(name: str, number: Any, least: int = 1) -> None:
     """For arguments that count something."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise ValueError(f"{name} is {shown(number)}, expected a whole number, {least} or more")
-    if number > LARGEST_SIZE:
+    if int(number) > LARGEST_SIZE:
         raise ValueError(f"{name} is {shown(number)}, expected at most {LARGEST_SIZE:,}")
+
+
+def check_flags(**flags: Any) -> None:
+    """For arguments that are true or false."""
+    for name, flag in flags.items():
+        try:
+            bool(flag)
+        except (RuntimeError, ValueError):  # a tensor of several numbers
+            raise ValueError(f"{name} is {shown(flag)}, expected True or False") from None
 
 
 def check_sizes(**sizes: Any) -> None:

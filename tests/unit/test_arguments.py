@@ -40,6 +40,11 @@ def test_no_size_is_beyond_what_torch_counts() -> None:
         refused(make, r" is [0-9.]+, expected at most 2,147,483,647")
 
 
+@pytest.mark.parametrize("name", ["bias", "project_values", "project_output", "alibi"])
+def test_flags_are_true_or_false(name: str) -> None:
+    refused(lambda: MultiHeadAttention(4, 2, **{name: torch.zeros(2)}), f"{name} is .*, expected True or False")
+
+
 def test_numbers_of_any_library_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     query = torch.randn(5, 4)

@@ -67,7 +67,7 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         ("a.csv", b"a b\n", r"a.csv:1: expected 2 columns in every line, found 1 in 'a b'; give a table"),
         (
             "a.jsonl",
-            b'{"source": "a", "' + b"t" * 3000 + b'": "b"}\n{}',
+            b'{"source": "a", "' + b"t" * 3000 + b'": "b"}\n{"source": "a"}',
             r"a.jsonl:2: expected a text 't{59}…' as in the first object",
         ),
         (

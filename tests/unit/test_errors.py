@@ -3,12 +3,17 @@ from dataclasses import dataclass
 import pytest
 
 from regard.cli import main
-from regard.errors import UserError, WrongNumbers, check_numbers, one_line, plural, shown
+from regard.errors import UserError, WrongNumbers, check_numbers, did_you_mean, one_line, plural, shown
 
 
 def test_a_count_has_the_right_form_of_its_noun() -> None:
     assert [plural(n, "pair") for n in (0, 1, 2000)] == ["0 pairs", "1 pair", "2,000 pairs"]
     assert (plural(1, "entry", "entries"), plural(3, "entry", "entries")) == ("1 entry", "3 entries")
+
+
+def test_a_suggestion_is_one_line() -> None:
+    assert did_you_mean("target", ["ta\ufeffrget"]) == '; did you mean "ta\ufffdrget"?'
+    assert did_you_mean(5, ["5"]) == ""
 
 
 def test_what_others_say_becomes_one_short_line() -> None:

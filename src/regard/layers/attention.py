@@ -11,7 +11,7 @@ from regard.core.checks import check_dtype, check_tensor
 from regard.core.looking import watched
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.rule import Nearness, Rule
-from regard.errors import UserError, check_sizes, shown
+from regard.errors import UserError, check_flags, check_sizes, shown
 
 # B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
 # d width of one head's queries and keys
@@ -54,6 +54,7 @@ class MultiHeadAttention(nn.Module):
         sizes = {"memory_width": memory_width, "key_dim": key_dim, "value_dim": value_dim, "kv_heads": kv_heads}
         given = {name: size for name, size in sizes.items() if size is not None}
         check_sizes(width=width, heads=heads, **given)
+        check_flags(bias=bias, project_values=project_values, project_output=project_output, alibi=alibi)
         if rotary is not None and rotary not in LAYOUTS:
             raise ValueError(
                 f"rotary is {shown(rotary)}, expected None or one of the layouts {' or '.join(map(repr, LAYOUTS))}"
