@@ -144,6 +144,18 @@ def test_a_seed_is_no_generator() -> None:
     refused(lambda: regard.attend(x, x, x, choice="one", generator=7), "generator is 7, expected a torch.Generator")
 
 
+def test_a_mask_lives_where_the_queries_live() -> None:
+    """torch reads a mask without numbers as if it had some."""
+    query, allow = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool, device="meta")
+    words = "allow is on device meta, expected cpu, where the queries are"
+    refused(lambda: regard.attend(query, query, query, allow=allow), words)
+    refused(lambda: MultiHeadAttention(16, 4)(query, allow=allow), words)
+
+
+def test_values_that_are_not_projected_have_the_width_of_the_memory() -> None:
+    refused(lambda: MultiHeadAttention(16, 4, value_dim=3, project_values=False), "value_dim is 3, but .* not projected")
+
+
 @pytest.mark.parametrize("choice", ["soft", "sum", "one", "gates"])
 def test_no_keys_at_all(choice: str) -> None:
     query, key, value = torch.randn(2, 5, 4), torch.randn(2, 0, 4), torch.randn(2, 0, 3)
