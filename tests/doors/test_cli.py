@@ -291,8 +291,8 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
 
 def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
     done = regard_command("inspect", model, os.fsdecode(b"le\xffma"))
-    assert done.returncode == 1
-    assert done.stderr == "regard: the text 'le\\udcffma' is not Unicode: it holds half a character; give it as UTF-8\n"
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.match(r"regard: .*half a character", done.stderr)
     nowhere = regard_command("inspect", os.fsdecode(b"mod\xffel"), "wood")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
     assert nowhere.stderr.startswith("regard: mod\\udcffel")
