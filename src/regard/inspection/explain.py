@@ -97,8 +97,9 @@ def explain(
 ) -> Explanation:
     """Why the model wrote this token: number `token` of the output, <eos> being the last one; -1 counts from there.
 
-    Transformers are explained by one head of one layer (recurrent models have but one of each): of the attention to the source, or, where there is none, to what is
-    written. output: ids to be explained instead of the model's own. options: those of the search.
+    Transformers are explained by one head of one layer: of the attention to the source, or, where there is none, to what is
+    written. Recurrent models have one layer and one head, 0. output: ids to be explained instead of the model's own.
+    options: those of the search.
     """
     if isinstance(translator.source, FileCodec):
         raise UserError(
