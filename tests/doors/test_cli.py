@@ -154,7 +154,7 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert done.returncode == 0
     translator = regard.load(model)
     assert done.stdout.splitlines() == [translator(text).text for text in ("cat", "", "dog", "Å!")]
-    assert done.stderr == "regard: source symbols that were never seen in training (2): Å !\n"
+    assert done.stderr == "regard: 2 source symbols were never seen in training: Å !\n"
     short = regard_command("translate", model, "--max-length", "1", input="cat\n")
     assert short.stderr == "regard: outputs that did not end and were stopped at 1 token (--max-length): 1\n"
     broken = regard_command("translate", model, input=b"cat\n  dog \nd\xe9j\xe0\ncat\n")
@@ -200,7 +200,7 @@ def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
     assert (out[0], out[1], len(out)) == ("", regard.load(model)("cat", max_length=9).text, len(lines) + 1)
     assert "line 1 is left empty: a sentence of 1,000,000 tokens is longer than the 40 that are taken at once" in done.stderr
     assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
-    assert re.search(r"source symbols that were never seen in training \(\d+\): ", done.stderr)
+    assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
     assert "\x1b" not in done.stderr  # nothing that a terminal would obey
     assert done.stderr.endswith("regard: lines that were too long to translate and were left empty: 1\n")
 
