@@ -125,18 +125,6 @@ def test_held_out_sources_that_the_first_model_learnt_are_said(tmp_path: Path, t
     assert "were seen in training" not in train(type_in, *on, "--held-out", "fresh.csv", "--overwrite")
 
 
-def test_a_count_of_one_has_no_plural(tmp_path: Path, type_in: Type) -> None:
-    (tmp_path / "words.csv").write_text("\n".join(LINES))
-    train(type_in)
-    (tmp_path / "one.tsv").write_text("Qesuoh\thouse\n")
-    said = type_in("evaluate", "m", "one.tsv", "--beam", "1")
-    assert "one.tsv: 1 source, 1 reference\n" in said
-    assert "1 source symbol was never seen in training" in said
-    assert ": 1 source: " in said
-    (tmp_path / "one.txt").write_text("Qesuoh\n")
-    assert "regard: 1 source symbol was never seen in training: Q" in type_in("translate", "m", "one.txt")
-
-
 def test_what_to_type_next_can_be_typed(tmp_path: Path, type_in: Type) -> None:
     (tmp_path / "words.csv").write_text("\n".join(LINES))
     said = train(type_in, "--out", "my model (1)")

@@ -335,8 +335,7 @@ class Report:
             print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = visible(symbol for symbol, _ in self.unknown.most_common(10))
-            many = plural(self.unknown.total(), "source symbol was", "source symbols were")
-            print(f"regard: {many} never seen in training: {most}", file=sys.stderr)
+            print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
         if self.num_normalised:
             print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)
         if self.num_split:
