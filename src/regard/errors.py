@@ -69,7 +69,7 @@ class WrongNumbers(ValueError):
 
 def check_numbers(settings: object) -> None:
     """For the settings of a model: every whole number is a size from 1 to 2³¹ − 1, others are finite, dropout is a share, and
-    what a norm adds to the variance keeps it above 0."""
+    what a norm adds to the variance is not negative."""
     wrong: dict[str, tuple[float, str]] = {}
     for name, value in vars(settings).items():
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
@@ -80,8 +80,8 @@ def check_numbers(settings: object) -> None:
             wrong[name] = value, "a share from 0 up to, but not, 1"
         if isinstance(value, float) and not isfinite(value):
             wrong[name] = value, "a finite number"
-        elif name == "norm_eps" and not 1e-12 <= value <= 1:
-            wrong[name] = value, "a number from 1e-12 to 1"
+        elif name == "norm_eps" and value < 0:
+            wrong[name] = value, "0 or more"
     if wrong:
         raise WrongNumbers(wrong)
 

@@ -35,7 +35,7 @@ from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
 from regard.decoding.workers import can_fork, side_by_side
-from regard.errors import UserError, did_you_mean, is_whole
+from regard.errors import UserError, did_you_mean
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
@@ -253,8 +253,6 @@ class Translator:
     def _text(self, given: object, call: str) -> str:
         """A path as the name of its file, where sources are files."""
         if isinstance(given, str) or (isinstance(given, PurePath) and isinstance(self.source, FileCodec)):
-            if isinstance(self.source, Codec):  # names of files may be anything
-                _check_whole(str(given))
             return str(given)
         what = f"got {given!r:.60}; for a list of texts call batch"
         if isinstance(given, PurePath):
@@ -266,8 +264,6 @@ class Translator:
             given = list(given)
             known = str | PurePath if paths and isinstance(self.source, FileCodec) else str
             if all(isinstance(one, known) for one in given):
-                for one in given if isinstance(self.source, Codec) or not paths else ():
-                    _check_whole(str(one))
                 return [str(one) for one in given]
         alone = "put one text into a list too" if call == "score" else "for one text call the model itself"
         raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {given!r:.60}; {alone}")
@@ -355,7 +351,6 @@ class Translator:
                 )
         given = dict(options)
         if isinstance(prefix := given.get("prefix"), str):
-            _check_whole(prefix)
             given["prefix"] = ids = tuple(self.target.encode(prefix))
             if UNK in ids:
                 raise UserError(f"the prefix {prefix!r:.60} holds symbols that the model cannot write; leave them out")
@@ -385,7 +380,6 @@ class Translator:
             if not isinstance(word, str):
                 yield word
                 continue
-            _check_whole(word)
             forms = self.target.encode(word), self.target.encode(f" {word}")
             yield from dict.fromkeys(tuple(form) for form in forms if form and UNK not in form)
 
@@ -588,11 +582,6 @@ def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:
     if num_parts:
         raise UserError(f"this text was translated in {num_parts} parts; look at `parts`, each of which has its own attention")
     raise UserError("the text is empty, so there is no attention to show")
-
-
-def _check_whole(text: str) -> None:
-    if not is_whole(text):
-        raise UserError(f"half a character in {text!a:.60}; expected whole ones: decode the text as what it is")
 
 
 def _hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:

@@ -84,7 +84,7 @@ def model(workplace: Path, regard_command: Run) -> Path:
     assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters in a line", done.stdout)
     assert "target symbols" in done.stdout
     assert re.search(r"held out: symbol error rate \d.* of 67 outputs are not quite right", done.stdout)
-    assert done.stdout.endswith("saved in mine; next: regard translate mine < texts.txt\n")
+    assert done.stdout.endswith("saved in mine; next: regard translate mine texts.txt\n")
     return workplace / "mine"
 
 
@@ -154,9 +154,9 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert done.returncode == 0
     translator = regard.load(model)
     assert done.stdout.splitlines() == [translator(text).text for text in ("cat", "", "dog", "Å!")]
-    assert done.stderr == "regard: 2 source symbols were never seen in training: Å !\n"
+    assert done.stderr == "regard: source symbols that were never seen in training (2): Å !\n"
     short = regard_command("translate", model, "--max-length", "1", input="cat\n")
-    assert short.stderr == "regard: outputs that did not end and were stopped at 1 tokens (--max-length): 1\n"
+    assert short.stderr == "regard: outputs that did not end and were stopped at 1 token (--max-length): 1\n"
     broken = regard_command("translate", model, input=b"cat\n  dog \nd\xe9j\xe0\ncat\n")
     assert broken.stdout.splitlines() == [translator("cat").text, translator("dog").text]
     assert broken.stderr.startswith("regard: standard input:3: byte 0xe9 at position 2 is not UTF-8")
@@ -200,7 +200,7 @@ def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
     assert (out[0], out[1], len(out)) == ("", regard.load(model)("cat", max_length=9).text, len(lines) + 1)
     assert "line 1 is left empty: a sentence of 1,000,000 tokens is longer than the 40 that are taken at once" in done.stderr
     assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
-    assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
+    assert re.search(r"source symbols that were never seen in training \(\d+\): ", done.stderr)
     assert "\x1b" not in done.stderr  # nothing that a terminal would obey
     assert done.stderr.endswith("regard: lines that were too long to translate and were left empty: 1\n")
 
@@ -235,7 +235,7 @@ def test_evaluate_measures_and_compares(model: Path, workplace: Path, regard_com
     other = workplace / "regard-demo" / "model"
     done = regard_command("evaluate", model, "test.tsv", "--against", other, "--beam", "3", cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"test.tsv: \d+ sources, 42 references\n1 lines left out because a side is empty\n", done.stdout)
+    assert re.match(r"test.tsv: \d+ sources, 42 references\n1 line left out because a side is empty\n", done.stdout)
     for name in ("BLEU", "chrF", "word error rate", "symbol error rate", "exact match"):
         assert re.search(rf"\n{name} +\d+\.\d\d%? \[-?\d+\.\d\d, \d+\.\d\d\]  p = \d\.\d\d\d  \S+", done.stdout)
     assert "by source length (tokens):" in done.stdout
@@ -275,7 +275,7 @@ def test_score_says_how_probable_outputs_are(model: Path, workplace: Path, regar
     done = regard_command("score", model, "given.tsv", cwd=workplace)
     expected = regard.load(model).score(["cat", "dog"], ["K AE T", "D AO G"])
     assert done.stdout.splitlines()[0] == f"{expected[0].log_prob:.6f}\tcat\tK AE T"
-    assert re.match(r"regard: 2 pairs, 8 tokens, perplexity \d+\.\d{4}\nregard: 1 lines left out", done.stderr)
+    assert re.match(r"regard: 2 pairs, 8 tokens, perplexity \d+\.\d{4}\nregard: 1 line left out", done.stderr)
     record = json.loads(regard_command("score", model, "given.tsv", "--json", cwd=workplace).stdout.splitlines()[1])
     assert record["tokens"] == ["D", "AO", "G"]
     assert record["token_log_probs"] == pytest.approx(expected[1].token_log_probs, abs=1e-5)
@@ -291,8 +291,8 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
 
 def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
     done = regard_command("inspect", model, os.fsdecode(b"le\xffma"))
-    assert done.returncode == 1
-    assert done.stderr == "regard: the text 'le\\udcffma' is not Unicode: it holds half a character; give it as UTF-8\n"
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.match(r"regard: .*half a character", done.stderr)
     nowhere = regard_command("inspect", os.fsdecode(b"mod\xffel"), "wood")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
     assert nowhere.stderr.startswith("regard: mod\\udcffel")

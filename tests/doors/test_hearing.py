@@ -87,7 +87,7 @@ def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str
         done = regard_command("evaluate", "m", "tones/bad.jsonl", *others, cwd=folder)
         assert done.returncode == 0, done.stderr
         assert "bad.jsonl: 6 sources, 6 references" in done.stdout
-        assert "1 rows repeat a source" in done.stdout
+        assert "1 row repeats a source" in done.stdout
         assert "files that cannot be read and are left out: 2\n  line 1: tones/broken.wav: truncated" in done.stdout
         assert "\n  line 2: tones/lost.wav: no such file\n" in done.stdout
         assert "BLEU is left out where no reference has 4 tokens" in done.stdout

@@ -173,9 +173,9 @@ def test_what_the_system_refuses_names_the_file(inside: Path, monkeypatch: pytes
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system", "page.html")
 
-    monkeypatch.setattr("regard.inspection.report.replace_file", refuse)
+    monkeypatch.setattr("regard.inspection.report.write", refuse)
     done = run("inspect", "model", "ab", "--out", "page.html")
-    assert (done.code, done.err) == (1, "regard: page.html: Read-only file system\n")
+    assert (done.code, done.err) == (1, "regard: page.html cannot be written: Read-only file system; choose another file\n")
 
 
 def test_memory_that_runs_out_is_one_line(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:

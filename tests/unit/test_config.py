@@ -245,7 +245,7 @@ train:
         'run.yaml:7: steps: got an unknown setting; did you mean "train.steps"?',
         "run.yaml:10: model.heads: got 0, expected 1 or more",
         "run.yaml:11: model.kv_heads: got -2, expected 1 or more",
-        "run.yaml:12: model.norm_eps: got nan, expected a number from 1e-12 to 1",
+        "run.yaml:12: model.norm_eps: got nan, expected a finite number",
         "run.yaml:13: model.score: there is no score 'aditive'; expected one of dot, scaled_dot, general, additive, location, "
         "cosine, distance, or one of your own, which comes along as "
         'scores={"aditive": …}, or with --score file.py:Class; did you mean "additive"?',

@@ -29,16 +29,14 @@ class Sizes:
     [
         ({"width": 0}, "width is 0, expected 1 or more"),
         ({"width": 2**31}, "width is 2147483648, expected 2,147,483,647 or less"),
-        ({"norm_eps": -1e-5}, "norm_eps is -1e-05, expected a number from 1e-12 to 1"),
-        ({"norm_eps": 0.0}, "norm_eps is 0.0, expected a number from 1e-12 to 1"),
-        ({"norm_eps": 1e-320}, "norm_eps is 1e-320"),
+        ({"norm_eps": -1e-5}, "norm_eps is -1e-05, expected 0 or more"),
         ({"norm_eps": float("nan")}, "norm_eps is nan"),
     ],
 )
 def test_numbers_of_a_model_are_in_their_ranges(sizes: dict[str, float], words: str) -> None:
     with pytest.raises(WrongNumbers, match=words):
         check_numbers(Sizes(**sizes))  # type: ignore[arg-type]
-    check_numbers(Sizes(width=2**31 - 1, norm_eps=1e-12))
+    check_numbers(Sizes(width=2**31 - 1, norm_eps=0.0))
 
 
 def test_details_come_on_request(monkeypatch: pytest.MonkeyPatch) -> None:

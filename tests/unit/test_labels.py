@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.contracts import AttentionMap
-from regard.data import labels, render
+from regard.data import labels
 from regard.data.labels import label, readable
 from regard.errors import UserError
+from regard.inspection import render
 
 EVERYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
 

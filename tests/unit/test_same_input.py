@@ -162,9 +162,9 @@ def test_half_a_character_is_refused() -> None:
     for unit in ("characters", "bpe"):
         translator = make_translator("rnn additive", unit)
         for call in (translator, lambda text: see(translator, text), lambda text: explain(translator, text)):  # noqa: B023
-            with pytest.raises(UserError, match=r"the text 'a\\udcff' is not Unicode: it holds half a character; give it as"):
+            with pytest.raises(UserError, match="half a character"):
                 call("a\udcff")
-        with pytest.raises(UserError, match=r"pair 2: the text .* is not Unicode"):
+        with pytest.raises(UserError, match=r"pair 2: .*half a character"):
             translator.score(["a", "a"], ["X", "\ud800"])
-        with pytest.raises(UserError, match="is not Unicode"):
+        with pytest.raises(UserError, match="half a character"):
             translator.source.encode_batch(["a", "\ud800"])

@@ -156,7 +156,7 @@ def exchanged(model: dict[str, Any]) -> None:
         ("bpe", lambda model: model["merges"].append([["a"], {}]), "expected pairs of tokens"),
         ("bpe", lambda model: model.update(merges={}), "its merges are {}, expected a list"),
         ("bpe", lambda model: model.update(dropout=0.5), "its model is .* which regard does not write"),
-        ("unigram", lambda model: model["vocab"].append(["a", -1.0]), "1 tokens of its vocabulary occur twice"),
+        ("unigram", lambda model: model["vocab"].append(["a", -1.0]), "tokens of its vocabulary that occur twice: 1"),
         ("unigram", lambda model: model["vocab"].append(["aaaa", 1e30]), "expected pairs of a token and its log-probability"),
         ("unigram", lambda model: model["vocab"].append(["aaaa", "x"]), "expected pairs of a token and its log-probability"),
         ("unigram", lambda model: model["vocab"].append(["", -1.0]), "expected pairs of a token and its log-probability"),

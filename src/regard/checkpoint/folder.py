@@ -105,8 +105,8 @@ def check_place(folder: Path, *, replace: bool) -> None:
 
 def recover(folder: Path) -> None:
     """Brings back a model whose replacement was killed half-way, and removes what is unfinished. The caller holds the lock."""
-    folder = folder.resolve()
     with writing(folder, "choose another folder with --out"):
+        folder = folder.resolve()
         if not folder.exists() and (old := leftovers(folder, "old")):
             old[0].rename(folder)
         for left in leftovers(folder, "old", "new", "gone"):

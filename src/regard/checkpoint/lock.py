@@ -22,10 +22,10 @@ _HELD: set[int] = set()
 def locked(folder: Path) -> Iterator[None]:
     """Raises if another process writes to this model folder. The lock is a hidden file in the same parent folder, which says
     who holds it; a file that a killed process left behind locks nothing."""
-    folder = folder.resolve()
-    path = folder.with_name(f".{folder.name}.lock")
+    real = folder.resolve()  # a link and what it points to have one lock
+    path = real.with_name(f".{real.name}.lock")
     with writing(folder, "choose another folder with --out"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        real.parent.mkdir(parents=True, exist_ok=True)
         handle = _acquire(folder, path)
     _HELD.add(handle)
     try:

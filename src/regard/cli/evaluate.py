@@ -25,7 +25,7 @@ from regard.cli.options import (
     one_cell,
     open_model,
 )
-from regard.errors import UserError
+from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,9 +86,9 @@ def evaluate(
     for line in (*columns.say(), *say_seen(folders, systems, data.sources)):
         console.print(line)
     if stopped := sum(not result.finished for result in results):
-        console.print(f"{stopped:,} outputs did not end and were stopped at {max_length} tokens")
+        console.print(f"outputs that did not end and were stopped at {plural(max_length, 'token')}: {stopped:,}")
     if unknown := sum(len(result.unknown) for result in results):
-        console.print(f"{unknown:,} source symbols were never seen in training")
+        console.print(f"source symbols that were never seen in training: {unknown:,}")
     sizes = [len(result.source_tokens) for result in results]
     rival = spelt_like(systems[0], others[0]) if others else None
     say_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
@@ -151,13 +151,15 @@ def translated(
 
 def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:
     """What is measured with. bad: what was left out of it, and why."""
-    console.print(f"{data.name}: {len(data.sources):,} sources, {sum(map(len, data.references)):,} references")
+    console.print(f"{data.name}: {plural(len(data.sources), 'source')}, {plural(sum(map(len, data.references)), 'reference')}")
     for note in data.notes:
         console.print(note)
     if data.num_empty:
-        console.print(f"{data.num_empty:,} lines left out because a side is empty")
+        console.print(f"{plural(data.num_empty, 'line')} left out because a side is empty")
     if data.num_repeats:
-        console.print(f"{data.num_repeats:,} rows repeat a source: outputs that differ are further references")
+        console.print(
+            f"{plural(data.num_repeats, 'row repeats', 'rows repeat')} a source: outputs that differ are further references"
+        )
     if bad:
         console.print(f"files that cannot be read and are left out: {len(bad):,}")
         for line in bad[:SHOWN]:
@@ -191,4 +193,4 @@ def say_measures(
     console.print("\nby source length (tokens):" if sizes else "\nby length of the reference (tokens):")
     for (lengths, inside), part in zip(groups, parts, strict=True):
         figures = ", ".join(f"{one.name} {one.value * (100 if one.percent else 1):.2f}{'%' * one.percent}" for one in part)
-        console.print(f"  {lengths:>9}: {len(inside):,} sources: {figures}")
+        console.print(f"  {lengths:>9}: {plural(len(inside), 'source')}: {figures}")

@@ -19,7 +19,7 @@ from regard.cli.options import (
     open_model,
 )
 from regard.cli.options import Score as OwnScore
-from regard.errors import UserError
+from regard.errors import UserError, plural
 
 
 def score(
@@ -75,12 +75,14 @@ def score(
         raise UserError(f"none of the {len(given):,} pairs in {counts.name} can be scored, for the reasons above")
     tokens = sum(len(one.token_log_probs) for one in scored)
     mean = sum(one.log_prob for one in scored) / tokens
-    print(f"regard: {len(scored):,} pairs, {tokens:,} tokens, perplexity {math.exp(-mean):.4f}", file=sys.stderr)
+    print(
+        f"regard: {plural(len(scored), 'pair')}, {plural(tokens, 'token')}, perplexity {math.exp(-mean):.4f}", file=sys.stderr
+    )
     for line in (*columns.say(), *counts.say_reading()):
         print(f"regard: {line}", file=sys.stderr)
     if counts.empty:
-        print(f"regard: {counts.empty:,} lines left out because a side is empty", file=sys.stderr)
+        print(f"regard: {plural(counts.empty, 'line')} left out because a side is empty", file=sys.stderr)
     if unknown := sum(len(one.unknown) for one in scored):
-        print(f"regard: {unknown:,} symbols of the outputs have no token and count as <unk>", file=sys.stderr)
+        print(f"regard: symbols of the outputs that have no token and count as <unk>: {unknown:,}", file=sys.stderr)
     if bad := len(results) - len(scored):
         raise UserError(f"lines that could not be scored and were left out: {bad:,}")

@@ -326,7 +326,7 @@ class Report:
 
     def progress(self, number: int) -> None:
         if sys.stderr.isatty() and not sys.stdout.isatty():
-            print(f"\r{number:,} lines", end="", file=sys.stderr, flush=True)
+            print(f"\r{plural(number, 'line')}", end="", file=sys.stderr, flush=True)
 
     def print(self) -> None:
         if sys.stderr.isatty() and not sys.stdout.isatty():
@@ -335,7 +335,9 @@ class Report:
             print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = visible(symbol for symbol, _ in self.unknown.most_common(10))
-            print(f"regard: {self.unknown.total():,} source symbols were never seen in training: {most}", file=sys.stderr)
+            print(
+                f"regard: source symbols that were never seen in training ({self.unknown.total():,}): {most}", file=sys.stderr
+            )
         if self.num_normalised:
             print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)
         if self.num_split:
@@ -345,7 +347,7 @@ class Report:
             )
         if self.num_stopped:
             print(
-                f"regard: outputs that did not end and were stopped at {self.max_length} tokens (--max-length): "
+                f"regard: outputs that did not end and were stopped at {plural(self.max_length, 'token')} (--max-length): "
                 f"{self.num_stopped:,}",
                 file=sys.stderr,
             )

@@ -45,11 +45,11 @@ def _visible(text: str) -> str:
 
 def _is_hidden(char: str) -> bool:
     """Whether a character is no part of a text that can be written down, or would disturb what stands around it."""
-    return char in BIDI or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or ord(char) & 0xFFFE == 0xFFFE
+    return char in BIDI or unicodedata.category(char) in ("Cc", "Cn", "Co", "Cs", "Zl", "Zp")
 
 
 def _has_ink(char: str) -> bool:
-    return unicodedata.category(char)[0] not in "ZC" or unicodedata.category(char) in ("Cn", "Co")
+    return unicodedata.category(char)[0] not in "ZC"
 
 
 def _code(char: str) -> str:

@@ -94,7 +94,7 @@ def _scored(vocabulary: Any) -> list[str]:
             case _:
                 raise UserError(f"its vocabulary contains {shown(one)}, expected pairs of a token and its log-probability")
     if len(tokens) < len(vocabulary):
-        raise UserError(f"{len(vocabulary) - len(tokens):,} tokens of its vocabulary occur twice")
+        raise UserError(f"tokens of its vocabulary that occur twice: {len(vocabulary) - len(tokens):,}")
     return list(tokens)
 
 
