@@ -128,7 +128,7 @@ def test_held_out_sources_that_the_first_model_learnt_are_said(tmp_path: Path, t
 def test_what_to_type_next_can_be_typed(tmp_path: Path, type_in: Type) -> None:
     (tmp_path / "words.csv").write_text("\n".join(LINES))
     said = train(type_in, "--out", "my model (1)")
-    assert said.endswith("saved in my model (1); next: regard translate 'my model (1)' < texts.txt\n")
+    assert said.endswith("saved in my model (1); next: regard translate 'my model (1)' texts.txt\n")
 
 
 def test_the_command_that_trains_longer_reads_the_same_columns(tmp_path: Path, type_in: Type) -> None:

@@ -297,7 +297,7 @@ def tell(trained: "Trained", out: Path, console: "Console") -> None:
         for answered in some[:5]:
             console.print(f"  {answered}")
     what = "texts" if isinstance(trained.saved.source, Codec) else "names"
-    console.print(f"\nsaved in {out}; next: regard translate {out} {what}.txt")
+    console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {what}.txt")
 
 
 def check_columns(settings: "RunSettings", origin: "Saved | None") -> None:
