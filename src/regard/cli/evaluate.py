@@ -157,9 +157,8 @@ def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:
     if data.num_empty:
         console.print(f"{plural(data.num_empty, 'line')} left out because a side is empty")
     if data.num_repeats:
-        console.print(
-            f"{plural(data.num_repeats, 'row repeats', 'rows repeat')} a source: outputs that differ are further references"
-        )
+        repeats = plural(data.num_repeats, "row repeats", "rows repeat")
+        console.print(f"{repeats} a source: outputs that differ are further references")
     if bad:
         console.print(f"files that cannot be read and are left out: {len(bad):,}")
         for line in bad[:SHOWN]:

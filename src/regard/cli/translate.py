@@ -335,9 +335,8 @@ class Report:
             print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = visible(symbol for symbol, _ in self.unknown.most_common(10))
-            print(
-                f"regard: source symbols that were never seen in training ({self.unknown.total():,}): {most}", file=sys.stderr
-            )
+            number = self.unknown.total()
+            print(f"regard: source symbols that were never seen in training ({number:,}): {most}", file=sys.stderr)
         if self.num_normalised:
             print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)
         if self.num_split:
