@@ -435,3 +435,12 @@ def test_symbols_that_cannot_be_seen_are_shown() -> None:
     assert visible(["a", " ", "\u0301", "\t", "ß", "e\u0301", "\u200b", "New York", "\x1b[31m", "\ud83d"]) == (
         "a ␣ ◌\u0301 ⇥ ß e\u0301 \\u200b New York \\x1b[31m \\ud83d"
     )
+
+
+def test_the_line_by_which_excel_names_the_separator(tmp_path: Path) -> None:
+    corpus = read_pairs(write(tmp_path / "a.csv", "\ufeffsep=;\r\nsource;target\r\nHaus, das;Häuser\r\nBaum, der;Bäume\r\n"))
+    assert corpus.pairs == (("Haus, das", "Häuser"), ("Baum, der", "Bäume"))
+    assert corpus.counts.header == ("source", "target")
+    assert any(note.startswith("Line 2 (source, target) was taken as the names") for note in corpus.counts.notes)
+    corpus = read_pairs(write(tmp_path / "b.csv", "sep=\t\nsource\ttarget\na,b\tc\n"))
+    assert corpus.pairs == (("a,b", "c"),)

@@ -195,6 +195,12 @@ def test_many_sources_are_sampled_and_stay_small(monkeypatch: pytest.MonkeyPatch
     assert other.to_facts() == Sources(both).to_facts()
 
 
+def test_one_source_is_counted_as_one() -> None:
+    seen = Sources(["a", "b"])
+    assert seen.say_seen(["a"]).startswith("1 of 1 source was seen in training")
+    assert seen.say_seen(["a", "b", "c"]).startswith("2 of 3 sources were seen in training")
+
+
 def test_rates_above_all_are_explained() -> None:
     assert "282.78% (more errors than the references are long: outputs are much too long);" in str(ErrorRates(1.0, 2.8278, 7))
     assert "more errors" not in str(ErrorRates(1.0, 1.0, 7))

@@ -462,15 +462,23 @@ def _sheet_rows(path: Path, report: Report) -> Iterator[Row]:
         yield from read_sheet(path, report.notes)
 
 
+_NAMED_MARK = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
+"""The first line of a .csv that tells Excel what separates its columns."""
+
+
 def _text_rows(path: Path, report: Report) -> Iterator[Row | BadLine]:
     """.tsv is split at tabs, without quotes, and .csv at commas, semicolons or tabs, with quotes. Any other text is split at
     tabs or, where its first line has none, at another sign: one of `_PAIRS_OF_TEXT`, or what a .csv is split at."""
     lines = read_lines(path, report.notes)
     head = list(_sample(lines, _SAMPLE, len))
-    lines, kind = chain(head, lines), _kind(path)
+    kind = _kind(path)
+    named = _NAMED_MARK.fullmatch(head[0]) if kind == ".csv" and head else None
+    if named:
+        head[0] = ""  # the numbers of the other lines stay
+    lines = chain(head, lines)
     first = next(filter(str.strip, head), "")
     if kind == ".csv":
-        mark = _separator(head)
+        mark = named[1] if named else _separator(head)
         if mark != ",":
             report.notes.append(f"Columns were separated at {mark!r}")
         return _csv_rows(path, lines, mark)
