@@ -120,6 +120,14 @@ def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
     assert read_pairs(small, Columns(known_header=large.counts.header)).pairs == (("a", "b"),)
 
 
+def test_columns_that_are_empty_at_the_end_are_none(tmp_path: Path) -> None:
+    rows = "".join(f"{source}\t{target}\t\n" for source, target in ENGLISH)
+    assert read_pairs(write(tmp_path / "a.tsv", rows)).pairs == tuple(ENGLISH)
+    assert read_pairs(write(tmp_path / "b.tsv", f"word\tform\t\n{rows}word\tform\t\n")).pairs == tuple(ENGLISH)
+    with pytest.raises(UserError, match="3 columns"):
+        read_pairs(write(tmp_path / "c.tsv", f"{rows}a\tb\tc\n"))
+
+
 def test_wide_tables_with_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", table([("", "bad", "good"), *NUMBERED], ","))
     assert read_pairs(path, Columns(("2",), "3")).pairs == tuple(ENGLISH)

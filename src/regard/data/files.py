@@ -379,12 +379,14 @@ def open_table(path: Path, columns: Columns, report: Report) -> Table:
     start = next((at for at, (_, cells) in enumerate(full) if len(cells) >= least), None)
     if start is None:
         return Table([], False, chain(head, rows))
-    number, first = full[start]
-    below = [cells for _, cells in full[start + 1 :] if len(cells) == len(first)]
+    number, cells = full[start]
+    alike = [other for _, other in full[start:] if len(other) == len(cells)]
+    width = max(at for row in alike for at, cell in enumerate(row, start=1) if cell.strip())  # columns behind it are empty
+    first, *below = (row[:width] for row in alike)
     if not _is_header(path, number, first, below, columns, report.notes):
         return Table(first, False, chain(head, rows))
     report.header = tuple(cell.strip() for cell in first)
-    return Table(first, True, _without(number, first, chain(head, rows), report))
+    return Table(first, True, _without(number, cells, chain(head, rows), report))
 
 
 def _sample(items: Iterator[Any], most: int, size: Callable[[Any], int]) -> Iterator[Any]:
