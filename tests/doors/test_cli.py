@@ -292,10 +292,10 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
 def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
     done = regard_command("inspect", model, os.fsdecode(b"le\xffma"))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert re.match(r"regard: .*half a character", done.stderr)
+    assert done.stderr.startswith(r"regard: argument 3 (le\xffma) is not UTF-8")
     nowhere = regard_command("inspect", os.fsdecode(b"mod\xffel"), "wood")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
-    assert nowhere.stderr.startswith("regard: mod\\udcffel")
+    assert nowhere.stderr.startswith(r"regard: argument 2 (mod\xffel) is not UTF-8")
 
 
 def test_inspect_writes_a_page_and_numbers(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_co
     done = regard_command("train", "more.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"[\d,]+ of them come from another encoder and stay as they are", done.stdout)
-    assert re.search(r"\d+ symbols that the model it starts from never met: !", done.stdout)
+    assert re.search(r"\d+ symbols? that the model it starts from never met: !", done.stdout)
     assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
 
 
@@ -391,7 +391,7 @@ def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) ->
     how = ["--start-from", model, "--threads", "1", "--set", "train.steps=40", "--out", "learnt-on"]
     done = regard_command("train", "others.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d+ symbols that the model it starts from never met: !", done.stdout)
+    assert re.search(r"\d+ symbols? that the model it starts from never met: !", done.stdout)
     before, after = regard.load(model), regard.load(workplace / "learnt-on")
     assert after.target.to_json() == before.target.to_json()
     (old,), (new,) = before.score(["catt"], ["K AE T"]), after.score(["catt"], ["K AE T"])
