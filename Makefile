@@ -26,6 +26,7 @@ bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their d
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/fuzz.py --cases 100000 --write
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/digits.py
 ifdef DATA  # a folder with multi30k, sigmorphon2021-g2p, nlvr-dev and fsdd: make bench DATA=…

@@ -18,13 +18,13 @@ from functools import cached_property
 from html import escape
 from math import inf, nan
 from numbers import Integral, Real
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import UserError, shown
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
 """Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
@@ -69,12 +69,12 @@ def _check_place(mark: Tap | Edit) -> None:
     check_kind(mark.kind)
     for name in ("layer", "head"):
         if (number := getattr(mark, name)) is not None and not _is_whole(number):
-            raise ValueError(f"{name} is {number!r}, expected one whole number, or None for all")
+            raise ValueError(f"{name} is {shown(number)}, expected one whole number, or None for all")
 
 
 def check_kind(kind: object) -> None:
     if kind not in get_args(Kind):
-        raise ValueError(f"unknown kind of attention {kind!r}; expected one of {', '.join(get_args(Kind))}")
+        raise ValueError(f"unknown kind of attention {shown(kind)}; expected one of {', '.join(get_args(Kind))}")
 
 
 def _is_whole(number: object) -> bool:
@@ -142,10 +142,10 @@ class Tap:
         _check_place(self)
         if self.rows is not None:
             if not isinstance(self.rows, Sequence) or not self.rows or not all(map(_is_whole, self.rows)):
-                raise ValueError(f"rows is {self.rows!r}, expected whole numbers such as (0, 1), or None for all")
+                raise ValueError(f"rows is {shown(self.rows)}, expected whole numbers such as (0, 1), or None for all")
             object.__setattr__(self, "rows", tuple(self.rows))
         if self.what not in get_args(What):
-            raise ValueError(f"a tap cannot ask for {self.what!r}; expected one of {', '.join(get_args(What))}")
+            raise ValueError(f"a tap cannot ask for {shown(self.what)}; expected one of {', '.join(get_args(What))}")
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Edit:
     def __post_init__(self) -> None:
         _check_place(self)
         if self.place is not None and not _is_whole(self.place):
-            raise ValueError(f"place is {self.place!r}, expected one whole number, or None to switch heads off")
+            raise ValueError(f"place is {shown(self.place)}, expected one whole number, or None to switch heads off")
         if self.place is not None and self.place < 0:
             raise ValueError(f"place is {self.place}; sentences differ in length, so places count from the first, 0")
 
@@ -188,7 +188,7 @@ class Look:
             given = getattr(self, name)
             marks = (given,) if isinstance(given, kind) else given
             if not isinstance(marks, Sequence) or not all(isinstance(one, kind) for one in marks):
-                raise TypeError(f"{name} is {given!r}, expected {kind.__name__}s, as in Look({name}=({kind.__name__}(),))")
+                raise TypeError(f"{name} is {shown(given)}, expected {kind.__name__}s, as in Look({name}=({kind.__name__}(),))")
             object.__setattr__(self, name, tuple(marks))
 
     def at(self, kind: Kind, layer: int, num_layers: int) -> Look | None:
@@ -221,8 +221,8 @@ class Look:
 def pick(name: str, wanted: Sequence[int] | None, size: int) -> tuple[int, ...]:
     """The numbers of the rows or heads that are wanted; negative ones count from the last."""
     for number in wanted or ():
-        if not (_is_whole(number) and -size <= number < size):
-            raise UserError(f"there is no {name} {number!r}: {name}s are numbered 0 to {size - 1} here")
+        if not _is_whole(number) or not -size <= number < size:
+            raise UserError(f"there is no {name} {shown(number)}: {name}s are numbered 0 to {size - 1} here")
     return tuple(range(size)) if wanted is None else tuple(number % size for number in wanted)
 
 
@@ -516,7 +516,10 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     """Options as plain data: numbers of other libraries become Python's own, lists become tuples. An error names the first
     that is not what it should be."""
     prefix = _ids(given["prefix"])
-    banned = [_ids(one) for one in given["banned"]] if isinstance(given["banned"], Iterable) else [None]
+    try:
+        banned = [_ids(one) for one in given["banned"]]
+    except TypeError:
+        banned = [None]
     if prefix is None:
         raise _wrong("prefix", given["prefix"], "a list of token ids")
     if None in banned:
@@ -543,9 +546,12 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 
 def _ids(given: object) -> tuple[int, ...] | None:
     """Numbers of tokens; None where these are none."""
-    found = tuple(given) if isinstance(given, Iterable) else (None,)
-    known = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31 for one in found)
-    return tuple(map(int, found)) if known else None
+    try:
+        found = tuple(cast(Iterable[object], given))
+    except TypeError:
+        return None
+    ids = tuple(int(one) for one in found if isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31)
+    return ids if len(ids) == len(found) else None
 
 
 def _number(value: object) -> float:
@@ -557,11 +563,7 @@ def _number(value: object) -> float:
 
 
 def _wrong(name: str, value: object, expected: str) -> UserError:
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:
-        text = "a number of more than 4,300 digits"  # which Python does not print
-    return UserError(f"{name} is {text if len(text) <= 60 else f'{text[:59]}…'}, expected {expected}")
+    return UserError(f"{name} is {shown(value, 60)}, expected {expected}")
 
 
 @dataclass(frozen=True)

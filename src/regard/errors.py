@@ -1,6 +1,7 @@
 """The one exception that is meant for people: commands print its text as one line, without a traceback."""
 
 import reprlib
+from collections.abc import Sequence
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
@@ -26,6 +27,14 @@ class UserError(ValueError):
             self.add_note(details)
 
 
+class Mistakes(UserError):
+    """Several at once, a line for each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
 def one_line(text: object, most: int = 200) -> str:
     """What another library says, for an error of ours: one line of printable characters, cut where it is long."""
     line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(str(text).split()))
@@ -33,14 +42,19 @@ def one_line(text: object, most: int = 200) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value out of a file, for an error: its repr in one line, cut where it is long."""
-    return one_line(_REPR.repr(value), most)
+    """A value that came from elsewhere, for an error: its repr in one line, cut where it is long."""
+    try:
+        return one_line(_REPR.repr(value), most)
+    except ValueError:
+        return "a number of more than 4,300 digits"  # which Python does not print
 
 
-def did_you_mean(word: str, choices: list[str]) -> str:
+def did_you_mean(word: object, choices: list[str]) -> str:
     """A suggestion for a mistyped word, ready to be appended to an error: '; did you mean "steps"?' or nothing."""
     from difflib import get_close_matches
 
+    if not isinstance(word, str):
+        return ""
     close = get_close_matches(word, choices, n=1)
     return f'; did you mean "{close[0]}"?' if close else ""
 
@@ -89,7 +103,7 @@ def check_numbers(settings: object) -> None:
 def check_whole(name: str, number: Any, least: int = 1) -> None:
     """For arguments that count something."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
-        raise ValueError(f"{name} is {number!r}, expected a whole number, {least} or more")
+        raise ValueError(f"{name} is {shown(number)}, expected a whole number, {least} or more")
 
 
 def check_sizes(**sizes: Any) -> None:
@@ -101,4 +115,4 @@ def check_positive(name: str, number: Any, expected: str = "a number above 0") -
     """For arguments that something is divided by."""
     real = isinstance(number, Real) and not isinstance(number, bool)
     if not real or not 0 < number < inf:
-        raise ValueError(f"{name} is {number!r}, expected {expected}")
+        raise ValueError(f"{name} is {shown(number)}, expected {expected}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
+from math import ceil, isfinite
 from pathlib import PurePath
 from typing import Any, NoReturn
 
@@ -35,7 +35,7 @@ from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
 from regard.decoding.workers import can_fork, side_by_side
-from regard.errors import UserError, did_you_mean
+from regard.errors import UserError, did_you_mean, shown
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
@@ -231,6 +231,7 @@ class Translator:
             rows = scoring.score(self.model, batch, [outputs[index] for index in chunk], sos=SOS, eos=EOS)
             for index, row in zip(chunk, rows, strict=True):
                 text = targets[index]
+                _check_number(sum(row))
                 found[index] = Scored(sum(row), self.target.pieces(text), tuple(row), self.target.unknown(text))
         return [found[index] for index in range(len(sources))]
 
@@ -254,19 +255,19 @@ class Translator:
         """A path as the name of its file, where sources are files."""
         if isinstance(given, str) or (isinstance(given, PurePath) and isinstance(self.source, FileCodec)):
             return str(given)
-        what = f"got {given!r:.60}; for a list of texts call batch"
+        what = f"got {shown(given, 60)}; for a list of texts call batch"
         if isinstance(given, PurePath):
             what = f"got the path {str(given)!r}, but this model reads no files; read the text from it first"
         raise TypeError(f"{call} takes one text, {what}")
 
     def _texts(self, given: Sequence[Text], call: str, *, paths: bool = True) -> list[str]:
-        if isinstance(given, Iterable) and not isinstance(given, str | PurePath):
+        if isinstance(given, Iterable) and not isinstance(given, str | PurePath | torch.Tensor):
             given = list(given)
             known = str | PurePath if paths and isinstance(self.source, FileCodec) else str
             if all(isinstance(one, known) for one in given):
                 return [str(one) for one in given]
         alone = "put one text into a list too" if call == "score" else "for one text call the model itself"
-        raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {given!r:.60}; {alone}")
+        raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {shown(given, 60)}; {alone}")
 
     @property
     def room(self) -> int:
@@ -355,7 +356,7 @@ class Translator:
             given["prefix"] = ids = tuple(self.target.encode(prefix))
             if UNK in ids:
                 raise UserError(f"the prefix {prefix!r:.60} holds symbols that the model cannot write; leave them out")
-        if isinstance(given.get("banned"), Iterable):
+        if isinstance(given.get("banned"), Iterable) and not isinstance(given["banned"], torch.Tensor):
             given["banned"] = tuple(self._banned(given["banned"]))
         search = SearchOptions(**given)
         for ids in (search.prefix, *search.banned):
@@ -496,6 +497,7 @@ class Translator:
             for one in hypotheses
         )
         best = n_best[0]
+        _check_number(best.log_prob)
         return Result(
             text=best.text,
             tokens=best.tokens,
@@ -577,6 +579,12 @@ _NO_SUCH_ATTENTION = (
     "this model has no {kind} attention; models that look at their source have kind cross, Transformers encoder and decoder "
     "too, and those that read a text beside a file fusion"
 )
+
+
+def _check_number(log_prob: float) -> None:
+    """A model whose numbers overflow writes at random, and nothing can be compared with NaN."""
+    if not isfinite(log_prob):
+        raise UserError(f"this model computes {log_prob} as a log-probability; its weights are damaged or too large")
 
 
 def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:

@@ -74,6 +74,16 @@ def test_every_place_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPat
         links(Place(), look_at_pairs(make_translator("decoder only"), PAIRS[:1])[0])
 
 
+def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
+    translator = replace(make_translator("transformer scaled_dot"), max_source=4)
+    assert len(look_at_pairs(translator, [PAIRS[1]])) == 1
+    for pair in (PAIRS[0], ("a", "X Y X Y X")):
+        with pytest.raises(
+            UserError, match="pair 2: a text of 5 tokens is longer than the 4 that are looked at at once; split"
+        ):
+            look_at_pairs(translator, [PAIRS[1], pair])
+
+
 def test_the_place_that_people_agree_with_is_found() -> None:
     seen = look_at_pairs(make_translator("transformer rotary, general"), PAIRS)
     for place in (Place(0, 3, shifted=True), Place(1, 1, shifted=False)):

@@ -15,7 +15,7 @@ from regard.contracts import AttentionMap, Result, Source
 from regard.errors import UserError
 
 NO_NUMBERS = [None, "sqrt", 0, -1.0, float("nan"), float("inf"), True, [1]]
-NO_SIZES = [None, "sqrt", 0, -3, 2.5, float("nan"), True, [1]]
+NO_SIZES = [None, "sqrt", 0, -3, 2.5, float("nan"), True, [1], torch.zeros(2, 3), "x" * 5000]
 NO_TENSORS = [None, "text", 3, [1, 2]]
 
 
@@ -23,6 +23,7 @@ def refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 # --- scores ------------------------------------------------------------------------------------------------------------------
@@ -121,12 +122,26 @@ def test_the_rest_of_masks_and_positions() -> None:
 # --- attend ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_floats_of_two_sizes_are_not_mixed(dtype: torch.dtype) -> None:
+    x, layer = torch.randn(2, 5, 4), MultiHeadAttention(4, 2)
+    for name in ("key", "value"):
+        inputs = {"query": x, "key": x, "value": x} | {name: x.to(dtype)}
+        refused(lambda: regard.attend(**inputs), f"{name} has dtype {dtype}, but query has torch.float32; expected the same")  # noqa: B023
+    refused(lambda: layer(x.to(dtype)), f"x has dtype {dtype}, but the layer has weights of torch.float32; expected the same")
+    refused(lambda: layer(x, x.to(dtype)), f"memory has dtype {dtype}, but the layer has weights of torch.float32")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x.bfloat16()).shape == x.shape
+
+
 def test_attend_wants_vectors_of_floats() -> None:
     x = torch.randn(2, 5, 4)
     for name in ("query", "key", "value"):
         for dtype in (torch.long, torch.bool, torch.complex64):
             inputs = {"query": x, "key": x, "value": x} | {name: x.to(dtype)}
             refused(lambda: regard.attend(**inputs), f"{name} has dtype {dtype}, expected vectors of floats")  # noqa: B023
+            sparse = {"query": x, "key": x, "value": x} | {name: x.to_sparse()}
+            refused(lambda: regard.attend(**sparse), f"{name} has layout torch.sparse_coo, expected a dense tensor")  # noqa: B023
     empty = x[..., :0]
     for score in (scores.ScaledDot(), scores.Distance(), scores.Cosine()):
         refused(lambda: regard.attend(empty, empty, x, score=score), r"queries \(2, 5, 0\) have width 0")  # noqa: B023
@@ -300,3 +315,38 @@ def test_the_reference_is_there_when_asked_for() -> None:
         "print(regard.reference.causal(1, 2)); assert 'torch' not in sys.modules; assert 'reference' in dir(regard)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[[ True  True]]\n"
+
+
+# --- a model -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def translator() -> regard.Translator:
+    return regard.load(Path(__file__).parents[1] / "frozen" / "models" / "transformer", device="cpu")
+
+
+@pytest.mark.parametrize("text", [3, None, torch.zeros(2, 3), torch.tensor(1), ["run"]])
+def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
+    for use in (
+        translator,
+        translator.read,
+        lambda text: regard.see(translator, text),
+        lambda text: regard.explain(translator, text),
+    ):
+        refused(lambda: use(text), "takes one text, got .*; for a list of texts call batch")  # type: ignore[operator] # noqa: B023
+    if not isinstance(text, list):
+        refused(lambda: translator.batch(text), "batch takes a list of texts, got .*; for one text call the model itself")
+
+
+@pytest.mark.parametrize("output", [3, 1j, [None], ["WALK"], [0.5], [-1], [10**6], torch.zeros(2, 3), torch.tensor(1)])
+def test_an_output_to_look_at_is_ids(output: object, translator: regard.Translator) -> None:
+    for look in (regard.see, regard.explain):
+        refused(lambda: look(translator, "run", output=output), "output is .*, expected ids of tokens")  # type: ignore[operator] # noqa: B023
+
+
+@pytest.mark.parametrize("number", [None, "0", 0.5, [0], 10**30, torch.zeros(2, 3)])
+def test_what_is_explained_has_a_number(number: object, translator: regard.Translator) -> None:
+    for given in ({"token": number}, {"layer": number}, {"head": number}):
+        refused(lambda: regard.explain(translator, "run", **given), "there is no |head is .*, expected one whole")  # noqa: B023
+    refused(lambda: translator("run", banned=torch.tensor(1)), "banned is .*, expected a list of lists of token ids")
+    refused(lambda: regard.see(translator, "run", what=number), "a tap cannot ask for ")

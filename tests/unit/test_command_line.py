@@ -118,6 +118,29 @@ def test_no_argument_is_too_strange(command: str, inside: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "two\nlines.tsv", "--out", "trained"],
+        ["train", "train.tsv", "--out", "trained", "--set", "two\nlines"],
+        ["train", "train.tsv", "--out", "trained", "--set", "two\nlines=1"],
+        ["translate", "model", "two\nlines.txt"],
+        ["translate", "two\nlines"],
+    ],
+)
+def test_a_name_of_two_lines_is_printed_in_one(arguments: list[str], inside: Path) -> None:
+    done = run(*arguments)
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert r"two\nlines" in done.err
+
+
+def test_a_command_that_is_refused_leaves_no_folder(inside: Path) -> None:
+    assert run("demo", "--out", "new/demo", "--set", "train.steps=none").code == 1
+    assert run("train", "train.tsv", "--out", "new/trained", "--set", "train.steps=none").code == 1
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["transalte"], "no such command 'transalte'. Did you mean 'translate'? (see regard --help)"),

@@ -67,6 +67,7 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         ("a.csv", b"a b\n", r"a.csv:1: expected 2 columns in every line, found 1 in 'a b'; give a table"),
         ("a.csv", b'a,b\n"c\n",d\ne,"f\n\n', r"a.csv:4: cannot be read as CSV: unexpected end of data; is a quote missing"),
         ("a.csv", b'a,b\n"c"d,e\n', r"a.csv:2: cannot be read as CSV: ',' expected after '\"'; is a quote missing"),
+        ("a.csv", b'a\tb\n"c"d\te\n', r"a.csv:2: cannot be read as CSV: ' ' expected after '\"'; is a quote missing"),
         ("a.csv", b"a,b\nc\rd,e\n", r"a.csv:2: cannot be read as CSV: new-line character"),
         ("a.jsonl", b'{"a": 1, "b": "c"}\n[1]', r"a.jsonl:2: expected one JSON object per line, got '\[1\]'; .*jq -c"),
         (

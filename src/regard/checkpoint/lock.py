@@ -24,6 +24,7 @@ def locked(folder: Path) -> Iterator[None]:
     who holds it; a file that a killed process left behind locks nothing."""
     real = resolved(folder)  # a link and what it points to have one lock
     path = real.with_name(f".{real.name}.lock")
+    made = [parent for parent in real.parents if not parent.exists()]
     with writing(folder, "choose another folder with --out"):
         if not real.parent.exists():
             real.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +37,9 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # Windows keeps a file that is open
             path.unlink()
         os.close(handle)
+        for parent in made:
+            with suppress(OSError):  # something was written into it
+                parent.rmdir()
 
 
 def _acquire(folder: Path, path: Path) -> int:

@@ -11,7 +11,7 @@ import typer
 
 from regard import __version__
 from regard.cli import align, demo, doctor, evaluate, explain, inspect, score, train, translate
-from regard.errors import UserError, is_whole
+from regard.errors import Mistakes, UserError, is_whole
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,7 +65,8 @@ def main() -> None:
         sys.exit(explain_usage(error))
     except UserError as error:
         details = "--details" in sys.argv[1:2] and error.details
-        sys.exit(f"regard: {printable(str(error))}" + (f"\n{details}" if details else ""))
+        lines = error.lines if isinstance(error, Mistakes) else [str(error)]
+        sys.exit("regard: " + "\n".join(map(printable, lines)) + (f"\n{details}" if details else ""))
     except BrokenPipeError:  # `regard translate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -112,7 +113,7 @@ def explain_usage(error: Exception) -> int:
 
 
 def printable(text: str, width: int = 1000) -> str:
-    """What a terminal does not obey, in lines that are not too long to be read: of a longer one both ends."""
-    safe = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+    """One line that a terminal does not obey, and that is not too long to be read: of a longer one both ends."""
+    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
     half = width // 2
-    return "\n".join(line if len(line) <= width else f"{line[:half]}…{line[-half:]}" for line in safe.split("\n"))
+    return line if len(line) <= width else f"{line[:half]}…{line[-half:]}"

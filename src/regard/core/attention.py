@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.contracts import ByValue, Score, Seen
 from regard.core import masks
-from regard.core.checks import check_tensor
+from regard.core.checks import check_dtype, check_tensor
 from regard.core.rule import Rule
 from regard.core.weights import HARD, Choice
 from regard.errors import check_positive
@@ -184,6 +184,7 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
             )
         if not tensor.is_floating_point():
             raise ValueError(f"{name} has dtype {tensor.dtype}, expected vectors of floats; write {name}.float()")
+        check_dtype(name, tensor, query.dtype, "query has")
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"every key needs one value, but there are {key.shape[-2]} keys and {value.shape[-2]} values: "

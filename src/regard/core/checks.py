@@ -9,6 +9,14 @@ from regard.errors import check_whole
 def check_tensor(name: str, x: object) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is {_a(x)}, expected a tensor; write torch.as_tensor({name})")
+    if x.layout != torch.strided:
+        raise ValueError(f"{name} has layout {x.layout}, expected a dense tensor; write {name}.to_dense()")
+
+
+def check_dtype(name: str, x: Tensor, wanted: torch.dtype, of: str) -> None:
+    """That two tensors can be multiplied. Under autocast, torch sees to it."""
+    if x.dtype != wanted and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"{name} has dtype {x.dtype}, but {of} {wanted}; expected the same; write {name}.to({wanted})")
 
 
 def check_length(name: str, number: object, least: int = 0) -> None:

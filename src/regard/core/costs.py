@@ -7,7 +7,7 @@ docs/costs.md explains each difference.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.errors import check_sizes, did_you_mean
+from regard.errors import check_sizes, did_you_mean, shown
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def cost(
 
 def _check_name(what: str, name: str, known: list[str]) -> None:
     if name not in known:
-        raise ValueError(f"there is no {what} {name!r}; expected one of {', '.join(known)}{did_you_mean(str(name), known)}")
+        raise ValueError(f"there is no {what} {shown(name)}; expected one of {', '.join(known)}{did_you_mean(name, known)}")

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from regard.errors import UserError
+from regard.errors import UserError, shown
 
 
 def available_devices() -> dict[str, bool]:
@@ -19,9 +19,9 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(one for one, there in available.items() if there))
     if name not in available:
-        raise UserError(f"unknown device {name!r}; expected auto, cpu, cuda or mps")
+        raise UserError(f"unknown device {shown(name)}; expected auto, cpu, cuda or mps")
     if not available[name]:
-        raise UserError(f"device {name!r} is not available on this machine; use --device auto")
+        raise UserError(f"device {shown(name)} is not available on this machine; use --device auto")
     return torch.device(name)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.core.checks import check_length, check_tensor
-from regard.errors import check_positive, check_whole
+from regard.errors import check_positive, check_whole, shown
 
 Layout = Literal["interleaved", "halves"]
 """How pairs (a_k, b_k) stand in a row: a_0 b_0 a_1 b_1 … as in the papers, or a_0 a_1 … b_0 b_1 … as in Marian and Llama."""
@@ -129,9 +129,11 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
 
 def _check_pairs(width: int, layout: str) -> None:
     if isinstance(width, bool) or not isinstance(width, int | torch.SymInt) or width < 2 or width % 2:
-        raise ValueError(f"these positions work on pairs, sine and cosine, but the width is {width!r}; make it even, 2 or more")
+        raise ValueError(
+            f"these positions work on pairs, sine and cosine, but the width is {shown(width)}; make it even, 2 or more"
+        )
     if layout not in LAYOUTS:
-        raise ValueError(f"unknown layout {layout!r}; expected {' or '.join(map(repr, LAYOUTS))}")
+        raise ValueError(f"unknown layout {shown(layout)}; expected {' or '.join(map(repr, LAYOUTS))}")
 
 
 def _angles(places: Tensor, width: int, *, base: float = 10000.0, first: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.contracts import Score
 from regard.core import masks
 from regard.core.weights import HARD, Choice, Chosen, choose_gates, choose_one, dropped, normalise, unnormalised
-from regard.errors import did_you_mean
+from regard.errors import did_you_mean, shown
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,18 @@ class Rule:
 
     def check(self) -> None:
         if not isinstance(self.score, Score):
-            raise TypeError(f"score is {self.score!r}, expected a Score such as regard.scores.General(query_width, key_width)")
+            raise TypeError(
+                f"score is {shown(self.score)}, expected a Score such as regard.scores.General(query_width, key_width)"
+            )
         if self.choice not in (choices := ["soft", "sum", *HARD]):
             raise ValueError(
-                f"choice is {self.choice!r}, expected one of {', '.join(choices)}{did_you_mean(str(self.choice), choices)}"
+                f"choice is {shown(self.choice)}, expected one of {', '.join(choices)}{did_you_mean(self.choice, choices)}"
             )
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout!r}, expected a share from 0 up to, but not, 1")
+            raise ValueError(f"dropout is {shown(self.dropout)}, expected a share from 0 up to, but not, 1")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise TypeError(
-                f"generator is {self.generator!r}, expected a torch.Generator; a seed wants generator.manual_seed(…)"
+                f"generator is {shown(self.generator)}, expected a torch.Generator; a seed wants generator.manual_seed(…)"
             )
         if self.dropout and self.choice != "soft":
             raise ValueError(f"dropout is {self.dropout} and choice is {self.choice!r}; dropout is for soft attention only")

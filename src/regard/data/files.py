@@ -516,7 +516,7 @@ def _csv_rows(path: Path, lines: Iterable[str], mark: str) -> Iterator[Row]:
             start = reader.line_num + 1  # a cell in quotes may run over several lines
     except csv.Error as error:
         raise UserError(
-            f"{path}:{start}: cannot be read as CSV: {error}; is a quote missing, or one too many? "
+            f"{path}:{start}: cannot be read as CSV: {str(error).expandtabs(1)}; is a quote missing, or one too many? "
             "A cell that holds quotes is written in quotes, with each of its own doubled; a file without any quoting is a .tsv"
         ) from None
 

@@ -16,7 +16,7 @@ from regard.contracts import Place
 from regard.data.documents import mapping, validated
 from regard.data.files import shorten
 from regard.data.labels import label, readable
-from regard.data.sources import FileCodec
+from regard.data.sources import FileCodec, num_places
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, plural, shown
 from regard.inspection.seeing import LONGEST, Inspection, Layer, see
@@ -110,7 +110,14 @@ Pair = tuple[str, str]
 def look_at_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Inspection]:
     if isinstance(translator.source, FileCodec):
         raise UserError(f"align links tokens, and this model reads {translator.source.nouns}; look at it with regard inspect")
-    return [see(translator, source, output=translator.target.encode(target)) for source, target in pairs]
+    outputs = [translator.target.encode(target) for _, target in pairs]
+    for number, ((source, _), output) in enumerate(zip(pairs, outputs, strict=True), start=1):
+        if (size := max(num_places(translator.read(source).ids), len(output))) > translator.room:
+            raise UserError(
+                f"pair {number}: a text of {size:,} tokens is longer than the {translator.room:,} that are looked at at once; "
+                "split it, or leave it out"
+            )
+    return [see(translator, source, output=output) for (source, _), output in zip(pairs, outputs, strict=True)]
 
 
 def cut_differently(translator: Translator, pairs: Iterable[Pair]) -> str:

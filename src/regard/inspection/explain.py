@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 from regard.contracts import ByValue, Kind, Look, Memory, Score, Seen, State, Step, Tap, pick
 from regard.core.attention import ScaledDot
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import EOS, SOS
-from regard.errors import UserError
-from regard.inspection.seeing import check_numbers, check_output
+from regard.data.tokenizers.codec import SOS
+from regard.errors import UserError, shown
+from regard.inspection.seeing import check_numbers, read_ids
 from regard.layers.blocks import DecoderLayer, Residual
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.rnn_lm import RnnLm
@@ -112,10 +111,9 @@ def explain(
     if output is None:
         result = translator.whole(text, **options)
         output, finished = result.ids, result.finished
-    check_output(output, len(translator.target))
-    written = (*output, EOS) if finished else tuple(output)
-    if not isinstance(token, Integral) or not -len(written) <= token < len(written):
-        raise UserError(f"there is no token {token!r}: the output has tokens 0 to {len(written) - 1}, <eos> included")
+    written = read_ids(translator, output, finished=finished)
+    if not isinstance(token, int) or not -len(written) <= token < len(written):
+        raise UserError(f"there is no token {shown(token)}: the output has tokens 0 to {len(written) - 1}, <eos> included")
     place = token % len(written)
     model, device = translator.model, translator.device
     words = translator.target.tokens(range(len(translator.target)))

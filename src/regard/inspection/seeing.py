@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from numbers import Integral
+from operator import index
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from regard.contracts import ByValue, Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.sources import Both, FileCodec, num_places, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
-from regard.errors import UserError
+from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.pipeline import Translator
@@ -141,10 +142,9 @@ def see(
     if output is None:
         result = translator.whole(text, **options)
         output, finished = result.ids, result.finished
-    check_output(output, len(translator.target))
-    written = (*output, EOS) if finished else tuple(output)
+    written = read_ids(translator, output, finished=finished)
     long = max(num_places(unit.ids) + 1, len(written)) > LONGEST
-    wanted: tuple[What, ...] = ("summary",) if long else tuple(what)
+    wanted: tuple[What, ...] = ("summary",) if long else tuple(what) if isinstance(what, Sequence) else (what,)
     look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
     model, device = translator.model, translator.device
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
@@ -171,10 +171,15 @@ def see(
     )
 
 
-def check_output(output: Sequence[int], vocabulary: int) -> None:
-    for one in output:
-        if not isinstance(one, Integral) or isinstance(one, bool) or not 0 <= one < vocabulary:
-            raise ValueError(f"output holds {one!r}, expected ids of tokens from 0 to {vocabulary - 1}, as in result.ids")
+def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -> tuple[int, ...]:
+    """An output that is given, with <eos> if it is finished."""
+    try:
+        ids = tuple(map(index, output))
+    except TypeError:
+        raise TypeError(f"output is {shown(output)}, expected ids of tokens such as result.ids") from None
+    if not all(0 <= one < len(translator.target) for one in ids):
+        raise ValueError(f"output is {shown(output)}, expected ids of tokens from 0 to {len(translator.target) - 1}")
+    return (*ids, EOS) if finished else ids
 
 
 def check_numbers(logits: Tensor) -> None:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from regard.contracts import Look, Score
 from regard.core.attention import Attended, ScaledDot, check_allow, check_device, leading_shape
-from regard.core.checks import check_tensor
+from regard.core.checks import check_dtype, check_tensor
 from regard.core.looking import watched
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.rule import Nearness, Rule
-from regard.errors import UserError, check_sizes
+from regard.errors import UserError, check_sizes, shown
 
 # B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
 # d width of one head's queries and keys
@@ -55,7 +55,9 @@ class MultiHeadAttention(nn.Module):
         given = {name: size for name, size in sizes.items() if size is not None}
         check_sizes(width=width, heads=heads, **given)
         if rotary is not None and rotary not in LAYOUTS:
-            raise ValueError(f"rotary is {rotary!r}, expected None or one of the layouts {' or '.join(map(repr, LAYOUTS))}")
+            raise ValueError(
+                f"rotary is {shown(rotary)}, expected None or one of the layouts {' or '.join(map(repr, LAYOUTS))}"
+            )
         if key_dim is None and width % heads:
             raise ValueError(
                 f"width {width} does not split into {heads} heads; choose a multiple of {heads}, or give key_dim, "
@@ -112,6 +114,8 @@ class MultiHeadAttention(nn.Module):
             check_tensor(name, tensor)
             if tensor.dim() < 2 or tensor.shape[-1] != width:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected (batch, length, {width})")
+            if isinstance(weight := self.query.weight, Tensor):  # else it is quantised
+                check_dtype(name, tensor, weight.dtype, "the layer has weights of")
         try:
             return leading_shape(x_BLD, memory_BLE)
         except ValueError:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores, same_width
 from regard.core.positions import num_places
-from regard.errors import UserError, check_positive, check_sizes, check_whole, did_you_mean
+from regard.errors import UserError, check_positive, check_sizes, check_whole, did_you_mean, shown
 
 __all__ = [
     "SCORES",
@@ -156,7 +156,7 @@ class Location(nn.Module, Score):
         super().__init__()
         check_sizes(query_width=query_width, max_source=max_source)
         if beyond not in ("error", "ignore"):
-            raise ValueError(f"beyond is {beyond!r}, expected error or ignore")
+            raise ValueError(f"beyond is {shown(beyond)}, expected error or ignore")
         self.max_source = max_source
         self.beyond = beyond
         self.weight = nn.Parameter(torch.empty(max_source, query_width).uniform_(-(query_width**-0.5), query_width**-0.5))

@@ -24,7 +24,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from regard.checkpoint.files import replace_file
 from regard.data.corpus import read_lines
-from regard.errors import UserError, plural
+from regard.errors import Mistakes, UserError, plural
 from regard.training.settings import Mistake, RunSettings, check, leaves, model_tree, put, show, unknown
 
 _HOW = 'write one "key: value" on a line, and the settings of a section below it, two spaces to the right'
@@ -85,7 +85,7 @@ def parse_config(
     if found or isinstance(settings, list):
         complaints = [f"{name}:{line}: {text}" for line, text in sorted(found)]
         more = [f"{name}: and {plural(len(found) - SHOWN, 'more mistake')}"] if len(found) > SHOWN else []
-        raise UserError("\n".join([*complaints[:SHOWN], *more]))
+        raise Mistakes([*complaints[:SHOWN], *more])
     return settings
 
 
@@ -133,7 +133,7 @@ def _compose(text: str, name: str) -> MappingNode:
         if r"'\t'" in problem:
             tabs.add(line)
         if tabs:
-            raise UserError("\n".join(f"{name}:{line}: got a tab, expected spaces" for line in sorted(tabs))) from None
+            raise Mistakes([f"{name}:{line}: got a tab, expected spaces" for line in sorted(tabs)]) from None
         raise UserError(f"{name}:{line}: this is not YAML: {problem}; {_HOW}") from None
     if root is None:
         raise UserError(f'{name}:1: got an empty file, expected settings, such as "seed: 7"; {_HOW}')

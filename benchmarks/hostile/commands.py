@@ -1,0 +1,294 @@
+"""Every option of every command, found in the program itself, with strange values; each command runs through `main`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from html.parser import HTMLParser
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from hostile.area import Area, Wrong, right
+from hostile.changes import STRANGE, strange_text
+
+FROZEN = Path(__file__).parents[2] / "tests" / "frozen" / "models"
+MODELS = ("transformer", "rnn-bahdanau", "rnn-features", "decoder-only", "transformer-unigram", "rnn-language-model")
+
+NUMBERS = (
+    *"0 1 2 3 -1 -0 00 7 1.5 0.0 1e-320 1e-6 1e9 1e400 nan inf -inf NaN 1_000 0x10 ١ ² 1,5 255 2147483647 2147483648".split(),
+    *("9223372036854775807", "9223372036854775808", "-9223372036854775809", "1" + "0" * 18, "9" * 5000, " 1 ", "+1", "--1"),
+)
+NAMES = (
+    *(
+        "",
+        ".",
+        "..",
+        "/",
+        "/dev/null",
+        "/dev/zero",
+        "/dev/stdin",
+        "nowhere",
+        "nowhere/deeper/x.html",
+        "model",
+        "model/config.json",
+    ),
+    *("pairs.tsv", "texts.txt", "pipe", "a" * 300, "x" * 5000, "~", "x.html", "x.svg", "x.npz", "x.png", "x.pdf", "X.HTML"),
+    *(".html", "model/x.html", "pairs.tsv/x.html", "x.py:Y", "score.py:Mine", "score.py:", ":", "broken.py:X", "gold.txt"),
+    *("file\nname.html", "\x1b[31m.svg", "é.html", "C:\\x.html", "http://localhost/x", "*.tsv", "pairs.tsv.gz", "run.yaml"),
+)
+SETTINGS = (
+    *("model.width=0", "model.width=-8", "model.width=9999999999", "model.width=x", "model.kind=none", "nothing", "=", "a=b=c"),
+    *("train.steps=0", "train.steps=-1", "train.learning_rate=nan", "train.learning_rate=inf", "train.learning_rate=0", "=1"),
+    *("data.files=[", "data.normalise=xyz", "model.dropout=1", "model.score=nothing", "train.warmup=2", "data.vocabulary=1"),
+    *("data.source_unit=unigram", "data.target_unit=bpe", "data.held_out_share=1", "train.batch=0", "start.model=x", "seed=-1"),
+    *(
+        "model.width=8",
+        "train.steps=1",
+        "data.max_length=1",
+        "\x1b[31m=1",
+        "train.average=3",
+        "train.ema=1",
+        "train.patience=0",
+    ),
+)
+OTHERS = ("auto", "cpu", "cuda", "mps", "mean", "cross", "encoder", "decoder", "fusion", "1,2", "1,1", ",", "source", "lemma,1")
+
+TRAIN = ["train.tsv", "--out", "trained", "--threads", "1"]
+SMALL = ["--set", "train.steps=1", "--set", "model.width=8"]
+BASE: dict[str, list[str]] = {
+    "train": [*TRAIN, *SMALL],
+    "translate": ["model", "--max-length", "4"],
+    "evaluate": ["model", "pairs.tsv", "--max-length", "4"],
+    "score": ["model", "pairs.tsv"],
+    "inspect": ["model", "walk twice"],
+    "explain": ["model", "walk twice"],
+    "align": ["model", "pairs.tsv"],
+    "demo": ["--device", "nowhere"],
+    "doctor": [],
+}
+"""What is typed besides. A demo that went on would train for minutes."""
+SHARES = {
+    "train": 1,
+    "translate": 8,
+    "evaluate": 2,
+    "score": 3,
+    "inspect": 4,
+    "explain": 3,
+    "align": 3,
+    "demo": 1,
+    "doctor": 0.2,
+}
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run_command(arguments: list[str], stdin: bytes = b"walk\n") -> Done:
+    """`regard` in this process, as typed in the current folder."""
+    from regard.cli.main import main
+
+    out, err, before = io.StringIO(), io.StringIO(), (sys.argv, sys.stdin)
+    code: Any = 0
+    with open(".stdin", "w+", newline="") as file, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        os.unlink(".stdin")
+        file.buffer.write(stdin)
+        file.seek(0)
+        sys.argv, sys.stdin = ["regard", *arguments], file
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        finally:
+            sys.argv, sys.stdin = before
+    said = err.getvalue() + (f"{code}\n" if isinstance(code, str) else "")
+    return Done(1 if isinstance(code, str) else int(code or 0), out.getvalue(), said)
+
+
+def check_done(done: Done) -> None:
+    """Raises if what a command said is not clear; raises a UserError if that is one clear line."""
+    from regard.errors import UserError
+
+    lines = done.err.removesuffix("\n").split("\n") if done.err else []
+    for line in lines:
+        right(line.startswith("regard: ") or ".yaml:" in line, f"this is not a line of ours: {line!r:.300}")
+        right(can_print(line) and len(line) <= 1100, f"{len(line)} characters, or not printable: {line!a:.300}")
+    right(done.code in (0, 1, 2), f"exit code {done.code}")
+    if done.code:
+        right(lines, f"exit code {done.code} without a word")
+        if "memory ran out" in lines[-1]:
+            raise MemoryError(lines[-1])
+        right("Errno" not in lines[-1], lines[-1])
+        raise UserError(lines[-1])
+
+
+def can_print(line: str) -> bool:
+    """Whether a line is one, and turns nothing around. Characters that no font has disturb nobody."""
+    bidi = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    return not any(unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in bidi for one in line)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.data = "", ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag if dict(attrs).get("type") == "application/json" else ""
+
+    def handle_data(self, data: str) -> None:
+        self.data += data if self.inside else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+
+def check_written(path: Path) -> None:
+    """Whether a file can be read by what reads its kind."""
+    content = path.read_bytes()
+    if path.suffix.lower() == ".html":
+        page = _Page()
+        page.feed(content.decode())
+        page.close()
+        right(isinstance(json.loads(page.data), dict), "the page holds no data")
+    elif path.suffix == ".svg":
+        try:
+            right(ElementTree.fromstring(content).tag.endswith("svg"), "no <svg>")
+        except ElementTree.ParseError as error:
+            raise Wrong(f"the SVG is not XML: {error}") from None
+    elif path.suffix == ".npz":
+        import numpy
+
+        for name, array in numpy.load(path, allow_pickle=False).items():
+            right(array.dtype.kind not in "f" or not numpy.isnan(array).any(), f"{name} holds NaN")
+    elif path.suffix == ".png":
+        from PIL import Image
+
+        Image.open(path).verify()
+
+
+def options_of(command: str) -> list[Any]:
+    """Those of the program, so that a new one joins by itself."""
+    import typer
+
+    from regard.cli.main import app
+
+    return [one for one in typer.main.get_command(app).commands[command].params if one.opts[0].startswith("--")]  # type: ignore[attr-defined]
+
+
+class Commands(Area):
+    """A command, a few of its options with strange values, strange arguments, strange lines on standard input."""
+
+    longest_line = 1100
+
+    def load_modules(self) -> None:
+        import matplotlib.backends.backend_agg
+        import matplotlib.backends.backend_pdf
+        import matplotlib.backends.backend_svg
+        import matplotlib.pyplot  # noqa: F401
+        import sacrebleu.metrics.bleu
+        import sacrebleu.significance  # noqa: F401
+
+        import regard.cli.main
+        import regard.inspection.explain
+        import regard.inspection.render
+        import regard.inspection.report
+        import regard.training.run  # noqa: F401
+
+    def prepare(self, root: Path) -> None:
+        write_workplace(root)
+
+    def change(self, chance: Random, root: Path, place: Path) -> str:
+        command = chance.choices(list(SHARES), list(SHARES.values()))[0]
+        arguments = self._arguments(command, chance)
+        model = chance.choice(MODELS)
+        stdin = "\n".join(strange_text(chance) for _ in range(chance.choice((0, 1, 3)))).encode()
+        if chance.random() < 0.1:
+            stdin = chance.randbytes(20)
+        (place / "case.json").write_text(json.dumps([command, arguments, model, stdin.hex()]))
+        return f"{model}: regard {command} {' '.join(map(repr, arguments))} < {stdin!r:.100}"
+
+    def _arguments(self, command: str, chance: Random) -> list[str]:
+        typed = list(BASE[command])
+        if chance.random() < 0.15 and typed:
+            at = chance.randrange(len(typed))
+            if typed[at][:2] != "--" and command != "demo":
+                typed[at] = strange_text(chance, halves=True) if chance.random() < 0.5 else chance.choice(NAMES)
+        known = [one for one in options_of(command) if (command, one.opts[0]) != ("demo", "--device")]
+        for option in chance.sample(known, min(len(known), chance.choice((1, 1, 1, 2, 3)))):
+            name = chance.choice([*option.opts, *option.secondary_opts])
+            at = chance.choice((0, len(typed)))
+            typed[at:at] = [name] if option.is_flag else [name, self._value(name, option, chance)]
+        return [
+            one.replace("\0", "").replace("\ud800", "\udc80").replace("\udfff", "\udcff") for one in typed
+        ]  # as systems pass
+
+    def _value(self, name: str, option: Any, chance: Random) -> str:
+        if name == "--max-length" and chance.random() < 0.5:
+            return chance.choice(("1", "5", "50"))
+        if name == "--threads" and chance.random() < 0.5:
+            return chance.choice(("0", "1", "2", "1025", "-1", "x"))
+        if name == "--set":
+            return chance.choice(SETTINGS)
+        return self._strange(option, chance) if name != "--threads" else chance.choice(("1_024x", "1e3", "9" * 30, "\x1b[31m"))
+
+    def _strange(self, option: Any, chance: Random) -> str:
+        way = chance.random()
+        kind = str(option.type_descriptor.annotation).lower()
+        likely = NUMBERS if "int" in kind or "float" in kind else NAMES if "path" in kind else (*OTHERS, *NUMBERS)
+        if way < 0.6:
+            return chance.choice(likely)
+        if way < 0.9:
+            return chance.choice((*NUMBERS, *NAMES, *OTHERS, *STRANGE))
+        return strange_text(chance, halves=True)
+
+    def use(self, place: Path) -> None:
+        command, arguments, model, stdin = json.loads((place / "case.json").read_text())
+        root = place.parent / "command"
+        inside = place / "inner"
+        shutil.copytree(root / "workplace", inside)
+        shutil.copytree(FROZEN / model, inside / "model")
+        os.mkfifo(inside / "pipe")
+        before = files_in(place)
+        with contextlib.chdir(inside):
+            done = run_command([command, *arguments], bytes.fromhex(stdin))
+        new = files_in(place) - before
+        if done.code and command not in ("train",):
+            right(not new, f"left behind: {sorted(new)}; {done.err}")
+        for name in new:
+            right(not Path(name).name.startswith("."), f"left behind: {name}")
+            if command == "inspect" and (place / name).is_file():
+                check_written(place / name)
+        if not done.code and "--json" in arguments:
+            for line in done.out.removesuffix("\n").split("\n") if done.out else ():
+                json.loads(line, parse_constant=_no_constant)
+        check_done(done)
+
+
+def _no_constant(name: str) -> None:
+    raise Wrong(f"{name} is no JSON")
+
+
+def write_workplace(root: Path) -> None:
+    place = root / "workplace"
+    place.mkdir(parents=True)
+    (place / "pairs.tsv").write_text("walk twice\tWALK WALK\njump left\tLEFT JUMP\n")
+    (place / "texts.txt").write_text("walk twice\n\njump left and run\n")
+    (place / "gold.txt").write_text("0-0 1p1\n0-1\n")
+    (place / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
+    (place / "broken.py").write_text("1/0")
+    (place / "run.yaml").write_text("data:\n  files: [train.tsv]\ntrain:\n  steps: 1\n")
+    (place / "score.py").write_text("class Mine:\n    name = 'mine'\n")

@@ -1,0 +1,123 @@
+"""Texts to translate, with strange characters in them: alone and among others, with and without options, as JSON and drawn."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hostile.area import Area, right
+from hostile.calls import translator
+from hostile.changes import strange_text
+from hostile.commands import FROZEN, check_written
+
+MODELS = (
+    *("transformer", "rnn-bahdanau", "rnn-features", "decoder-only", "transformer-unigram", "rnn-language-model", "rnn-luong"),
+    *("transformer-alibi", "transformer-shared", "rnn-gates", "rnn-hard", "transformer-grouped", "rnn-location"),
+)
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "beam": (2, 5),
+    "length_penalty": (0, "mean", 10),
+    "min_length": (1, 3),
+    "max_ratio": (0.5, 3.0),
+    "no_repeat": (1, 2),
+    "repetition_penalty": (1.5, 1000.0),
+    "banned": (["WALK"], ["LEFT", "x"]),
+    "prefix": ("WALK", "JUMP LEFT"),
+}
+
+
+class Texts(Area):
+    longest_line = 600
+
+    def load_modules(self) -> None:
+        import matplotlib.backends.backend_svg
+        import matplotlib.pyplot  # noqa: F401
+
+        import regard.cli.translate
+        import regard.inspection.render
+        import regard.inspection.report
+        import regard.inspection.seeing  # noqa: F401
+
+    def prepare(self, root: Path) -> None:
+        pass
+
+    def change(self, chance: Random, root: Path, place: Path) -> str:
+        names = chance.sample(sorted(OPTIONS), chance.choice((0, 0, 1, 2)))
+        options: dict[str, Any] = {
+            "max_length": chance.choice((4, 8)),
+            **{name: chance.choice(OPTIONS[name]) for name in names},
+        }
+        if chance.random() < 0.2:
+            options = {
+                "max_length": 6,
+                "sample": True,
+                "n_best": 3,
+                "temperature": chance.choice((1.0, 1e-6, 100.0)),
+                "top_p": 0.9,
+            }
+        elif "beam" in options:
+            options["n_best"] = chance.choice((1, options["beam"]))
+        case = {
+            "model": chance.choice([name for name in MODELS if (FROZEN / name).is_dir()]),
+            "text": strange_text(chance, halves=True),
+            "others": [strange_text(chance) for _ in range(chance.choice((1, 2, 4)))],
+            "options": options,
+            "way": chance.choices(("", "page", "npz", "svg", "explain", "stream"), (70, 10, 4, 4, 6, 10))[0],
+        }
+        (place / "case.json").write_text(json.dumps(case))
+        return f"{case!r:.400}"
+
+    def use(self, place: Path) -> None:
+        case = json.loads((place / "case.json").read_text())
+        reader = translator(case["model"])
+        text, options = case["text"], case["options"]
+        alone = reader(text, **options)
+        self._check(alone, options, reader)
+        if not options.get("sample"):  # a sample depends on the number of its text
+            others = case["others"]
+            together = list(reader.translate([*others, text], **options))[-1]
+            right(together.text == alone.text, f"alone {alone.text!a:.100}, among others {together.text!a:.100}")
+            right(abs(together.log_prob - alone.log_prob) < 1e-3, f"alone {alone.log_prob}, among others {together.log_prob}")
+        self._look(case, reader, alone, place)
+
+    def _check(self, result: Any, options: dict[str, Any], reader: Any) -> None:
+        from regard.cli.translate import as_json, moses
+
+        record = json.loads(as_json(0, "x", result, align=False))
+        right(record["text"] == result.text, "the JSON holds another text")
+        right(moses(0, result).count("\n") == len(result.n_best) - 1, "not a line for each output")
+        right(1 <= len(result.n_best) <= options.get("n_best", 1), f"{len(result.n_best)} outputs")
+        scores = [one.rank_score for one in result.n_best]
+        right(options.get("sample") or scores == sorted(scores, reverse=True), f"not in order: {scores}")
+        for one in result.n_best:
+            right(all(isfinite(number) and number <= 1e-4 for number in one.token_log_probs), f"{one.token_log_probs}")
+            right(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.log_prob} is not {sum(one.token_log_probs)}")
+            if result.parts or not result.tokens or reader.continues:  # of these the text is part of the output
+                continue
+            right(len(one.tokens) <= options["max_length"] + len(options.get("prefix", "")), f"{len(one.tokens)} tokens")
+            right(len(one.tokens) >= options.get("min_length", 0), f"{len(one.tokens)} tokens")
+            for word in options.get("banned", ()):
+                right(word not in one.text.split() or "prefix" in options, f"{word} in {one.text!r:.100}")
+            if "prefix" in options:
+                right(one.text.startswith(options["prefix"]), f"{one.text!r:.100} does not begin with {options['prefix']!r}")
+
+    def _look(self, case: dict[str, Any], reader: Any, alone: Any, place: Path) -> None:
+        import regard
+        from regard.inspection.report import write_npz, write_page
+
+        text, way = case["text"], case["way"]
+        if way == "stream":
+            *_, last = reader.stream(text, **case["options"])
+            right(last.text == alone.text, f"streamed {last.text!a:.100}, else {alone.text!a:.100}")
+        if not text.strip() or alone.parts or not alone.tokens:
+            return
+        if way in ("page", "npz"):
+            seen = regard.see(reader, text, max_length=4, what=("weights", "scores", "norms"))
+            check_written(write_page(seen, place / "x.html") if way == "page" else write_npz(seen, place / "x.npz"))
+        elif way == "svg" and not reader.continues and len(alone.source_tokens) < 100:
+            check_written(regard.draw(alone.attention(), place / "x.svg"))
+        elif way == "explain":
+            json.dumps(regard.explain(reader, text, -1, max_length=4).as_dict(), allow_nan=True)
