@@ -49,7 +49,7 @@ class ByValue:
         return all(_same(one, another) for one, another in zip(_values(self), _values(other), strict=True))
 
     def __hash__(self) -> int:
-        return hash((type(self), *(one for one in _values(self) if not isinstance(one, Tensor))))
+        return hash((type(self), *(one for one in _values(self) if not isinstance(one, Tensor | dict))))
 
 
 def _values(data: object) -> list[object]:
@@ -57,6 +57,8 @@ def _values(data: object) -> list[object]:
 
 
 def _same(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
         return one == other
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device) and torch.equal(one, other)
@@ -64,11 +66,15 @@ def _same(one: object, other: object) -> bool:
 
 def _check_place(mark: Tap | Edit) -> None:
     """Where a tap or an edit stands. Negative layers and heads count from the last."""
-    if mark.kind not in get_args(Kind):
-        raise ValueError(f"unknown kind of attention {shown(mark.kind)}; expected one of {', '.join(get_args(Kind))}")
+    check_kind(mark.kind)
     for name in ("layer", "head"):
         if (number := getattr(mark, name)) is not None and not _is_whole(number):
             raise ValueError(f"{name} is {shown(number)}, expected one whole number, or None for all")
+
+
+def check_kind(kind: object) -> None:
+    if kind not in get_args(Kind):
+        raise ValueError(f"unknown kind of attention {shown(kind)}; expected one of {', '.join(get_args(Kind))}")
 
 
 def _is_whole(number: object) -> bool:

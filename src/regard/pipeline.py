@@ -279,7 +279,7 @@ class Translator:
 
         A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST". A file is read.
         """
-        source = self._text(source, "a model")
+        source = self._text(source, "the model")
         if isinstance(self.source, FileCodec):
             return Unit(number, source, self._file(source, self.source))
         codec = self.target if self.continues else self.source

@@ -154,7 +154,7 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert done.returncode == 0
     translator = regard.load(model)
     assert done.stdout.splitlines() == [translator(text).text for text in ("cat", "", "dog", "Å!")]
-    assert done.stderr == "regard: source symbols that were never seen in training (2): Å !\n"
+    assert done.stderr == "regard: 2 source symbols were never seen in training: Å !\n"
     short = regard_command("translate", model, "--max-length", "1", input="cat\n")
     assert short.stderr == "regard: outputs that did not end and were stopped at 1 token (--max-length): 1\n"
     broken = regard_command("translate", model, input=b"cat\n  dog \nd\xe9j\xe0\ncat\n")
@@ -200,7 +200,7 @@ def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
     assert (out[0], out[1], len(out)) == ("", regard.load(model)("cat", max_length=9).text, len(lines) + 1)
     assert "line 1 is left empty: a sentence of 1,000,000 tokens is longer than the 40 that are taken at once" in done.stderr
     assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
-    assert re.search(r"source symbols that were never seen in training \(\d+\): ", done.stderr)
+    assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
     assert "\x1b" not in done.stderr  # nothing that a terminal would obey
     assert done.stderr.endswith("regard: lines that were too long to translate and were left empty: 1\n")
 
@@ -292,10 +292,10 @@ def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Pat
 def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
     done = regard_command("inspect", model, os.fsdecode(b"le\xffma"))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert re.match(r"regard: .*half a character", done.stderr)
+    assert done.stderr.startswith(r"regard: argument 3 (le\xffma) is not UTF-8")
     nowhere = regard_command("inspect", os.fsdecode(b"mod\xffel"), "wood")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
-    assert nowhere.stderr.startswith("regard: mod\\udcffel")
+    assert nowhere.stderr.startswith(r"regard: argument 2 (mod\xffel) is not UTF-8")
 
 
 def test_inspect_writes_a_page_and_numbers(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_co
     done = regard_command("train", "more.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"[\d,]+ of them come from another encoder and stay as they are", done.stdout)
-    assert re.search(r"\d+ symbols that the model it starts from never met: !", done.stdout)
+    assert re.search(r"\d+ symbols? that the model it starts from never met: !", done.stdout)
     assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
 
 
@@ -391,7 +391,7 @@ def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) ->
     how = ["--start-from", model, "--threads", "1", "--set", "train.steps=40", "--out", "learnt-on"]
     done = regard_command("train", "others.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d+ symbols that the model it starts from never met: !", done.stdout)
+    assert re.search(r"\d+ symbols? that the model it starts from never met: !", done.stdout)
     before, after = regard.load(model), regard.load(workplace / "learnt-on")
     assert after.target.to_json() == before.target.to_json()
     (old,), (new,) = before.score(["catt"], ["K AE T"]), after.score(["catt"], ["K AE T"])

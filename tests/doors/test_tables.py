@@ -1,6 +1,8 @@
 """Tables as people have them, through the commands: names of columns, bad lines, what never ends."""
 
+import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,3 +111,38 @@ def test_odd_columns_on_the_command_line(tmp_path: Path, type_in: Type) -> None:
         train(type_in, "--from", "9" * 5000)
     with pytest.raises(UserError, match=r"columns '1,': expected names or numbers with commas between them"):
         train(type_in, "--from", "1,")
+
+
+def test_held_out_sources_that_the_first_model_learnt_are_said(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    (tmp_path / "fresh.csv").write_text("Falsch;Richtig\nxis;six\nneves;seven\n")
+    train(type_in, "--held-out", "fresh.csv")
+    (tmp_path / "words.csv").write_text("\n".join(LINES[:12]))
+    (tmp_path / "test.csv").write_text("\n".join([*LINES[:1], *LINES[12:], "xis;six"]))
+    on = ("--start-from", "m", "--out", "on")
+    said = " ".join(train(type_in, *on, "--held-out", "test.csv").split())
+    assert "the model it starts from: 5 of 6 sources were seen in training: what is measured on them says little" in said
+    assert "were seen in training" not in train(type_in, *on, "--held-out", "fresh.csv", "--overwrite")
+
+
+def test_what_to_type_next_can_be_typed(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    said = train(type_in, "--out", "my model (1)")
+    assert said.endswith("saved in my model (1); next: regard translate 'my model (1)' texts.txt\n")
+
+
+def test_the_command_that_trains_longer_reads_the_same_columns(tmp_path: Path, type_in: Type) -> None:
+    (tmp_path / "words.csv").write_text("\n".join(LINES))
+    (tmp_path / "my test.csv").write_text("Falsch;Richtig\nxis;six\n")
+    how = ("--from", "2", "--to", "1", "--no-header", "--skip-bad-lines", "--held-out", "my test.csv")
+    train(type_in, *how, "--set", "train.steps=4")
+    with pytest.raises(UserError) as refused:
+        train(type_in, *how, "--set", "train.steps=6")
+    typed = shlex.split(str(refused.value).partition("type: regard ")[2].partition(". To go on")[0])
+    assert typed == ["train", "words.csv", *how, *"--start-from m --out m-longer --set train.steps=2".split()]
+    type_in(*typed)
+    first, then = ((tmp_path / name / "config.json").read_text() for name in ("m", "m-longer"))
+    assert json.loads(first)["training"]["settings"]["data"] == json.loads(then)["training"]["settings"]["data"]
+    with pytest.raises(UserError) as refused:
+        train(type_in, *how, "--header", "--set", "train.steps=6")
+    assert "type: regard" not in str(refused.value)

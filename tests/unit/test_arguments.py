@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard import Edit, Look, MultiHeadAttention, Tap, masks, positions, scores
+from regard import Edit, Look, MultiHeadAttention, Tap, losses, masks, positions, scores
 from regard.contracts import AttentionMap, Result, Source
 from regard.errors import UserError
 
@@ -169,6 +169,18 @@ def test_a_seed_is_no_generator() -> None:
     refused(lambda: regard.attend(x, x, x, choice="one", generator=7), "generator is 7, expected a torch.Generator")
 
 
+def test_a_mask_lives_where_the_queries_live() -> None:
+    """torch reads a mask without numbers as if it had some."""
+    query, allow = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool, device="meta")
+    words = "allow is on device meta, expected cpu, where the queries are"
+    refused(lambda: regard.attend(query, query, query, allow=allow), words)
+    refused(lambda: MultiHeadAttention(16, 4)(query, allow=allow), words)
+
+
+def test_values_that_are_not_projected_have_the_width_of_the_memory() -> None:
+    refused(lambda: MultiHeadAttention(16, 4, value_dim=3, project_values=False), "value_dim is 3, but .* not projected")
+
+
 @pytest.mark.parametrize("choice", ["soft", "sum", "one", "gates"])
 def test_no_keys_at_all(choice: str) -> None:
     query, key, value = torch.randn(2, 5, 4), torch.randn(2, 0, 4), torch.randn(2, 0, 3)
@@ -229,6 +241,42 @@ def test_an_edit_of_a_head_that_is_not_there() -> None:
     last, same = (looked(Look((Tap("encoder"),), (Edit("encoder", head=head),))) for head in (-1, 3))
     assert last == same
     assert not last.seen[0].weights_BHTS[:, 3].any()
+
+
+# --- losses ------------------------------------------------------------------------------------------------------------------
+
+
+def test_losses_want_a_target_for_every_row() -> None:
+    """(T, B) has as many numbers as (B, T), and fewer targets would leave rows out: both gave a number in silence."""
+    logits, states, weight, bias = torch.randn(3, 4, 9), torch.randn(3, 4, 5), torch.randn(9, 5), torch.randn(9)
+    targets = torch.randint(1, 9, (3, 4))
+    for wrong in (targets.mT, targets[:2], targets[:, :3], targets.flatten()):
+        words = rf"targets have shape \({wrong.shape[0]},.*expected \(3, 4\), one for each position"
+        refused(lambda wrong=wrong: losses.sequence_loss(logits, wrong, pad=0), words)
+        refused(lambda wrong=wrong: losses.projected_loss(states, weight, bias, wrong, pad=0), words)
+
+
+@pytest.mark.parametrize("smoothing", [-1, 1.5, float("nan"), "0.1", True])
+def test_smoothing_is_a_share(smoothing: object) -> None:
+    logits, targets = torch.randn(1, 2, 9), torch.ones(1, 2, dtype=torch.long)
+    refused(
+        lambda: losses.sequence_loss(logits, targets, pad=0, smoothing=smoothing),
+        "smoothing is .*, expected a share from 0 to 1",
+    )
+    refused(
+        lambda: losses.projected_loss(logits, torch.eye(9), torch.zeros(9), targets, pad=0, smoothing=smoothing),
+        "smoothing is .*, expected a share from 0 to 1",
+    )
+
+
+def test_every_decision_has_its_reward() -> None:
+    reward, log_prob, entropy = torch.randn(2, 4), torch.randn(2, 4), torch.rand(2, 4)
+    words = r"have shapes? .*expected equal ones"
+    refused(lambda: losses.policy_gradient(reward, log_prob[:, :1]), words)
+    refused(lambda: losses.policy_gradient(reward[0], log_prob), words)
+    refused(lambda: losses.policy_gradient(reward, log_prob, entropy[:, :1], entropy_bonus=0.1), words)
+    refused(lambda: losses.policy_gradient(reward, log_prob, entropy_bonus=0.1), "entropy_bonus is 0.1, but .* no entropy")
+    losses.policy_gradient(reward, log_prob, baseline=reward.mean(0))
 
 
 # --- what comes out ----------------------------------------------------------------------------------------------------------

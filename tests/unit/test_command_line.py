@@ -286,3 +286,58 @@ def test_any_terminal_can_print_everything(setting: dict[str, str], inside: Path
     assert "ab→é" in shown.stdout.decode()
     refused = subprocess.run([*command, "inspect", "model", b"caf\xe9"], capture_output=True, env=environment)
     assert refused.stderr.decode().startswith(r"regard: argument 3 (caf\xe9) is not UTF-8; type texts in UTF-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_closed_stream_is_no_error(closed: str, inside: Path) -> None:
+    number = {"stdout": 1, "stderr": 2}[closed]
+    command = [sys.executable, "-m", "regard", "translate", "model", "--max-length", "2"]
+    quoted = " ".join(f"'{one}'" for one in command)
+    done = subprocess.run(["sh", "-c", f"{quoted} {number}>&-"], input=b"ab!\n", capture_output=True)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+    assert (done.stdout == b"") == (closed == "stdout")
+    assert b"never seen" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["translate", "train"])
+def test_a_removed_current_folder_is_one_line(command: str, inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_folder() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "getcwd", no_folder)
+    done = run(command, *BASE[command])
+    assert done.err == "regard: the current folder has been removed; change to one that exists, e.g. cd ~\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "{train}", "--out", "/"], "got / as a model folder, expected one with a name, such as /model"),
+        (["train", "{train}", "--out", "/", "--overwrite"], "got / as a model folder, expected one with a name"),
+        (["train", "{train}", "--out", "round"], "round is a link that leads back to itself; choose another folder"),
+        (["translate", "round"], "round is a link that leads back to itself; choose another folder"),
+        (["train", "{train}", "--out", "train.tsv/x"], "train.tsv/x cannot be written: Not a directory; choose another folder"),
+    ],
+)
+def test_a_model_folder_that_cannot_be_is_one_line(arguments: list[str], words: str, inside: Path) -> None:
+    if not Path("round").is_symlink():
+        Path("round").symlink_to("round")
+    done = run(*arguments)
+    check(done)
+    assert words in done.err
+
+
+def test_a_pipe_in_a_run_folder_is_refused_instead_of_read(inside: Path) -> None:
+    Path("piped.run/checkpoints").mkdir(parents=True)
+    os.mkfifo("piped.run/checkpoints/state.json")
+    done = run("train", "{train}", "--out", "piped")
+    assert done.err.endswith("state.json is a pipe or a device, expected a file of this run; remove it\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("a!", "1 source symbol was never seen"), ("!?", "2 source symbols were never seen")]
+)
+def test_one_symbol_is_counted_in_the_singular(text: str, words: str, inside: Path) -> None:
+    assert words in run("translate", *BASE["translate"], stdin=f"{text}\n".encode()).err

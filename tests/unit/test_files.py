@@ -125,6 +125,14 @@ def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
     assert read_pairs(small, Columns(known_header=large.counts.header)).pairs == (("a", "b"),)
 
 
+def test_columns_that_are_empty_at_the_end_are_none(tmp_path: Path) -> None:
+    rows = "".join(f"{source}\t{target}\t\n" for source, target in ENGLISH)
+    assert read_pairs(write(tmp_path / "a.tsv", rows)).pairs == tuple(ENGLISH)
+    assert read_pairs(write(tmp_path / "b.tsv", f"word\tform\t\n{rows}word\tform\t\n")).pairs == tuple(ENGLISH)
+    with pytest.raises(UserError, match="3 columns"):
+        read_pairs(write(tmp_path / "c.tsv", f"{rows}a\tb\tc\n"))
+
+
 def test_wide_tables_with_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", table([("", "bad", "good"), *NUMBERED], ","))
     assert read_pairs(path, Columns(("2",), "3")).pairs == tuple(ENGLISH)
@@ -440,3 +448,12 @@ def test_symbols_that_cannot_be_seen_are_shown() -> None:
     assert visible(["a", " ", "\u0301", "\t", "ß", "e\u0301", "\u200b", "New York", "\x1b[31m", "\ud83d"]) == (
         "a ␣ ◌\u0301 ⇥ ß e\u0301 \\u200b New York \\x1b[31m \\ud83d"
     )
+
+
+def test_the_line_by_which_excel_names_the_separator(tmp_path: Path) -> None:
+    corpus = read_pairs(write(tmp_path / "a.csv", "\ufeffsep=;\r\nsource;target\r\nHaus, das;Häuser\r\nBaum, der;Bäume\r\n"))
+    assert corpus.pairs == (("Haus, das", "Häuser"), ("Baum, der", "Bäume"))
+    assert corpus.counts.header == ("source", "target")
+    assert any(note.startswith("Line 2 (source, target) was taken as the names") for note in corpus.counts.notes)
+    corpus = read_pairs(write(tmp_path / "b.csv", "sep=\t\nsource\ttarget\na,b\tc\n"))
+    assert corpus.pairs == (("a,b", "c"),)

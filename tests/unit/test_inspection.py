@@ -334,3 +334,49 @@ def make_inspection(layers: tuple[Layer, ...], rows: int, columns: int) -> Inspe
         layers=layers,
         gates=(),
     )
+
+
+# --- arguments ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_can_be_compared() -> None:
+    translator = make_translator("rnn additive")
+    for look in (see, explain):
+        one, same, other = (look(translator, "abcab", output=ids) for ids in ((4, 5), (4, 5), (4, 6)))
+        assert one == same
+        assert hash(one) == hash(same)
+        assert one != other
+
+
+@pytest.mark.parametrize("output", [(999,), (-1,), (4, 2.0), "X", (None,)])
+def test_outputs_are_ids_of_the_vocabulary(output: object) -> None:
+    translator = make_translator("rnn additive")
+    for look in (see, explain):
+        with pytest.raises((TypeError, ValueError), match=r"output is .*, expected ids of tokens (from 0 to \d+|such as)"):
+            look(translator, "abcab", output=output)
+
+
+def test_only_a_text_is_looked_at() -> None:
+    for look in (see, explain):
+        with pytest.raises(TypeError, match=r"takes one text, got \['abcab'\]"):
+            look(make_translator("rnn additive"), ["abcab"])
+
+
+@pytest.mark.parametrize("wrong", [9, -9, "0", 1.5, None])
+@pytest.mark.parametrize("name", ["rnn additive", "transformer alibi"])
+def test_explain_names_a_token_a_layer_and_a_head_that_are_there(name: str, wrong: object) -> None:
+    """Recurrent models have one layer and one head to explain, and used to take any other for it."""
+    translator = make_translator(name)
+    for what in ("token", "layer", "head"):
+        with pytest.raises(UserError, match=f"there is no {what} {wrong!r}: "):
+            explain(translator, "abcab", output=(4, 5), **{what: wrong})
+    assert explain(translator, "abcab", output=(4, 5), layer=0, head=0) is not None
+
+
+def test_a_page_opens_at_a_kind_that_exists(tmp_path: Path) -> None:
+    seen = see(make_translator("rnn additive"), "abcab", output=(4, 5))
+    with pytest.raises(ValueError, match="unknown kind of attention 'foo'; expected one of"):
+        regard.write_page(seen, tmp_path / "a.html", kind="foo")
+    with pytest.raises(UserError, match="there is no cross attention in layer 'x'"):
+        regard.write_page(seen, tmp_path / "a.html", layer="x")
+    assert list(tmp_path.iterdir()) == []

@@ -156,7 +156,7 @@ def test_evaluation_on_the_training_data_is_said(model: Path, tmp_path: Path, to
     said = told(evaluate, model, [write(tmp_path / "t.tsv", [HEADER, *ROWS])])
     assert f"{model}: {learnt} of 40 sources were seen in training: what is measured on them says little" in said
     fresh = write(tmp_path / "fresh.tsv", [(f"x{row[0]}", *row[1:]) for row in ROWS])
-    assert "seen in training:" not in told(evaluate, model, [fresh])
+    assert "were seen in training: what" not in told(evaluate, model, [fresh])
 
 
 def test_older_folders_are_silent(model: Path, tmp_path: Path, told: Callable[..., str]) -> None:
@@ -166,7 +166,7 @@ def test_older_folders_are_silent(model: Path, tmp_path: Path, told: Callable[..
     del config["training"]["sources"], config["training"]["header"]
     (old / "config.json").write_text(json.dumps(config))
     said = told(evaluate, old, [write(tmp_path / "t.tsv", [HEADER, *ROWS])])
-    assert "seen in training:" not in said
+    assert "were seen in training: what" not in said
     assert "columns as in training: source 1, 3 and target 2" in said  # these were always stored
     config["training"]["sources"] = {"below": 1, "hashes": "?"}
     (old / "config.json").write_text(json.dumps(config))
@@ -193,6 +193,12 @@ def test_many_sources_are_sampled_and_stay_small(monkeypatch: pytest.MonkeyPatch
     other.update(again)
     both = [*(f"seen {number}" for number in range(1000)), *(f"more {number}" for number in range(30))]
     assert other.to_facts() == Sources(both).to_facts()
+
+
+def test_one_source_is_counted_as_one() -> None:
+    seen = Sources(["a", "b"])
+    assert seen.say_seen(["a"]).startswith("1 of 1 source was seen in training")
+    assert seen.say_seen(["a", "b", "c"]).startswith("2 of 3 sources were seen in training")
 
 
 def test_rates_above_all_are_explained() -> None:

@@ -75,6 +75,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def resolved(folder: Path) -> Path:
+    """Without links, and with a name that others can be made of."""
+    try:
+        whole = folder.resolve()
+    except RuntimeError:  # before Python 3.13
+        raise UserError(f"{folder} is a link that leads back to itself; choose another folder") from None
+    if not whole.name:
+        raise UserError(f"got {folder} as a model folder, expected one with a name, such as {folder / 'model'}")
+    return whole
+
+
 def beside(path: Path, what: str) -> Path:
     """A hidden name of its own in the same folder, so that a rename is enough."""
     return path.with_name(f".{path.name}-{what}-{secrets.token_hex(4)}")

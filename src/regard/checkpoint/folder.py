@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoint.files import beside, discard, leftovers, sha256, tensor_bytes, write, writing
+from regard.checkpoint.files import beside, discard, leftovers, resolved, sha256, tensor_bytes, write, writing
 from regard.checkpoint.weights import check_finite, load_weights
 from regard.data.codecs import check_fit, read_source
 from regard.data.documents import mapping, parse, validated
@@ -49,7 +49,7 @@ class Saved:
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     """Writes the folder under another name first, so that it is there whole or not at all."""
-    folder = folder.resolve()  # a link stays a link, and "." gets a name
+    folder = resolved(folder)  # a link stays a link, and "." gets a name
     check_place(folder, replace=replace)
     check_finite(folder / WEIGHTS, saved.model)
     files = {
@@ -106,7 +106,7 @@ def check_place(folder: Path, *, replace: bool) -> None:
 def recover(folder: Path) -> None:
     """Brings back a model whose replacement was killed half-way, and removes what is unfinished. The caller holds the lock."""
     with writing(folder, "choose another folder with --out"):
-        folder = folder.resolve()
+        folder = resolved(folder)
         if not folder.exists() and (old := leftovers(folder, "old")):
             old[0].rename(folder)
         for left in leftovers(folder, "old", "new", "gone"):
@@ -115,7 +115,7 @@ def recover(folder: Path) -> None:
 
 def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
-    if not folder.exists() and (old := leftovers(folder.resolve(), "old")):
+    if not folder.exists() and (old := leftovers(resolved(folder), "old")):
         folder = old[0]  # it was being replaced when the process was killed
     config = read_config(folder)
     settings = read_settings(folder, config["model"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from regard.checkpoint.files import writing
+from regard.checkpoint.files import resolved, writing
 from regard.errors import UserError
 
 _HELD: set[int] = set()
@@ -22,11 +22,12 @@ _HELD: set[int] = set()
 def locked(folder: Path) -> Iterator[None]:
     """Raises if another process writes to this model folder. The lock is a hidden file in the same parent folder, which says
     who holds it; a file that a killed process left behind locks nothing."""
-    real = folder.resolve()  # a link and what it points to have one lock
+    real = resolved(folder)  # a link and what it points to have one lock
     path = real.with_name(f".{real.name}.lock")
     made = [parent for parent in real.parents if not parent.exists()]
     with writing(folder, "choose another folder with --out"):
-        real.parent.mkdir(parents=True, exist_ok=True)
+        if not real.parent.exists():
+            real.parent.mkdir(parents=True, exist_ok=True)
         handle = _acquire(folder, path)
     _HELD.add(handle)
     try:

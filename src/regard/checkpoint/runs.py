@@ -21,7 +21,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from regard.checkpoint.files import beside, clean, discard, sha256, sync_folder, tensor_bytes, write, writing
-from regard.errors import UserError
+from regard.errors import UserError, one_line
 
 FORMAT = 1
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
@@ -150,7 +150,7 @@ class Checkpoints:
         except OSError as error:
             raise Damaged(f"{STATE} cannot be read ({error.strerror})") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"{STATE} cannot be read ({error!r})") from None
+            raise Damaged(f"{STATE} cannot be read ({one_line(repr(error), 120)})") from None
         if not whole:
             raise Damaged(f"{STATE} is not what it was")
         if number != FORMAT:

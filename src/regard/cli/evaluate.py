@@ -21,6 +21,7 @@ from regard.cli.options import (
     check_search,
     columns_of,
     make_console,
+    never_seen,
     on_bad_lines,
     one_cell,
     open_model,
@@ -88,7 +89,7 @@ def evaluate(
     if stopped := sum(not result.finished for result in results):
         console.print(f"outputs that did not end and were stopped at {plural(max_length, 'token')}: {stopped:,}")
     if unknown := sum(len(result.unknown) for result in results):
-        console.print(f"source symbols that were never seen in training: {unknown:,}")
+        console.print(never_seen(unknown))
     sizes = [len(result.source_tokens) for result in results]
     rival = spelt_like(systems[0], others[0]) if others else None
     say_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
@@ -157,9 +158,8 @@ def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:
     if data.num_empty:
         console.print(f"{plural(data.num_empty, 'line')} left out because a side is empty")
     if data.num_repeats:
-        console.print(
-            f"{plural(data.num_repeats, 'row repeats', 'rows repeat')} a source: outputs that differ are further references"
-        )
+        repeats = plural(data.num_repeats, "row repeats", "rows repeat")
+        console.print(f"{repeats} a source: outputs that differ are further references")
     if bad:
         console.print(f"files that cannot be read and are left out: {len(bad):,}")
         for line in bad[:SHOWN]:

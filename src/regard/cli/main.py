@@ -51,10 +51,14 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Mistakes of the user end in one line; anything else is a bug of ours and keeps its traceback."""
+    for name in ("stdout", "stderr"):  # closed, as by `regard … >&-`: what is said goes nowhere
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 open to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says; no name is unprintable
     try:
+        check_folder()
         check_arguments(sys.argv[1:])
         sys.exit(app(prog_name="regard", standalone_mode=False))
     except UsageError as error:
@@ -77,6 +81,14 @@ def main() -> None:
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What typer raises for options and commands that it does not know or understand."""
+
+
+def check_folder() -> None:
+    """Without a current folder, names lead nowhere, and torch ends the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder has been removed; change to one that exists, e.g. cd ~") from None
 
 
 def check_arguments(arguments: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.errors import UserError, did_you_mean
+from regard.errors import UserError, did_you_mean, plural
 
 if TYPE_CHECKING:
     import torch
@@ -130,6 +130,10 @@ def trimmed(translator: "Translator", text: str) -> str:
 def one_cell(text: str) -> str:
     """For a line of columns parted by TABs: those of a source are parted by spaces."""
     return " ".join(part.strip() for part in re.split(r"[\t\r\n]+", text)).strip()
+
+
+def never_seen(number: int) -> str:
+    return f"{plural(number, 'source symbol')} {'was' if number == 1 else 'were'} never seen in training"
 
 
 def make_console(*, stderr: bool = False) -> "Console":

@@ -75,9 +75,8 @@ def score(
         raise UserError(f"none of the {len(given):,} pairs in {counts.name} can be scored, for the reasons above")
     tokens = sum(len(one.token_log_probs) for one in scored)
     mean = sum(one.log_prob for one in scored) / tokens
-    print(
-        f"regard: {plural(len(scored), 'pair')}, {plural(tokens, 'token')}, perplexity {math.exp(-mean):.4f}", file=sys.stderr
-    )
+    sizes = f"{plural(len(scored), 'pair')}, {plural(tokens, 'token')}"
+    print(f"regard: {sizes}, perplexity {math.exp(-mean):.4f}", file=sys.stderr)
     for line in (*columns.say(), *counts.say_reading()):
         print(f"regard: {line}", file=sys.stderr)
     if counts.empty:

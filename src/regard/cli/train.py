@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from regard.training.material import Survey
     from regard.training.place import RunFolder
     from regard.training.run import Trained
-    from regard.training.settings import NormalForm, RunSettings, StartSettings, TrainSettings
+    from regard.training.settings import DataSettings, NormalForm, RunSettings, StartSettings, TrainSettings
     from regard.training.transfer import Transfer
 
 READING = {
@@ -297,7 +297,7 @@ def tell(trained: "Trained", out: Path, console: "Console") -> None:
         for answered in some[:5]:
             console.print(f"  {answered}")
     what = "texts" if isinstance(trained.saved.source, Codec) else "names"
-    console.print(f"\nsaved in {out}; next: regard translate {out} {what}.txt")
+    console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {what}.txt")
 
 
 def check_columns(settings: "RunSettings", origin: "Saved | None") -> None:
@@ -338,7 +338,7 @@ def check_same(settings: "RunSettings", before: Mapping[str, Any], done: int, fi
         then = replace(settings.train, **{key.removeprefix("train."): old[key] for key in RATES})
         if done <= settings.train.steps and same_rates(then, settings.train, done):
             return
-        longer = how_to_train_longer(then, settings.train, done, files, out)
+        longer = how_to_train_longer(then, settings, done, files, out)
     what = "; ".join(f"{key} was {old.get(key)} and is now {new.get(key)}" for key in changed[:5])
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
     raise UserError(
@@ -347,10 +347,22 @@ def check_same(settings: "RunSettings", before: Mapping[str, Any], done: int, fi
     )
 
 
-def how_to_train_longer(then: "TrainSettings", now: "TrainSettings", done: int, files: list[Path], out: Path) -> str:
+def how_it_reads(data: "DataSettings") -> list[str]:
+    """The options that read files in the same way."""
+    return [
+        *(("--from", ",".join(data.source_columns)) if data.source_columns else ()),
+        *(("--to", data.target_column) if data.target_column else ()),
+        *({"yes": ("--header",), "no": ("--no-header",)}.get(data.header, ())),
+        *(("--skip-bad-lines",) if data.bad_lines == "skip" else ()),
+        *(word for file in data.held_out_files for word in ("--held-out", file)),
+    ]
+
+
+def how_to_train_longer(then: "TrainSettings", settings: "RunSettings", done: int, files: list[Path], out: Path) -> str:
     """What to type for more updates than a run began with; nothing if fewer were asked for."""
     from regard.training.loop import num_warmup, same_rates
 
+    now = settings.train
     if now.steps <= then.steps:
         return ""
     warmup = float(f"{num_warmup(then) / now.steps:.6g}")
@@ -359,7 +371,8 @@ def how_to_train_longer(then: "TrainSettings", now: "TrainSettings", done: int, 
             f"Its learning rate rises for {plural(num_warmup(then), 'update')}; to train longer with the same rise, add "
             f"--set train.warmup={warmup:g}. "
         )
-    command = ["regard", "train", *map(str, files), "--start-from", str(out), "--out", f"{out}-longer"]
+    how = [] if run_file(files) else how_it_reads(settings.data)
+    command = ["regard", "train", *map(str, files), *how, "--start-from", str(out), "--out", f"{out}-longer"]
     command += ["--set", f"train.steps={now.steps - then.steps}"]
     return (
         f"Its learning rate ({then.schedule}) depends on train.steps, so the run cannot become longer; to train its model "

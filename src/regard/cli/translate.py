@@ -18,6 +18,7 @@ from regard.cli.options import (
     Score,
     Threads,
     check_search,
+    never_seen,
     open_model,
     trimmed,
 )
@@ -335,9 +336,7 @@ class Report:
             print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = visible(symbol for symbol, _ in self.unknown.most_common(10))
-            print(
-                f"regard: source symbols that were never seen in training ({self.unknown.total():,}): {most}", file=sys.stderr
-            )
+            print(f"regard: {never_seen(self.unknown.total())}: {most}", file=sys.stderr)
         if self.num_normalised:
             print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)
         if self.num_split:

@@ -192,6 +192,7 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
         )
     if allow is not None:
         check_allow(allow, query.shape[-2], key.shape[-2])
+        check_device(allow, query)
     tensors = [tensor for tensor in (query, key, value, allow) if tensor is not None]
     try:
         leading_shape(*tensors)
@@ -216,6 +217,12 @@ def check_allow(allow: Tensor, num_queries: int, num_keys: int) -> None:
             f"allow has shape {tuple(allow.shape)}, which does not broadcast to (…, {num_queries} queries, {num_keys} keys); "
             "a padding mask (B, S) wants allow[:, None, :]"
         )
+
+
+def check_device(allow: Tensor, query: Tensor) -> None:
+    """torch reads a mask that has no numbers (device meta) as if it had some."""
+    if allow.device != query.device:
+        raise ValueError(f"allow is on device {allow.device}, expected {query.device}, where the queries are")
 
 
 # --- one place that chooses the path -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ ROOM = 2**22
 
 def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy summed over the real targets; padding counts neither in the sum nor in the smoothing."""
+    _check_targets(logits_BTV, targets_BT, smoothing)
     return F.cross_entropy(
         logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=pad, label_smoothing=smoothing, reduction="sum"
     )
@@ -26,10 +28,21 @@ def projected_loss(
 ) -> Tensor:
     """`sequence_loss` of the logits states · weightᵀ + bias, which never exist all at once: a few rows at a time are worked off
     as far as their gradient. Padding is not even projected. Value and first gradient only."""
+    _check_targets(states_BTD, targets_BT, smoothing)
     real_N = targets_BT.flatten().ne(pad).nonzero().squeeze(-1)
     states_ND, targets_N = states_BTD.flatten(0, 1)[real_N], targets_BT.flatten()[real_N]
     loss: Tensor = _ProjectedLoss.apply(states_ND, weight_VD, bias_V, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return loss
+
+
+def _check_targets(rows_BTX: Tensor, targets_BT: Tensor, smoothing: float) -> None:
+    """(T, B) has as many targets as (B, T), so that nothing else would notice."""
+    if targets_BT.shape != rows_BTX.shape[:-1]:
+        raise ValueError(
+            f"the targets have shape {tuple(targets_BT.shape)}, expected {tuple(rows_BTX.shape[:-1])}, one for each position"
+        )
+    if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing <= 1:
+        raise ValueError(f"smoothing is {smoothing!r}, expected a share from 0 to 1")
 
 
 class _ProjectedLoss(torch.autograd.Function):
@@ -90,6 +103,14 @@ def policy_gradient(
     b (a number, or one for each t; see `Baseline`) changes the spread of the estimate only, the bonus for undecided attention
     also its aim.
     """
+    decisions = {"reward": reward_BT, "choice_log_prob": choice_log_prob_BT}
+    if choice_entropy_BT is not None:
+        decisions["choice_entropy"] = choice_entropy_BT
+    elif entropy_bonus:
+        raise ValueError(f"entropy_bonus is {entropy_bonus}, but there is no entropy; pass choice_entropy_BT, or no bonus")
+    if len({one.shape for one in decisions.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in decisions.items())
+        raise ValueError(f"the decisions have shapes {shapes}; expected equal ones, (B, T)")
     loss = -((reward_BT.detach() - baseline) * choice_log_prob_BT).sum()
     if choice_entropy_BT is None or not entropy_bonus:
         return loss

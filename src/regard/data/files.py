@@ -380,12 +380,14 @@ def open_table(path: Path, columns: Columns, report: Report) -> Table:
     start = next((at for at, (_, cells) in enumerate(full) if len(cells) >= least), None)
     if start is None:
         return Table([], False, chain(head, rows))
-    number, first = full[start]
-    below = [cells for _, cells in full[start + 1 :] if len(cells) == len(first)]
+    number, cells = full[start]
+    alike = [other for _, other in full[start:] if len(other) == len(cells)]
+    width = max(at for row in alike for at, cell in enumerate(row, start=1) if cell.strip())  # columns behind it are empty
+    first, *below = (row[:width] for row in alike)
     if not _is_header(path, number, first, below, columns, report.notes):
         return Table(first, False, chain(head, rows))
     report.header = tuple(cell.strip() for cell in first)
-    return Table(first, True, _without(number, first, chain(head, rows), report))
+    return Table(first, True, _without(number, cells, chain(head, rows), report))
 
 
 def _sample(items: Iterator[Any], most: int, size: Callable[[Any], int]) -> Iterator[Any]:
@@ -463,15 +465,23 @@ def _sheet_rows(path: Path, report: Report) -> Iterator[Row]:
         yield from read_sheet(path, report.notes)
 
 
+_NAMED_MARK = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
+"""The first line of a .csv that tells Excel what separates its columns."""
+
+
 def _text_rows(path: Path, report: Report) -> Iterator[Row | BadLine]:
     """.tsv is split at tabs, without quotes, and .csv at commas, semicolons or tabs, with quotes. Any other text is split at
     tabs or, where its first line has none, at another sign: one of `_PAIRS_OF_TEXT`, or what a .csv is split at."""
     lines = read_lines(path, report.notes)
     head = list(_sample(lines, _SAMPLE, len))
-    lines, kind = chain(head, lines), _kind(path)
+    kind = _kind(path)
+    named = _NAMED_MARK.fullmatch(head[0]) if kind == ".csv" and head else None
+    if named:
+        head[0] = ""  # the numbers of the other lines stay
+    lines = chain(head, lines)
     first = next(filter(str.strip, head), "")
     if kind == ".csv":
-        mark = _separator(head)
+        mark = named[1] if named else _separator(head)
         if mark != ",":
             report.notes.append(f"Columns were separated at {mark!r}")
         return _csv_rows(path, lines, mark)

@@ -48,8 +48,9 @@ class Sources:
         seen = sum(key in self._keys for key in keys)
         if not seen:
             return ""
-        of = f"{len(keys):,} sources" if len(keys) == len(sources) else f"{plural(len(keys), 'source')} that can be checked"
-        return f"{seen:,} of {of} were seen in training: what is measured on them says little about new ones"
+        of = plural(len(keys), "source") + (" that can be checked" if len(keys) < len(sources) else "")
+        were = "was" if seen == 1 else "were"
+        return f"{seen:,} of {of} {were} seen in training: what is measured on them says little about new ones"
 
     def to_facts(self) -> dict[str, Any]:
         self._shrink()

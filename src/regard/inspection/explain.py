@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Kind, Look, Memory, Score, Seen, State, Step, Tap, pick
+from regard.contracts import ByValue, Kind, Look, Memory, Score, Seen, State, Step, Tap, pick
 from regard.core.attention import ScaledDot
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import SOS
@@ -41,8 +41,8 @@ CHOICES = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
+@dataclass(frozen=True, eq=False)
+class Line(ByValue):
     """A number, a vector or a matrix, and where it comes from. `given`: it follows from nothing above.
 
     rows: what stands on its first axis, where these are tokens.
@@ -97,7 +97,8 @@ def explain(
     """Why the model wrote this token: number `token` of the output, <eos> being the last one; -1 counts from there.
 
     Transformers are explained by one head of one layer: of the attention to the source, or, where there is none, to what is
-    written. output: ids to be explained instead of the model's own. options: those of the search.
+    written. Recurrent models have one layer and one head, 0. output: ids to be explained instead of the model's own.
+    options: those of the search.
     """
     if isinstance(translator.source, FileCodec):
         raise UserError(
@@ -122,6 +123,8 @@ def explain(
     before = model.start(memory, read[:, :place] if place else None)
     now = Now(model, memory, before.copy(), read[:, place : place + 1], source, translator.target.tokens(read[0].tolist()))
     if isinstance(model, RnnSeq2Seq | RnnLm):
+        pick("layer", (layer,), 1)
+        pick("head", (head,), 1)
         about, lines = "recurrent decoder", list(_recurrent(model, now))
     else:
         decoder = cast(TransformerDecoder, cast(nn.Module, model).decoder)
@@ -236,6 +239,7 @@ def _transformer(decoder: TransformerDecoder, now: Now, layer: int, head: int) -
     number = pick("layer", (layer,), len(blocks))[0]
     block, rows = blocks[number], now.source if kind == "cross" else now.target[: int(now.before.lengths_B) + 1]
     attention = block.attention if block.cross is None else block.cross
+    head = pick("head", (head,), attention.heads)[0]
     around = cast(Residual, block.around_attention if block.cross is None else block.around_cross)
     last = number == len(blocks) - 1
     with _watching(
@@ -253,7 +257,6 @@ def _transformer(decoder: TransformerDecoder, now: Now, layer: int, head: int) -
         name: (given.reshape(-1, given.shape[-1])[-1], output.reshape(-1, output.shape[-1])[-1])
         for name, (given, output) in found.items()
     }
-    head = pick("head", (head,), attention.heads)[0]
     state = cast(CacheState, now.step.state)
     if kind == "cross":
         keys_GSd, values_GSv = state.source_keys[number][0], state.source_values[number][0]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint.files import write
-from regard.contracts import Kind
+from regard.contracts import Kind, check_kind
 from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
 from regard.data.arrays import WRITTEN, npy, raw
@@ -60,6 +60,7 @@ def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int 
 
 def opens_at(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
     """What a page shows first: this layer, of another kind where the model has none of this; None where nothing attends."""
+    check_kind(kind)
     kinds = [one.kind for one in seen.layers]
     return seen.layer(kind if kind in kinds else kinds[0], layer) if kinds else None
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from numbers import Integral
 from operator import index
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Kind, Look, Memory, Seen, Summary, Tap, What
+from regard.contracts import ByValue, Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.sources import Both, FileCodec, num_places, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError, shown
@@ -26,8 +27,8 @@ LONGEST = 1024
 """Longer texts are seen through summaries: a matrix of 4,096 x 4,096 weights per head is nothing that anybody can look at."""
 
 
-@dataclass(frozen=True)
-class Layer:
+@dataclass(frozen=True, eq=False)
+class Layer(ByValue):
     """One attention layer: its numbers (H, T, S), by what they are, or a summary of the weights."""
 
     kind: Kind
@@ -65,8 +66,8 @@ def mean_distance(weights_HTS: Tensor) -> Tensor:
     return (weights_HTS * (places[-weights_HTS.shape[-2] :, None] - places).abs()).sum(-1).mean(-1)
 
 
-@dataclass(frozen=True)
-class Gates:
+@dataclass(frozen=True, eq=False)
+class Gates(ByValue):
     """The gates of one recurrent layer, (T, W) each, along the source or the output."""
 
     where: str
@@ -74,8 +75,8 @@ class Gates:
     opened: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, eq=False)
+class Inspection(ByValue):
     """source, target: the tokens of both sides, with <eos>. read: what the decoder had read at each step, <sos> first.
 
     log_probs_TV: of every word at every step, as the model gave them.
@@ -114,8 +115,8 @@ class Inspection:
         found = {one.layer: one for one in self.layers if one.kind == kind}
         if not found:
             raise UserError(f"this model has no {kind} attention")
-        if not -len(found) <= number < len(found):
-            raise UserError(f"there is no {kind} attention in layer {number}: this model has layers 0 to {len(found) - 1}")
+        if not isinstance(number, Integral) or not -len(found) <= number < len(found):
+            raise UserError(f"there is no {kind} attention in layer {number!r}: this model has layers 0 to {len(found) - 1}")
         return found[number % len(found)]
 
 

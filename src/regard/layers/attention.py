@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Look, Score
-from regard.core.attention import Attended, ScaledDot, check_allow, leading_shape
+from regard.core.attention import Attended, ScaledDot, check_allow, check_device, leading_shape
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.looking import watched
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
@@ -63,6 +63,10 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"width {width} does not split into {heads} heads; choose a multiple of {heads}, or give key_dim, "
                 "the width of one head"
+            )
+        if value_dim is not None and not project_values:
+            raise ValueError(
+                f"value_dim is {value_dim}, but the values are not projected; leave out value_dim or project_values=False"
             )
         self.heads, self.kv_heads = heads, kv_heads or heads
         if heads % self.kv_heads:
@@ -175,6 +179,7 @@ class MultiHeadAttention(nn.Module):
         """
         if allow is not None:
             check_allow(allow, query_BHLd.shape[-2], prepared.shape[-2])
+            check_device(allow, query_BHLd)
             if allow.dim() not in (2, max(query_BHLd.dim(), prepared.dim())):
                 raise ValueError(f"allow has shape {tuple(allow.shape)}, expected (Lq, Lk) or (B, H, Lq, Lk)")
         nearness = None

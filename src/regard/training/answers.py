@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from regard.contracts import Result
 from regard.data.batch import derived_seed
 from regard.data.corpus import Pair, shorten
+from regard.data.labels import readable
 from regard.errors import plural
 from regard.evaluation import ErrorRates, error_rates
 from regard.pipeline import Tally, Translator
@@ -27,8 +28,13 @@ class Answered:
         return self.result.tokens in self.reference_tokens
 
     def __str__(self) -> str:
-        mark = "=" if self.right else f"(expected {shorten(' or '.join(self.references))})"
-        return f"{shorten(self.source)} -> {shorten(self.result.text)} {mark}"
+        mark = "=" if self.right else f"(expected {_readable(' or '.join(self.references))})"
+        return f"{_readable(self.source)} -> {_readable(self.result.text)} {mark}"
+
+
+def _readable(text: str) -> str:
+    """In one line that a terminal does not obey."""
+    return readable(shorten(text))
 
 
 def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from regard.checkpoint.files import beside, clean, discard, replace_file, writing
+from regard.checkpoint.files import beside, clean, discard, replace_file, resolved, writing
 from regard.checkpoint.runs import Checkpoints
-from regard.errors import plural
+from regard.errors import UserError, plural
 from regard.training.board import Board
 
 AGAIN = "make room there, and type the same command again: the run goes on from its last checkpoint"
@@ -33,7 +33,7 @@ class RunFolder:
 
     @classmethod
     def beside(cls, out: Path, *, tensorboard: bool = False) -> RunFolder:
-        out = out.resolve()
+        out = resolved(out)
         return cls(out.with_name(f"{out.name}.run"), tensorboard=tensorboard)
 
     def checkpoints(self, keep: int) -> Checkpoints:
@@ -47,9 +47,12 @@ class RunFolder:
         return self.config.exists() or bool(self.checkpoints(1).updates())
 
     def clean(self) -> None:
-        """Removes what a killed process left behind."""
+        """Removes what a killed process left behind. Raises if there is something that might be read without end."""
         with writing(self.path):
             clean(self.path)
+        for path in self.path.rglob("*"):
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise UserError(f"{path} is a pipe or a device, expected a file of this run; remove it")
 
     def clear(self) -> None:
         """Forgets an earlier run, but neither its settings nor what it has tokenised. Its checkpoints go first: after a kill

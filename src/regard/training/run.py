@@ -93,6 +93,8 @@ def run(
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
         if material.sources and (before := TrainedOn.from_facts(start_from.training).sources):
+            if line := before.say_seen(list(dict.fromkeys(pair.source for pair in material.held_out))):
+                console.print(f"the model it starts from: {line}")
             material.sources.update(before)
     if material.unknown:
         most = visible(symbol for symbol, _ in material.unknown.most_common(10))
