@@ -41,9 +41,8 @@ def heads_of(layer: MultiHeadAttention, score: reference.Score = reference.scale
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize("project_values", [True, False])
 def test_multi_head(kv_heads: int, project_values: bool) -> None:
-    layer = MultiHeadAttention(
-        11, 6, memory_width=13, key_dim=2, value_dim=3, kv_heads=kv_heads, project_values=project_values
-    ).double()
+    values = {"value_dim": 3} if project_values else {"project_values": False}
+    layer = MultiHeadAttention(11, 6, memory_width=13, key_dim=2, kv_heads=kv_heads, **values).double()
     x, z, allow = torch.randn(2, 5, 11).double(), torch.randn(2, 7, 13).double(), torch.rand(2, 5, 7) < 0.7
     theirs = reference.multi_head(
         array(x), array(z), heads_of(layer), array(layer.output.weight).T, array(layer.output.bias), allow.numpy()
