@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import UserError, shown
+from regard.errors import UserError, check_flags, shown
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
 """Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
@@ -184,6 +184,7 @@ class Look:
     grad: bool = False
 
     def __post_init__(self) -> None:
+        check_flags(grad=self.grad)
         for name, kind in (("taps", Tap), ("edits", Edit)):
             given = getattr(self, name)
             marks = (given,) if isinstance(given, kind) else given

@@ -36,13 +36,19 @@ def test_scores_divide_by_numbers_above_zero(number: object) -> None:
 
 
 def test_no_size_is_beyond_what_torch_counts() -> None:
-    for make in (lambda: masks.causal(3, 10**30), lambda: MultiHeadAttention(10**30, 1), lambda: positions.alibi_slopes(2**31)):
+    for make in (
+        lambda: masks.causal(3, 10**30),
+        lambda: MultiHeadAttention(10**30, 1),
+        lambda: positions.fourier(torch.arange(3), 2**63),
+        lambda: positions.alibi_slopes(2**31),
+    ):
         refused(make, r" is [0-9.]+, expected at most 2,147,483,647")
 
 
 @pytest.mark.parametrize("name", ["bias", "project_values", "project_output", "alibi"])
 def test_flags_are_true_or_false(name: str) -> None:
     refused(lambda: MultiHeadAttention(4, 2, **{name: torch.zeros(2)}), f"{name} is .*, expected True or False")
+    refused(lambda: Look(grad=torch.zeros(2)), "grad is .*, expected True or False")
 
 
 def test_numbers_of_any_library_are_numbers() -> None:

@@ -132,6 +132,7 @@ def _check_pairs(width: int, layout: str) -> None:
         raise ValueError(
             f"these positions work on pairs, sine and cosine, but the width is {shown(width)}; make it even, 2 or more"
         )
+    check_length("width", width)
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {shown(layout)}; expected {' or '.join(map(repr, LAYOUTS))}")
 
