@@ -570,7 +570,7 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERY_WHAT)
         if reads_source(name):
             elsewhere = Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD))
-            with pytest.raises(RuntimeError, match="device"):
+            with pytest.raises((RuntimeError, ValueError), match="device"):  # torch refuses, or our check of the mask does
                 model.decode(targets, model.encode(elsewhere))
         decoded = model.decode(targets, memory, EVERY_WHAT)
         decoded.logits_BTV.sum().backward()

@@ -530,9 +530,9 @@ def make_map() -> AttentionMap:
 def test_a_picture_shows_the_weights(tmp_path) -> None:  # type: ignore[no-untyped-def]
     import matplotlib.image
 
-    private = replace(make_map(), source=("ph", "\U000f1234", "<eos>"))  # which no font has
-    with pytest.warns(UserWarning, match=r"no font of this machine has \S+ \(U\+F1234\), so \S+map.png shows boxes there"):
-        path = render.draw(private, tmp_path / "new" / "map.png")
+    rare = replace(make_map(), source=("ph", "\U0001e290", "<eos>"))  # a letter of Toto, which no font has
+    with pytest.warns(UserWarning, match=r"no font of this machine has \S+ \(U\+1E290\), so \S+map.png shows boxes there"):
+        path = render.draw(rare, tmp_path / "new" / "map.png")
     pixels = matplotlib.image.imread(path)
     assert pixels.shape[0] > 100
     darkest = pixels[..., 0].min()
