@@ -59,7 +59,7 @@ def did_you_mean(word: object, choices: list[str]) -> str:
     return f'; did you mean "{one_line(close[0], 60)}"?' if close else ""
 
 
-def is_whole(text: str) -> bool:
+def is_utf_8(text: str) -> bool:
     """Whether it can be written as UTF-8: what was typed or read in another encoding may hold halves of characters."""
     try:
         text.encode()

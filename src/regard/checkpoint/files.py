@@ -63,7 +63,24 @@ def writing(path: Path, advice: str = "make room there, or choose another folder
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}; {advice}") from None
+        reason = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise UserError(f"{path} cannot be written: {reason}; {advice}") from None
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """For a file that the user named: gives a hidden name in its folder, which is made if need be. What is written there gets
+    the right name at the end, so that the file is there whole or not at all."""
+    if os.path.isdir(path):
+        raise UserError(f"{path} is a folder; expected the name of a file to write")
+    fresh = path.with_name(f".{path.stem[:40]}-{secrets.token_hex(4)}{path.suffix}")
+    with writing(path, "choose another file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield fresh
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

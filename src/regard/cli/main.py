@@ -11,7 +11,7 @@ import typer
 
 from regard import __version__
 from regard.cli import align, demo, doctor, evaluate, explain, inspect, score, train, translate
-from regard.errors import Mistakes, UserError, is_whole
+from regard.errors import Mistakes, UserError, is_utf_8
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -94,7 +94,7 @@ def check_folder() -> None:
 def check_arguments(arguments: list[str]) -> None:
     """Texts and names of files are UTF-8: they are printed, and written into settings and model folders."""
     for number, argument in enumerate(arguments, start=1):
-        if not is_whole(argument):
+        if not is_utf_8(argument):
             typed = printable(os.fsencode(argument).decode(errors="backslashreplace"), 60)
             raise UserError(
                 f"argument {number} ({typed}) is not UTF-8; type texts in UTF-8, and rename files whose names are not"

@@ -17,13 +17,13 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
+from regard.checkpoint.files import new_file
 from regard.contracts import AttentionMap
 from regard.core.spectrum import HOP, extremes, log_mel
 from regard.data.labels import label
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
-from regard.inspection.writing import writing
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
@@ -223,7 +223,7 @@ def _save(figure: Any, path: Path) -> None:
     """Under another name first, so that no half-written picture is left behind."""
     import matplotlib
 
-    with writing(path) as fresh, warnings.catch_warnings(record=True) as caught:
+    with new_file(path) as fresh, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
             figure.savefig(fresh, dpi=150, format=path.suffix[1:].lower())

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.checkpoint.files import write
+from regard.checkpoint.files import new_file, write
 from regard.contracts import Kind, check_kind
 from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
@@ -22,7 +22,6 @@ from regard.data.arrays import WRITTEN, npy, raw
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
 from regard.inspection.seeing import Gates, Inspection, Layer
-from regard.inspection.writing import writing
 
 EXACT, HALF = 1 << 20, 12 << 20
 """Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
@@ -40,7 +39,7 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
     if not isinstance(seen, Inspection):
         raise TypeError(f"write_page takes what regard.see(model, text) gives, but got a {type(seen).__name__}")
     path, content = Path(path), page(seen, model=model, kind=kind, layer=layer).encode()
-    with writing(path) as fresh:
+    with new_file(path) as fresh:
         write(fresh, content)
     return path
 
@@ -209,6 +208,6 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, numbers in arrays.items():
             archive.writestr(f"{name}.npy", npy(numbers))
-    with writing(path) as fresh:
+    with new_file(path) as fresh:
         write(fresh, content.getvalue())
     return path

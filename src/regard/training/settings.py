@@ -16,7 +16,7 @@ from regard.data.corpus import Pair
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import Unit
-from regard.errors import LARGEST_SIZE, UserError, WrongNumbers, did_you_mean, is_whole, plural
+from regard.errors import LARGEST_SIZE, UserError, WrongNumbers, did_you_mean, is_utf_8, plural
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
 from regard.models.decoder_only import DecoderOnlySettings
@@ -550,7 +550,7 @@ def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     pairs, mistakes = {}, []
     for change in changes:
         key, equals, value = change.partition("=")
-        if not is_whole(change):
+        if not is_utf_8(change):
             mistakes.append(f"--set {change!a:.80}: half a character, expected whole ones; type it in UTF-8")
         elif equals:
             pairs[key.strip()] = value.strip()
