@@ -151,7 +151,7 @@ class Translator:
         """
         texts = self._texts(texts, "translate")
         search = self._options(options)
-        plans = [self._checked_plan(text, first + number, search) for number, text in enumerate(texts)]
+        plans = [self._plan(text, first + number, search) for number, text in enumerate(texts)]
         waiting = {unit.number for plan in plans if isinstance(plan, list) for unit in plan}
         found: dict[int, Result] = {}
         units = [unit for plan in plans if isinstance(plan, list) for unit in plan]
@@ -172,7 +172,7 @@ class Translator:
         """The output while it is written. `text` only grows; the last one carries the result."""
         text = self._text(text, "stream")
         search = replace(self._options(options), stream=True)
-        plan = self._checked_plan(text, 0, search)
+        plan = self._plan(text, 0, search)
         if isinstance(plan, Refused):
             raise UserError(plan.reason)
         before, results = "", []
@@ -319,30 +319,53 @@ class Translator:
                 "with a leading TAB where the file is missing"
             ) from None
 
-    def _plan(self, text: str, number: int) -> list[Unit] | Refused:
-        """What to translate in which pieces; nothing for an empty text. A file is never split."""
-        if isinstance(self.source, FileCodec) and not text:
-            return []
+    def _plan(self, text: str, number: int, search: SearchOptions) -> list[Unit] | Refused:
+        """What to translate in which pieces; nothing for an empty text."""
         try:
-            unit = self.read(text, number)
+            units = self._units(text, number)
         except UserError as error:
             return Refused(str(error))
-        if not isinstance(unit.ids, list):
-            return [unit]
-        if not unit.ids and not self.continues:
-            return []
-        if len(unit.ids) <= self.room:
-            return [unit]
-        if self.continues:
-            return Refused(f"it has {len(unit.ids):,} tokens, but this model continues texts of up to {self.room:,}")
+        positions = max((num_places(unit.ids) for unit in units), default=0)
+        if isinstance(self.source, FileCodec) and positions > MAX_PLACES:
+            return Refused(f"it has {positions:,} positions, the most is {MAX_PLACES:,}; cut it into shorter files")
+        if self.continues and self.longest is not None and positions + len(search.prefix) >= self.longest:
+            return Refused(
+                f"text and prefix have {positions + len(search.prefix):,} tokens, but this model counts only {self.longest:,} "
+                "in all, and writes at least one of them; shorten them"
+            )
+        return units
+
+    def _units(self, text: str, number: int) -> list[Unit]:
+        """The whole text, or its sentences where that has more tokens than are taken at once. A file is never split."""
+        if isinstance(self.source, FileCodec):
+            return [self.read(text, number)] if text else []
+        self._check_characters(text)
+        unit = self.read(text, number)
+        size = num_places(unit.ids)
+        if self.continues and size > self.room:
+            raise UserError(f"it has {size:,} tokens, but this model continues texts of up to {self.room:,}")
+        if size <= self.room:
+            return [unit] if size or self.continues else []
         units = [self.read(sentence, number + (part << 40)) for part, sentence in enumerate(sentences(unit.text))]
         longest = max((num_places(unit.ids) for unit in units), default=0)
         if longest > self.room:
-            return Refused(
+            raise UserError(
                 f"a sentence of {longest:,} tokens is longer than the {self.room:,} that are taken at once; "
                 "split it, by line ends or full stops"
             )
         return [unit for unit in units if unit.ids]
+
+    def _check_characters(self, text: str) -> None:
+        """Raises for a text that is certainly too long, before it is encoded."""
+        room = max(self.max_source, MAX_SOURCE) * TOKEN_CHARACTERS
+        if len(text) <= room:
+            return
+        longest = max(map(len, [text] if self.continues else sentences(text)), default=0)
+        if longest > room:
+            raise UserError(
+                f"a sentence of {longest:,} characters is longer than the {self.max_source:,} tokens that are taken at "
+                "once; split it, by line ends or full stops"
+            )
 
     def _options(self, options: dict[str, Any]) -> SearchOptions:
         known = list(SearchOptions.__dataclass_fields__)
@@ -389,29 +412,6 @@ class Translator:
     def longest(self) -> int | None:
         """How many tokens an output of this model can have; None: any number."""
         return None if self.max_places is None or isinstance(self.model, RnnLm) else max(1, self.max_places - 1)
-
-    def _checked_plan(self, text: str, number: int, search: SearchOptions) -> list[Unit] | Refused:
-        """`_plan`, where no text is encoded that is certainly too long, and nothing that is larger than it should be is run."""
-        room = max(self.max_source, MAX_SOURCE) * TOKEN_CHARACTERS
-        if isinstance(self.source, Codec) and len(text) > room:
-            longest = max(map(len, [text] if self.continues else sentences(text)), default=0)
-            if longest > room:
-                return Refused(
-                    f"a sentence of {longest:,} characters is longer than the {self.max_source:,} tokens that are taken at "
-                    "once; split it, by line ends or full stops"
-                )
-        plan = self._plan(text, number)
-        if isinstance(plan, Refused) or not plan:
-            return plan
-        places = max(num_places(unit.ids) for unit in plan)
-        if isinstance(self.source, FileCodec) and places > MAX_PLACES:
-            return Refused(f"it has {places:,} positions, the most is {MAX_PLACES:,}; cut it into shorter files")
-        if self.continues and self.longest is not None and places + len(search.prefix) >= self.longest:
-            return Refused(
-                f"text and prefix have {places + len(search.prefix):,} tokens, but this model counts only {self.longest:,} in "
-                "all, and writes at least one of them; shorten them"
-            )
-        return plan
 
     # --- the search ---
 
