@@ -38,7 +38,7 @@ from regard.data.batch import source_batch
 from regard.data.corpus import read_lines
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
 from regard.models.transformer import Transformer, TransformerSettings
-from regard.pipeline import BATCH_HYPOTHESES, Translator, Unit
+from regard.pipeline import BATCH_HYPOTHESES, Segment, Translator
 
 Ids = list[int]
 System = Callable[[Sequence[Ids], int], list[Ids]]
@@ -57,7 +57,7 @@ def ours(saved: Saved) -> System:
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
         options = SearchOptions(beam=beam, max_length=MAX_LENGTH, length_penalty=0.0)
-        units = [Unit(number, "", ids) for number, ids in enumerate(sources)]
+        units = [Segment(number, "", ids) for number, ids in enumerate(sources)]
         found = {unit.number: list(hypotheses[0].ids) for unit, hypotheses in translator._run(units, options)}
         return [found[number] for number in range(len(sources))]
 
@@ -94,7 +94,7 @@ def hugging_face(saved: Saved) -> System:
 
     settings = saved.settings
     assert isinstance(settings, TransformerSettings)
-    pre = settings.order == "pre"
+    pre = settings.norm_order == "pre"
     sizes = {
         "d_model": settings.width,
         "encoder_layers": settings.encoder_layers,
@@ -144,7 +144,7 @@ def hugging_face(saved: Saved) -> System:
 
     @torch.inference_mode()
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
-        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        norm_order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         found: dict[int, Ids] = {}
         generation = GenerationConfig(
             num_beams=beam,
@@ -156,8 +156,8 @@ def hugging_face(saved: Saved) -> System:
             decoder_start_token_id=SOS,
             bad_words_ids=[[PAD], [UNK], [SOS]],
         )
-        for first in range(0, len(order), BATCH):
-            chunk = order[first : first + BATCH]
+        for first in range(0, len(norm_order), BATCH):
+            chunk = norm_order[first : first + BATCH]
             source = source_batch([sources[index] for index in chunk])
             rows = model.generate(source.values, attention_mask=source.allow.long(), generation_config=generation)
             for index, row in zip(chunk, rows[:, 1:].tolist(), strict=True):
@@ -182,7 +182,7 @@ def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> S
     spec = TransformerSpec.from_config(
         (settings.encoder_layers, settings.decoder_layers),
         settings.heads,
-        pre_norm=settings.order == "pre",
+        pre_norm=settings.norm_order == "pre",
         activation=getattr(common_spec.Activation, activation),
     )
 
@@ -196,14 +196,14 @@ def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> S
         target.gamma, target.beta = array(layer.weight), array(layer.bias)
 
     halves = ((spec.encoder, model.encoder), (spec.decoder, model.decoder))
-    places = sinusoidal(torch.arange(512), settings.width, layout=settings.layout).numpy()
+    positions = sinusoidal(torch.arange(512), settings.width, layout=settings.layout).numpy()
     for target, half in halves:
         embedding = half.embedding or model.decoder.embedding
         spot = target.embeddings[0] if isinstance(target.embeddings, list) else target.embeddings
         spot.weight = array(embedding.tokens.weight)
         target.scale_embeddings = True
-        target.position_encodings.encodings = places
-        if settings.order == "pre":
+        target.position_encodings.encodings = positions
+        if settings.norm_order == "pre":
             norm(target.layer_norm, half.norm)
         for one, layer in zip(target.layer, half.layers, strict=True):
             attention = layer.attention

@@ -20,9 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data.dictionary import pronunciations
 from regard.models.build import build
+from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train
-from regard.training.material import in_memory
 from regard.training.run import run
 from regard.training.settings import DEMO
 
@@ -30,19 +30,19 @@ CPU = torch.device("cpu")
 
 
 class Count:
-    """A supervisor that only counts."""
+    """A callbacks that only counts."""
 
     num_targets = 0
 
     interrupted = False
 
-    def record(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         self.num_targets += update.num_targets
 
     def validate(self) -> float:
         return 0.0
 
-    def keep(self) -> None: ...
+    def save_best(self) -> None: ...
 
     def checkpoint(self) -> None: ...
 
@@ -60,13 +60,13 @@ def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
 
 def training_pace(num_updates: int = 200) -> tuple[float, float]:
     """(target tokens per second, matrix-product FLOPs per target token with padding), both of the demo's own training loop."""
-    material = in_memory("cmudict", pronunciations("train"), [], DEMO.data)
-    model, settings = build(DEMO.model, *map(len, material.codecs)), replace(DEMO.train, steps=num_updates)
-    batches = material.batches(settings, subword_dropout=0.0, seed=1)
+    training_data = in_memory("cmudict", pronunciations("train"), [], DEMO.data)
+    model, settings = build(DEMO.model, *map(len, training_data.codecs)), replace(DEMO.train, steps=num_updates)
+    batches = training_data.batches(settings, subword_dropout=0.0, seed=1)
 
     def train_once() -> int:
         count = Count()
-        train(Learner(model, settings), batches, settings, seed=1, supervisor=count)
+        train(Learner(model, settings), batches, settings, seed=1, callbacks=count)
         return count.num_targets
 
     train_once()  # warm
@@ -93,7 +93,7 @@ def main(seeds: list[int]) -> None:
         trained = run(in_memory("cmudict-dev", training, dev, DEMO.data), replace(DEMO, seed=seed), Console(quiet=True), CPU)
         seconds = time.perf_counter() - began
         lines.append(
-            f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, word error rate {trained.rates.word:.2%}, "
+            f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, word error rate {trained.rates.sequence:.2%}, "
             f"{seconds:.0f} s for training and dev | {trained.signature}"
         )
         print(lines[-1], flush=True)

@@ -36,7 +36,7 @@ from rich.console import Console
 from regard.models.build import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.material import in_memory
+from regard.training.data import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -47,7 +47,7 @@ SEEDS = (1, 2, 3)
 NUM_LEARNT, NUM_ASKED = 6000, 500
 ROWS = {"least": 2, "most": 6, "width": 120, "height": 24}
 DATA = DataSettings(source_unit="picture", target_unit="words", augment=0.05)
-SOFT = RnnSettings(width=96, embedding=32, score_width=48, decoder="bahdanau", front="picture", channels=64, dropout=0.1)
+SOFT = RnnSettings(width=96, embedding=32, score_width=48, decoder="bahdanau", frontend="picture", channels=64, dropout=0.1)
 TRAIN = TrainSettings(steps=1600, batch_tokens=1400, learning_rate=4e-3, ema=0.995)
 
 
@@ -62,11 +62,20 @@ class Job:
 
 JOBS: dict[str, Job] = {
     "soft": Job(SOFT),
-    "hard": Job(replace(SOFT, choice="one"), replace(TRAIN, steps=800, learning_rate=2e-3, entropy_bonus=0.01), soft_steps=800),
+    "hard": Job(
+        replace(SOFT, attention="hard"), replace(TRAIN, steps=800, learning_rate=2e-3, entropy_bonus=0.01), soft_steps=800
+    ),
     "seen once": Job(replace(SOFT, decoder="fixed", every_step=True)),
     "transformer": Job(
         TransformerSettings(
-            width=96, heads=4, feed_forward=192, encoder_layers=2, decoder_layers=2, front="picture", channels=64, dropout=0.1
+            width=96,
+            heads=4,
+            feed_forward=192,
+            encoder_layers=2,
+            decoder_layers=2,
+            frontend="picture",
+            channels=64,
+            dropout=0.1,
         ),
         replace(TRAIN, steps=5000, learning_rate=2e-3),
     ),
@@ -88,28 +97,28 @@ def measure(job: Job, seed: int, steps: int | None) -> Outcome:
         root = Path(folder)
         learning = draw_rows(root / "learn", seen, NUM_LEARNT, **ROWS, seed=10 * seed)
         asking = draw_rows(root / "ask", unseen, NUM_ASKED, **ROWS, seed=10 * seed + 1)
-        material = in_memory("digits", [row.pair for row in learning], [row.pair for row in asking], DATA, root=root)
+        training_data = in_memory("digits", [row.pair for row in learning], [row.pair for row in asking], DATA, root=root)
         begun, before = time.process_time(), None
         train = replace(job.train, steps=steps or job.train.steps)
         quiet = Console(quiet=True) if steps is None else Console(stderr=True)
         if job.soft_steps:
             soft = replace(TRAIN, steps=steps or job.soft_steps)
-            settings = RunSettings(seed=seed, data=DATA, model=replace(job.model, choice="soft"), train=soft)  # type: ignore[call-arg]
-            before = run(material, settings, quiet, torch.device("cpu")).saved
+            settings = RunSettings(seed=seed, data=DATA, model=replace(job.model, attention="soft"), train=soft)  # type: ignore[call-arg]
+            before = run(training_data, settings, quiet, torch.device("cpu")).saved
         settings = RunSettings(seed=seed, data=DATA, model=job.model, train=train)
-        trained = run(material, settings, quiet, torch.device("cpu"), start_from=before)
+        trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
         seconds = time.process_time() - begun
-        return Outcome(1 - trained.rates.word, ordered(trained, asking), seconds, trained.signature)
+        return Outcome(1 - trained.rates.sequence, ordered(trained, asking), seconds, trained.signature)
 
 
 def ordered(trained: Trained, rows: list[Row]) -> float | None:
     """The share of rows over which attention moves from left to right; None without attention."""
     if getattr(trained.saved.settings, "decoder", "") == "fixed":
         return None
-    answers = {answered.source: answered.result for answered in trained.answers}
+    predictions = {prediction.source: prediction.result for prediction in trained.predictions}
     count = 0
     for row in rows:
-        attention = answers[row.name].attention()
+        attention = predictions[row.name].attention()
         columns = torch.arange(attention.axes[1], dtype=torch.float32)
         centres = (attention.maps_TRC.sum(1) @ columns)[: len(row.digits)]
         count += bool((centres.diff() > 0).all()) and len(attention.target) > len(row.digits)

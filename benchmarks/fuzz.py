@@ -283,7 +283,7 @@ def main_of_server(seed: int, workers: int, seconds: float) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     cases = [(name, number) for name, number in json.load(sys.stdin)]
-    answers = os.fdopen(os.dup(1), "w")
+    predictions = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     names = list(dict.fromkeys(name for name, _ in cases))
     for name in names:
@@ -292,7 +292,7 @@ def main_of_server(seed: int, workers: int, seconds: float) -> None:
         prepare(names, Path(folder))
         gc.freeze()
         for outcome in serve(cases, seed, workers, seconds, Path(folder)):
-            print(json.dumps(asdict(outcome)), file=answers, flush=True)
+            print(json.dumps(asdict(outcome)), file=predictions, flush=True)
 
 
 # --- for those who start it --------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def ours(length: int, *, looking: bool) -> Callable[[], object]:
     from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 
     settings = DecoderOnlySettings(
-        width=WIDTH, heads=HEADS, layers=LAYERS, feed_forward=4 * WIDTH, positions="learned", max_places=length
+        width=WIDTH, heads=HEADS, layers=LAYERS, feed_forward=4 * WIDTH, positions="learned", max_positions=length
     )
     model = DecoderOnly(settings, VOCAB, VOCAB).eval()
     ids = torch.randint(4, VOCAB, (1, length))

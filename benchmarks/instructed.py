@@ -40,7 +40,7 @@ from torch import Tensor
 
 from regard.data.corpus import Pair, join_columns
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.material import in_memory
+from regard.training.data import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
 
@@ -56,7 +56,7 @@ KEPT_BACK = 5
 """Recordings of each digit and speaker that are not learnt from."""
 SETTINGS = RunSettings(
     data=DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols", augment=0.1),
-    model=RnnSettings(front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
+    model=RnnSettings(frontend="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
     train=TrainSettings(steps=6000, batch_tokens=1024, learning_rate=4e-3, ema=0.995, shortest_first=True),
 )
 
@@ -101,9 +101,9 @@ def ceilings() -> tuple[float, float]:
     for length in lengths:
         share = 1 / len(lengths) / len(ORDERS) / 10**length
         for digits in product(range(10), repeat=length):
-            answers = {how: tuple(order(list(digits))) for how, order in ORDERS.items()}
-            by_sound += share * max(Counter(answers.values()).values())
-            for how, answer in answers.items():
+            predictions = {how: tuple(order(list(digits))) for how, order in ORDERS.items()}
+            by_sound += share * max(Counter(predictions.values()).values())
+            for how, answer in predictions.items():
                 by_text[how][answer] += share
     return by_sound, sum(max(shares.values()) for shares in by_text.values())
 
@@ -139,8 +139,8 @@ def job(data: Path, name: str, settings: RunSettings) -> list[str]:
         if name == "text":
             pairs = [[pair._replace(source=pair.source.strip().replace("\t", " ")) for pair in some] for some in pairs]
         began = time.perf_counter()
-        material = in_memory(name, *pairs, settings.data, root=folder)
-        trained = run(material, settings, Console(stderr=True, force_terminal=False), torch.device("cpu"))
+        training_data = in_memory(name, *pairs, settings.data, root=folder)
+        trained = run(training_data, settings, Console(stderr=True, force_terminal=False), torch.device("cpu"))
         minutes = (time.perf_counter() - began) / 60
         tell(f"{name}: {share(trained, pairs[1])} of {len(asked)} exactly right; {minutes:.1f} min; {trained.signature}")
         if name == "both":
@@ -168,7 +168,7 @@ def main(data: Path, *changes: str) -> None:
     text = replace(
         sound,
         data=replace(sound.data, source_unit="words", augment=0.0),
-        model=replace(settings.model, front="tokens"),
+        model=replace(settings.model, frontend="tokens"),
         train=replace(settings.train, steps=min(300, settings.train.steps)),
     )
     jobs = {"both": settings, "sound": sound, "text": text}

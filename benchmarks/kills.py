@@ -25,7 +25,7 @@ from dated import write_result
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "doors"))
 from kills import begin, finish, random_kills
-from moments import Tree, differences, outcome, plant, typed, watched
+from moments import Tree, differences, outcome, plant, recorded, typed
 from test_moments import STATEFUL, command
 from test_resume import EVERYTHING, MODELS
 
@@ -81,13 +81,13 @@ def at_every_moment(name: str, changes: list[str], chance: random.Random) -> str
     with tempfile.TemporaryDirectory() as place:
         folder, again = Path(place) / "run", Path(place) / "again"
         plant({"pairs.tsv": "".join(f"{a}{b}\t{b}{a}\n" for a in "abcde" for b in "fghij").encode()}, folder)
-        with watched(folder) as states:
+        with recorded(folder) as states:
             typed(arguments, folder)
         expected, twice = without_board(outcome(folder)), 0
         for state in states:
             plant(state, again)
             if chance.random() < 0.1:
-                with watched(again) as later:
+                with recorded(again) as later:
                     typed(arguments, again)
                 shutil.rmtree(again)
                 plant(chance.choice(later), again)

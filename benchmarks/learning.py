@@ -37,8 +37,8 @@ from regard.data.corpus import Pair
 from regard.models.build import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.answers import Answered, answer
-from regard.training.material import in_memory
+from regard.training.data import in_memory
+from regard.training.predictions import Prediction, predict
 from regard.training.run import run
 from regard.training.settings import RunSettings, TrainSettings
 
@@ -78,7 +78,7 @@ JOBS: dict[str, Job] = {
     "length, fixed vector": Job("reverse", replace(LUONG, decoder="fixed"), FAR, lengths=(4, LONG)),
     "recall, hard attention": Job(
         "recall",
-        replace(LUONG, width=64, score="cosine", bridge="none", choice="one"),
+        replace(LUONG, width=64, score="cosine", bridge="none", attention="hard"),
         TrainSettings(steps=3000, batch_tokens=2048, learning_rate=1e-2, entropy_bonus=0.02),
         lengths=(1, 16),
     ),
@@ -130,26 +130,26 @@ def measure(job: Job, seed: int) -> Outcome:
     training = [pair for pair in make_pairs(job.task, job.num_learnt, job.lengths, chance) if pair.source not in unseen]
     settings = RunSettings(seed=seed, model=job.model, train=job.train)
     first, *others = asked.items()
-    material = in_memory(job.task, training, first[1], settings.data)
-    trained = run(material, settings, Console(quiet=True), torch.device("cpu"))
-    answers = {first[0]: trained.answers}
-    answers |= {name: answer(trained.translator, pairs, max_length=2 * LONG + 10) for name, pairs in others}
-    exact = {name: sum(one.right for one in found) / len(found) for name, found in answers.items()}
-    aligned = alignment(trained.answers) if job.task == "reverse" and not others else None
+    training_data = in_memory(job.task, training, first[1], settings.data)
+    trained = run(training_data, settings, Console(quiet=True), torch.device("cpu"))
+    predictions = {first[0]: trained.predictions}
+    predictions |= {name: predict(trained.translator, pairs, max_length=2 * LONG + 10) for name, pairs in others}
+    exact = {name: sum(one.right for one in found) / len(found) for name, found in predictions.items()}
+    aligned = alignment(trained.predictions) if job.task == "reverse" and not others else None
     return Outcome(exact, aligned, time.process_time(), trained.signature)
 
 
-def alignment(answers: list[Answered]) -> float:
+def alignment(predictions: list[Prediction]) -> float:
     """Of the last layer of a model that reverses."""
-    off_HN = torch.cat([offsets(answered) for answered in answers], dim=-1)
+    off_HN = torch.cat([offsets(prediction) for prediction in predictions], dim=-1)
     best = max((off_HN == shift).sum(-1).max().item() for shift in (-1, 0, 1))
-    return best / sum(len(answered.source) for answered in answers)
+    return best / sum(len(prediction.source) for prediction in predictions)
 
 
-def offsets(answered: Answered) -> torch.Tensor:
+def offsets(prediction: Prediction) -> torch.Tensor:
     """(H, rows): how far each head's arg-max stands from the letter that is being written."""
-    places_HT = answered.result.attention().weights_HTS.argmax(-1)[:, : len(answered.source)]
-    return places_HT - (len(answered.source) - 1 - torch.arange(places_HT.shape[1]))
+    places_HT = prediction.result.attention().weights_HTS.argmax(-1)[:, : len(prediction.source)]
+    return places_HT - (len(prediction.source) - 1 - torch.arange(places_HT.shape[1]))
 
 
 # --- all jobs ----------------------------------------------------------------------------------------------------------------

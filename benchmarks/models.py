@@ -75,7 +75,7 @@ class TorchTransformer(nn.Module):
     def __init__(self, *, attention_dropout: bool) -> None:
         super().__init__()
         self.source, self.target = nn.Embedding(VOCAB, SMALL.width), nn.Embedding(VOCAB, SMALL.width)
-        self.register_buffer("places", sinusoidal(torch.arange(64), SMALL.width))
+        self.register_buffer("positions", sinusoidal(torch.arange(64), SMALL.width))
         self.dropout = nn.Dropout(SMALL.dropout)
         self.transformer = nn.Transformer(
             SMALL.width,
@@ -94,7 +94,7 @@ class TorchTransformer(nn.Module):
                     module.dropout = 0.0
 
     def embed(self, embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
-        embedded: Tensor = self.dropout(embedding(ids_BT) * math.sqrt(SMALL.width) + self.places[: ids_BT.shape[1]])
+        embedded: Tensor = self.dropout(embedding(ids_BT) * math.sqrt(SMALL.width) + self.positions[: ids_BT.shape[1]])
         return embedded
 
     def forward(self, source: Source, target_BT: Tensor) -> Tensor:

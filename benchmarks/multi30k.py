@@ -36,9 +36,9 @@ from regard.data.corpus import Pair
 from regard.models.build import build, num_parameters
 from regard.models.transformer import PRESETS
 from regard.pipeline import Translator
+from regard.training.data import TrainingData, in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train
-from regard.training.material import Material, in_memory
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
 
 MARKS = 10, 20, 30, 40, 45, 80
@@ -76,7 +76,7 @@ class Clock:
 
 
 class Stopwatch:
-    """A supervisor that counts; `reached` is called when a mark is passed, `save` when a checkpoint is due."""
+    """A callbacks that counts; `reached` is called when a mark is passed, `save` when a checkpoint is due."""
 
     interrupted = False
 
@@ -89,7 +89,7 @@ class Stopwatch:
         self.clock, self.reached, self.checkpoint = clock, reached, save
         self.last = time.perf_counter()
 
-    def record(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         clock, took = self.clock, time.perf_counter() - self.last
         if took < STOPPED:
             clock.seconds += took
@@ -104,25 +104,25 @@ class Stopwatch:
     def validate(self) -> float:
         return 0.0
 
-    def keep(self) -> None: ...
+    def save_best(self) -> None: ...
 
 
-def begin(material: Material, settings: RunSettings) -> Learner:
+def begin(training_data: TrainingData, settings: RunSettings) -> Learner:
     torch.manual_seed(settings.seed)
-    return Learner(build(settings.model, *map(len, material.codecs)), settings.train)
+    return Learner(build(settings.model, *map(len, training_data.codecs)), settings.train)
 
 
-def learn(learner: Learner, material: Material, settings: RunSettings, watch: Stopwatch) -> None:
-    batches = material.batches(settings.train, settings.data.subword_dropout, settings.seed)
+def learn(learner: Learner, training_data: TrainingData, settings: RunSettings, watch: Stopwatch) -> None:
+    batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed)
     watch.last = time.perf_counter()
-    train(learner, batches, settings.train, seed=settings.seed, supervisor=watch)
+    train(learner, batches, settings.train, seed=settings.seed, callbacks=watch)
 
 
-def first_clock(material: Material, settings: RunSettings, minutes: float) -> Clock:
+def first_clock(training_data: TrainingData, settings: RunSettings, minutes: float) -> Clock:
     """How many updates fit into the time."""
     watch = Stopwatch(Clock(60, []))
     short = replace(settings, train=replace(settings.train, steps=60))
-    learn(begin(material, short), material, short, watch)
+    learn(begin(training_data, short), training_data, short, watch)
     steps = round(60 * minutes / (watch.clock.seconds / 60))
     clock = Clock(steps, [mark for mark in MARKS if mark < minutes])
     clock.say(f"{watch.clock.num_targets / watch.clock.seconds:,.0f} target tokens/s at first; {steps} updates; {settings}")
@@ -137,7 +137,7 @@ def bleu(translator: Translator, pairs: list[Pair], beam: int) -> str:
     return ", ".join(f"{score:.2f} {metric.get_signature()}" for score, metric in zip(scores, metrics, strict=True))
 
 
-class Place:
+class AlignmentHead:
     """Where the run can be taken up again, with its clock."""
 
     def __init__(self, folder: Path) -> None:
@@ -145,7 +145,7 @@ class Place:
 
     def save(self, learner: Learner, clock: Clock) -> None:
         self.folder.mkdir(exist_ok=True)
-        replace_file(self._clock(learner.counts.update), json.dumps(asdict(clock)).encode())
+        replace_file(self._clock(learner.state.update), json.dumps(asdict(clock)).encode())
         self.checkpoints.write(learner.checkpoint())
 
     def clock(self) -> tuple[Clock, Checkpoint] | None:
@@ -160,27 +160,27 @@ def main(folder: Path, minutes: float = 80, *changes: str) -> None:
     keep_freed_memory()  # as `regard train` does
     torch.set_num_threads(2)
     settings = override(SETTINGS, changes)
-    material = in_memory("multi30k", read(folder, "train"), [], settings.data)
-    place = Place(Path(tempfile.gettempdir()) / f"multi30k-{sha256(repr((settings, minutes)).encode())[:8]}")
+    training_data = in_memory("multi30k", read(folder, "train"), [], settings.data)
+    place = AlignmentHead(Path(tempfile.gettempdir()) / f"multi30k-{sha256(repr((settings, minutes)).encode())[:8]}")
     before = place.clock()
-    clock = before[0] if before else first_clock(material, settings, minutes)
+    clock = before[0] if before else first_clock(training_data, settings, minutes)
     settings = replace(settings, train=replace(settings.train, steps=clock.steps))
-    learner = begin(material, settings)
+    learner = begin(training_data, settings)
     if before:
         learner.restore(before[1])
-        print(*clock.lines, f"going on after update {learner.counts.update}", sep="\n", flush=True)
+        print(*clock.lines, f"going on after update {learner.state.update}", sep="\n", flush=True)
     sets = {name: read(folder, name) for name in ("val", "test_2016_flickr")}
 
     def reached(mark: float, update: int) -> None:
         clock.say(f"{mark:5.1f} min, update {update}, {clock.num_targets / 1e6:.1f} M target tokens")
-        with learner.at_its_best() as model:
-            translator = Translator(model, *material.codecs, CPU)
+        with learner.evaluation_weights() as model:
+            translator = Translator(model, *training_data.codecs, CPU)
             for name, beam in (("val", 1), ("test_2016_flickr", 1), ("test_2016_flickr", 5)):
                 clock.say(f"  {name}, beam {beam}: {bleu(translator, sets[name], beam)}")
 
-    learn(learner, material, settings, Stopwatch(clock, reached, lambda: place.save(learner, clock)))
+    learn(learner, training_data, settings, Stopwatch(clock, reached, lambda: place.save(learner, clock)))
     reached(clock.seconds / 60, clock.steps)
-    order = material.batches(settings.train, 0.0, settings.seed).order
+    order = training_data.batches(settings.train, 0.0, settings.seed).order
     clock.say(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; {num_parameters(learner.model):,} parameters; "
         f"{clock.num_targets / clock.seconds:,.0f} target tokens/s; {clock.steps / order.epoch_length:.1f} epochs; "

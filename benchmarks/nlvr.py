@@ -39,12 +39,12 @@ from dated import write_result
 from rich.console import Console
 
 from regard.data.corpus import Pair
+from regard.inspection.capture import inspect
 from regard.inspection.render import draw_over
 from regard.inspection.report import write_page
-from regard.inspection.seeing import see
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.answers import Answered
-from regard.training.material import in_memory
+from regard.training.data import in_memory
+from regard.training.predictions import Prediction
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -58,7 +58,7 @@ ATTRIBUTES = ("count", "colours", "shapes", "sizes")
 NUM_SHOWN = 10
 
 DATA = DataSettings(source_unit="picture", target_unit="words", picture_size=200, augment=0.02)
-SOFT = RnnSettings(width=128, embedding=48, score_width=64, decoder="bahdanau", front="picture", channels=64, dropout=0.2)
+SOFT = RnnSettings(width=128, embedding=48, score_width=64, decoder="bahdanau", frontend="picture", channels=64, dropout=0.2)
 TRAIN = TrainSettings(steps=2000, batch_tokens=2400, learning_rate=3e-3, ema=0.995)
 
 
@@ -71,7 +71,7 @@ class Job:
 
 JOBS = {
     "soft": Job(SOFT, 2000),
-    "hard": Job(replace(SOFT, choice="one"), 1000, soft_steps=1000),
+    "hard": Job(replace(SOFT, attention="hard"), 1000, soft_steps=1000),
     "seen once": Job(replace(SOFT, decoder="fixed", every_step=True), 2000),
 }
 
@@ -134,31 +134,31 @@ def measure(name: str, data: Path, steps: int | None) -> Outcome:
     job, quiet = JOBS[name], Console(quiet=True) if steps is None else Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         learning, asking = unpack(data, Path(folder))
-        material = in_memory("nlvr-dev", learning, asking, DATA, root=Path(folder))
+        training_data = in_memory("nlvr-dev", learning, asking, DATA, root=Path(folder))
         begun, before = time.process_time(), None
         if job.soft_steps:
             train = replace(TRAIN, steps=steps or job.soft_steps)
-            before = run(material, RunSettings(data=DATA, model=SOFT, train=train), quiet, torch.device("cpu")).saved
+            before = run(training_data, RunSettings(data=DATA, model=SOFT, train=train), quiet, torch.device("cpu")).saved
             train = replace(TRAIN, steps=steps or job.steps, learning_rate=1.5e-3, entropy_bonus=0.01)
         else:
             train = replace(TRAIN, steps=steps or job.steps)
         settings = RunSettings(data=DATA, model=job.model, train=train)
-        trained = run(material, settings, quiet, torch.device("cpu"), start_from=before)
+        trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
         seconds = time.process_time() - begun
         if name != "seen once":
             show(trained.translator, asking, Path(folder), Path("nlvr.maps") / name)
-        rates = rates_of(trained.answers)
-        return Outcome(1 - trained.rates.word, rates, len(learning), len(asking), seconds, trained.signature)
+        rates = rates_of(trained.predictions)
+        return Outcome(1 - trained.rates.sequence, rates, len(learning), len(asking), seconds, trained.signature)
 
 
-def rates_of(answers: list[Answered]) -> dict[str, float]:
+def rates_of(predictions: list[Prediction]) -> dict[str, float]:
     """Of each attribute the share of boxes in which it is exactly right."""
     hits = dict.fromkeys(ATTRIBUTES, 0)
-    for answered in answers:
-        for ours, known in zip(attributes(answered.result.text), attributes(answered.references[0]), strict=True):
+    for prediction in predictions:
+        for ours, known in zip(attributes(prediction.result.text), attributes(prediction.references[0]), strict=True):
             for attribute, one, other in zip(ATTRIBUTES, ours, known, strict=True):
                 hits[attribute] += one == other
-    return {attribute: count / (3 * len(answers)) for attribute, count in hits.items()}
+    return {attribute: count / (3 * len(predictions)) for attribute, count in hits.items()}
 
 
 def show(translator: Any, asking: list[Pair], root: Path, out: Path) -> None:
@@ -166,7 +166,7 @@ def show(translator: Any, asking: list[Pair], root: Path, out: Path) -> None:
     parts = ['<!doctype html><meta charset="utf-8"><title>NLVR: the map of every word</title>']
     for number, pair in enumerate(sorted(asking, key=lambda pair: hashlib.sha256(pair.source.encode()).digest())[:NUM_SHOWN]):
         result = translator(pair.source)
-        seen = see(translator, pair.source, output=result.ids, finished=result.finished)
+        seen = inspect(translator, pair.source, output=result.ids, finished=result.finished)
         write_page(replace(seen, text=Path(pair.source).name), out / f"{number}.html", model=f"expected: {pair.target}")
         drawn = draw_over(result.attention(), root / pair.source, out / f"{number}.png").read_bytes()
         verdict = "right" if result.text == pair.target else f"expected: {pair.target}"

@@ -45,8 +45,8 @@ from regard.core.spectrum import log_mel
 from regard.data.corpus import Pair
 from regard.data.sound import read_sound
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.answers import Answered
-from regard.training.material import in_memory
+from regard.training.data import in_memory
+from regard.training.predictions import Prediction
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
 
@@ -56,7 +56,7 @@ RATE = 8000
 LONGEST, NUM_LEARNT, NUM_ASKED = 5, 4000, 400
 SETTINGS = RunSettings(
     data=DataSettings(source_unit="sound", target_unit="symbols", augment=0.2),
-    model=RnnSettings(front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
+    model=RnnSettings(frontend="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
     train=TrainSettings(steps=2000, batch_tokens=1024, learning_rate=4e-3, ema=0.995, shortest_first=True),
 )
 
@@ -106,9 +106,9 @@ def make_strings(recordings: Recordings, speakers: Sequence[str], number: int, f
     return pairs
 
 
-def is_monotone(answered: Answered) -> bool:
+def is_monotone(prediction: Prediction) -> bool:
     """Whether the mean place of the attention rises from name to name; <eos> does not count."""
-    weights_TS = answered.result.attention().mean_TS[: len(answered.result.tokens)]
+    weights_TS = prediction.result.attention().mean_TS[: len(prediction.result.tokens)]
     places_T = weights_TS @ torch.arange(weights_TS.shape[1], dtype=weights_TS.dtype)
     return bool((places_T.diff() > 0).all())
 
@@ -157,15 +157,15 @@ def fold(data: Path, speaker: str, settings: RunSettings) -> Fold:
         learning = make_strings(recordings, others, NUM_LEARNT, folder, seed=2 * number)
         held_out = make_strings(recordings, [speaker], NUM_ASKED, folder, seed=2 * number + 1)
         began = time.perf_counter()
-        material = in_memory("spoken digits", learning, held_out, settings.data, root=folder)
-        trained = run(material, settings, Console(stderr=True, force_terminal=False), torch.device("cpu"))
+        training_data = in_memory("spoken digits", learning, held_out, settings.data, root=folder)
+        trained = run(training_data, settings, Console(stderr=True, force_terminal=False), torch.device("cpu"))
         minutes = (time.perf_counter() - began) / 60
-        several = [one for one in trained.answers if len(one.result.tokens) > 1]
+        several = [one for one in trained.predictions if len(one.result.tokens) > 1]
         monotone = sum(map(is_monotone, several)) / max(1, len(several))
         wrong = yardstick(recordings, speaker)
     line = (
         f"{speaker}: symbol error rate {trained.rates.symbol:.1%} (yardstick: {wrong:.1%}), strings with an error "
-        f"{trained.rates.word:.1%}, attention monotone in {monotone:.1%} of {len(several)} strings; {minutes:.1f} min; "
+        f"{trained.rates.sequence:.1%}, attention monotone in {monotone:.1%} of {len(several)} strings; {minutes:.1f} min; "
         f"{trained.signature}"
     )
     print(line, flush=True)

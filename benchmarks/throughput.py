@@ -26,8 +26,8 @@ from torch import nn
 from regard.data.batch import Batches
 from regard.models.build import num_parameters
 from regard.models.transformer import PRESETS
+from regard.training.data import in_memory
 from regard.training.loop import train
-from regard.training.material import in_memory
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 UPDATES = 6
@@ -44,7 +44,7 @@ Advance = Callable[[int], None]
 def ours(batches: Batches, learner: object) -> Advance:
     def advance(first: int) -> None:
         settings = replace(SETTINGS.train, steps=first + UPDATES)
-        train(learner, batches, settings, seed=1, supervisor=Stopwatch(Clock(0, [])))  # type: ignore[arg-type]
+        train(learner, batches, settings, seed=1, callbacks=Stopwatch(Clock(0, [])))  # type: ignore[arg-type]
 
     return advance
 
@@ -68,9 +68,9 @@ def plain_loop(batches: Batches) -> tuple[Advance, nn.Module]:
 def main(folder: Path, rounds: int = 10, *, write: bool = False) -> None:
     torch.set_num_threads(2)
     torch.manual_seed(1)
-    material = in_memory("multi30k", read(folder, "train"), [], SETTINGS.data)
-    batches = material.batches(SETTINGS.train, 0.0, SETTINGS.seed)
-    learner = begin(material, SETTINGS)
+    training_data = in_memory("multi30k", read(folder, "train"), [], SETTINGS.data)
+    batches = training_data.batches(SETTINGS.train, 0.0, SETTINGS.seed)
+    learner = begin(training_data, SETTINGS)
     theirs, model = plain_loop(batches)
     loops = {"regard small": ours(batches, learner), "MarianMTModel": theirs}
     speeds: dict[str, list[float]] = {name: [] for name in loops}

@@ -7,7 +7,7 @@ import torch
 from regard.contracts import Score, Source
 from regard.core import masks
 from regard.core.spectrum import BANDS
-from regard.data.sources import Both, Row
+from regard.data.sources import FileAndText, SourceRow
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
@@ -37,10 +37,10 @@ MODELS: dict[str, ModelSettings] = {
     "rnn general, plain readout, wider encoder": RnnSettings(
         width=22, encoder_width=26, embedding=7, score="general", readout="plain", dropout=0.3
     ),
-    "rnn location": RnnSettings(width=22, embedding=7, score="location", max_places=11, dropout=0.3),
-    "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", choice="sum", dropout=0.3),
-    "rnn hard": RnnSettings(width=22, embedding=7, score_width=13, choice="one", dropout=0.3),
-    "rnn gates": RnnSettings(width=22, embedding=7, score_width=13, choice="gates", dropout=0.3),
+    "rnn location": RnnSettings(width=22, embedding=7, score="location", max_positions=11, dropout=0.3),
+    "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", attention="unnormalised", dropout=0.3),
+    "rnn hard": RnnSettings(width=22, embedding=7, score_width=13, attention="hard", dropout=0.3),
+    "rnn gates": RnnSettings(width=22, embedding=7, score_width=13, attention="gated", dropout=0.3),
     "rnn lstm, bahdanau, 2+2 layers": RnnSettings(
         width=22,
         embedding=7,
@@ -52,7 +52,7 @@ MODELS: dict[str, ModelSettings] = {
         dropout=0.3,
     ),
     "rnn gru, bahdanau, hard": RnnSettings(
-        width=22, embedding=7, decoder="bahdanau", score="general", choice="one", dropout=0.3
+        width=22, embedding=7, decoder="bahdanau", score="general", attention="hard", dropout=0.3
     ),
     "rnn tanh, one direction, input feeding": RnnSettings(
         width=23, embedding=7, cell="rnn_tanh", bidirectional=False, input_feeding=True, score="scaled_dot", dropout=0.3
@@ -63,7 +63,7 @@ MODELS: dict[str, ModelSettings] = {
     "rnn fixed at every step": RnnSettings(width=22, embedding=7, cell="lstm", decoder="fixed", every_step=True, dropout=0.3),
     "rnn language model": RnnLmSettings(width=23, embedding=7, layers=2, dropout=0.3),
     "transformer location": TransformerSettings(
-        width=20, heads=2, feed_forward=29, score="location", max_places=401, dropout=0.3
+        width=20, heads=2, feed_forward=29, score="location", max_positions=401, dropout=0.3
     ),
     "transformer rotary, general": TransformerSettings(
         width=20, heads=5, feed_forward=29, score="general", positions="rotary", dropout=0.3
@@ -76,7 +76,7 @@ MODELS: dict[str, ModelSettings] = {
         width=20, heads=2, feed_forward=29, score="additive", score_width=13, positions="alibi", dropout=0.3
     ),
     "transformer learned": TransformerSettings(
-        width=20, heads=2, feed_forward=29, positions="learned", max_places=401, dropout=0.3
+        width=20, heads=2, feed_forward=29, positions="learned", max_positions=401, dropout=0.3
     ),
     "transformer fourier, appended, tied": TransformerSettings(
         width=21,
@@ -84,7 +84,7 @@ MODELS: dict[str, ModelSettings] = {
         key_dim=7,
         feed_forward=29,
         positions="fourier",
-        join="appended",
+        position_join="appended",
         position_width=6,
         tie="output",
         dropout=0.3,
@@ -94,7 +94,7 @@ MODELS: dict[str, ModelSettings] = {
         heads=4,
         kv_heads=2,
         feed_forward=29,
-        order="post",
+        norm_order="post",
         norm="rms",
         activation="swiglu",
         tie="output",
@@ -111,8 +111,8 @@ MODELS: dict[str, ModelSettings] = {
     ),
 }
 
-FRONTS: dict[str, ModelSettings] = {  # models whose source is no text; tests/laws/test_fronts.py
-    "picture, luong": RnnSettings(width=20, embedding=7, score_width=13, front="picture", channels=12, dropout=0.3),
+FRONTENDS: dict[str, ModelSettings] = {  # models whose source is no text; tests/laws/test_frontends.py
+    "picture, luong": RnnSettings(width=20, embedding=7, score_width=13, frontend="picture", channels=12, dropout=0.3),
     "picture, bahdanau lstm": RnnSettings(
         width=22,
         encoder_width=24,
@@ -120,25 +120,29 @@ FRONTS: dict[str, ModelSettings] = {  # models whose source is no text; tests/la
         cell="lstm",
         decoder="bahdanau",
         score="general",
-        front="picture",
+        frontend="picture",
         channels=8,
         dropout=0.3,
     ),
-    "picture, hard": RnnSettings(width=20, embedding=7, score_width=13, choice="one", front="picture", channels=8, dropout=0.3),
-    "picture, seen once": RnnSettings(width=20, embedding=7, decoder="fixed", front="picture", channels=8, dropout=0.3),
-    "picture, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="picture", channels=8, dropout=0.3),
-    "patches, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="patches", dropout=0.3),
-    "grid, luong": RnnSettings(width=20, embedding=7, score="scaled_dot", front="grid", dropout=0.3),
-    "grid, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="grid", dropout=0.3),
-    "frames, luong": RnnSettings(width=22, embedding=7, score_width=13, front="frames", dropout=0.3),
-    "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="frames", dropout=0.3),
-    "sound, luong": RnnSettings(width=22, embedding=7, score_width=13, front="sound", channels=3, dropout=0.3),
-    "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3),
-    "sound with text, luong": RnnSettings(width=22, embedding=6, score_width=13, front="sound", channels=3, dropout=0.3),
-    "sound with text, transformer": TransformerSettings(
-        width=20, heads=2, feed_forward=29, front="sound", channels=3, dropout=0.3
+    "picture, hard": RnnSettings(
+        width=20, embedding=7, score_width=13, attention="hard", frontend="picture", channels=8, dropout=0.3
     ),
-    "picture with text, luong": RnnSettings(width=20, embedding=7, score_width=13, front="picture", channels=8, dropout=0.3),
+    "picture, seen once": RnnSettings(width=20, embedding=7, decoder="fixed", frontend="picture", channels=8, dropout=0.3),
+    "picture, transformer": TransformerSettings(
+        width=20, heads=2, feed_forward=29, frontend="picture", channels=8, dropout=0.3
+    ),
+    "patches, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="patches", dropout=0.3),
+    "grid, luong": RnnSettings(width=20, embedding=7, score="scaled_dot", frontend="grid", dropout=0.3),
+    "grid, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="grid", dropout=0.3),
+    "frames, luong": RnnSettings(width=22, embedding=7, score_width=13, frontend="frames", dropout=0.3),
+    "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="frames", dropout=0.3),
+    "sound, luong": RnnSettings(width=22, embedding=7, score_width=13, frontend="sound", channels=3, dropout=0.3),
+    "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="sound", channels=3, dropout=0.3),
+    "sound with text, luong": RnnSettings(width=22, embedding=6, score_width=13, frontend="sound", channels=3, dropout=0.3),
+    "sound with text, transformer": TransformerSettings(
+        width=20, heads=2, feed_forward=29, frontend="sound", channels=3, dropout=0.3
+    ),
+    "picture with text, luong": RnnSettings(width=20, embedding=7, score_width=13, frontend="picture", channels=8, dropout=0.3),
 }
 CHANNELS = 3
 
@@ -175,11 +179,11 @@ def make_source(*lengths: int, room: int | None = None) -> Source:
 
 def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
     torch.manual_seed(5)
-    beside = SOURCE_VOCAB if "with text" in name else 0
-    return build(FRONTS[name], num_channels(name), TARGET_VOCAB, beside=beside).to(dtype).eval()
+    auxiliary = SOURCE_VOCAB if "with text" in name else 0
+    return build(FRONTENDS[name], num_channels(name), TARGET_VOCAB, auxiliary=auxiliary).to(dtype).eval()
 
 
-def make_rows(name: str, number: int = 4) -> list[Row]:
+def make_rows(name: str, number: int = 4) -> list[SourceRow]:
     """Random pictures, grids, frames or sounds of different sizes; sides that are multiples of the cell, and others. Beside a
     text, the second file is missing; of the third there is no text."""
     generator = torch.Generator().manual_seed(2)
@@ -197,7 +201,7 @@ def make_rows(name: str, number: int = 4) -> list[Row]:
         return list(rows)
     texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
     missing = rows[1].new_zeros(0, 80) if name.startswith("sound") else rows[1].new_zeros(CHANNELS, 0, 0)
-    return [Both(missing if at == 1 else row, text) for at, (row, text) in enumerate(zip(rows, texts, strict=False))]
+    return [FileAndText(missing if at == 1 else row, text) for at, (row, text) in enumerate(zip(rows, texts, strict=False))]
 
 
 def make_targets(batch: int, length: int) -> torch.Tensor:

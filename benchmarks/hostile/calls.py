@@ -37,8 +37,8 @@ class Calls(Area):
     longest_line = 600
 
     def load_modules(self) -> None:
+        import regard.inspection.capture
         import regard.inspection.explain
-        import regard.inspection.seeing
         import regard.layers.attention
         import regard.layers.scores  # noqa: F401
 
@@ -210,7 +210,9 @@ def attend(chance: Random) -> Call:
     given, allow = tensor(chance, sizes(chance, *lead, keys, 6)), mask(chance, *lead, queries, keys)
     options: dict[str, Any] = {}
     if chance.random() < 0.15:
-        options = {chance.choice(("score", "choice", "dropout", "generator")): value(chance, "soft", "sum", 0.0, None)}
+        options = {
+            chance.choice(("score", "attention", "dropout", "generator")): value(chance, "soft", "unnormalised", 0.0, None)
+        }
 
     def call() -> None:
         import torch
@@ -290,18 +292,18 @@ def smaller(chance: Random) -> Call:
     import regard
     from regard import masks, positions
 
-    places = value(chance, torch.arange(5), torch.zeros(0), torch.randn(2, 3), torch.arange(5).float())
+    indices = value(chance, torch.arange(5), torch.zeros(0), torch.randn(2, 3), torch.arange(5).float())
     size, width, other = value(chance, 0, 1, 4, 8), value(chance, 2, 8, 3), value(chance, None, 4)
     functions: dict[str, Callable[[], Any]] = {
         "masks.causal": lambda: masks.causal(size, other),
         "masks.window": lambda: masks.window(size, width=width),
-        "masks.first": lambda: masks.first(places, size),
-        "masks.behind": lambda: masks.behind(places, size),
-        "masks.not_padding": lambda: masks.not_padding(places, size),
-        "positions.sinusoidal": lambda: positions.sinusoidal(places, width),
-        "positions.fourier": lambda: positions.fourier(places, width),
-        "positions.one_hot": lambda: positions.one_hot(places, width),
-        "positions.rotate": lambda: positions.rotate(value(chance, torch.randn(2, 5, 8)), places, base=value(chance, 10000.0)),
+        "masks.first": lambda: masks.first(indices, size),
+        "masks.behind": lambda: masks.behind(indices, size),
+        "masks.not_padding": lambda: masks.not_padding(indices, size),
+        "positions.sinusoidal": lambda: positions.sinusoidal(indices, width),
+        "positions.fourier": lambda: positions.fourier(indices, width),
+        "positions.one_hot": lambda: positions.one_hot(indices, width),
+        "positions.rotate": lambda: positions.rotate(value(chance, torch.randn(2, 5, 8)), indices, base=value(chance, 10000.0)),
         "positions.alibi_slopes": lambda: positions.alibi_slopes(width),
         "cost": lambda: regard.cost(value(chance, "attention", "recurrent"), size, width, value(chance, 3)),
         "summarise": lambda: regard.summarise(torch.randn(3, 4), torch.randn(5, 4), top=size, blocks=width),
@@ -314,7 +316,7 @@ def smaller(chance: Random) -> Call:
         if not huge:
             functions[name]()
 
-    return call, f"{name}: places {places!r:.60} size {size!r:.60} width {width!r:.60}"
+    return call, f"{name}: positions {indices!r:.60} size {size!r:.60} width {width!r:.60}"
 
 
 def inside(chance: Random) -> Call:
@@ -323,15 +325,15 @@ def inside(chance: Random) -> Call:
 
     model, text = chance.choice(MODELS), value(chance, "walk twice", "run", "")
     token, layer, head = (value(chance, 0, 1, -1) for _ in range(3))
-    name = chance.choice(("explain", "see", "batch", "score", "attention", "call", "stream"))
+    name = chance.choice(("explain", "inspect", "batch", "score", "attention", "call", "stream"))
     what, output = value(chance, ("weights",), ("scores", "norms")), value(chance, None, None, (5, 6), ())
 
     def call() -> None:
         reader = translator(model)
         if name == "explain":
             regard.explain(reader, text, token, layer=layer, head=head, output=output, max_length=4)
-        elif name == "see":
-            regard.see(reader, text, what=what, output=output, max_length=4)
+        elif name == "inspect":
+            regard.inspect(reader, text, what=what, output=output, max_length=4)
         elif name == "batch":
             reader.batch(value(chance, [text], text), max_length=4)
         elif name == "score":

@@ -215,7 +215,7 @@ def _models() -> dict[str, Any]:
     from regard.data.features import Frames, Grids
     from regard.data.pictures import Pictures
     from regard.data.sounds import Sounds
-    from regard.data.sources import beside_size
+    from regard.data.sources import auxiliary_vocabulary_size
     from regard.data.tokenizers.codec import Codec
     from regard.models.build import build
     from regard.models.decoder_only import DecoderOnlySettings
@@ -230,19 +230,23 @@ def _models() -> dict[str, Any]:
     kinds: dict[str, tuple[Any, Any, Any]] = {
         "rnn": (RnnSettings(width=8, embedding=3, score_width=3), characters, symbols),
         "rnn-lstm": (RnnSettings(width=8, embedding=3, cell="lstm", decoder="bahdanau", score="location"), words, bpe),
-        "transformer": (TransformerSettings(**two, positions="learned", max_places=16), bpe, words),
+        "transformer": (TransformerSettings(**two, positions="learned", max_positions=16), bpe, words),
         "transformer-alibi": (TransformerSettings(**two, positions="alibi", tie="all", norm="rms", window=2), unigram, unigram),
         "rnn_lm": (RnnLmSettings(width=8, embedding=3), characters, characters),
         "decoder_only": (DecoderOnlySettings(width=8, heads=2, feed_forward=8, layers=1), bpe, bpe),
-        "picture": (RnnSettings(width=8, embedding=4, front="picture", channels=4), Pictures(3, 16, beside=words), symbols),
-        "sound": (TransformerSettings(**two, front="sound", channels=2), Sounds(8000), symbols),
-        "frames": (RnnSettings(width=8, embedding=3, front="frames"), Frames((0.5, 1.0), (1.0, 2.0)), symbols),
-        "grid": (TransformerSettings(**two, front="grid"), Grids((0.5, 1.0), (1.0, 2.0), beside=bpe), symbols),
+        "picture": (
+            RnnSettings(width=8, embedding=4, frontend="picture", channels=4),
+            Pictures(3, 16, auxiliary=words),
+            symbols,
+        ),
+        "sound": (TransformerSettings(**two, frontend="sound", channels=2), Sounds(8000), symbols),
+        "frames": (RnnSettings(width=8, embedding=3, frontend="frames"), Frames((0.5, 1.0), (1.0, 2.0)), symbols),
+        "grid": (TransformerSettings(**two, frontend="grid"), Grids((0.5, 1.0), (1.0, 2.0), auxiliary=bpe), symbols),
     }
     torch.manual_seed(5)
     models = {}
     for name, (settings, source, target) in kinds.items():
-        model = build(settings, len(source), len(target), beside=beside_size(source)).eval()
+        model = build(settings, len(source), len(target), auxiliary=auxiliary_vocabulary_size(source)).eval()
         models[name] = Saved(model, settings, source, target, {"signature": "data:made up"}, "# A card\n")
     return models
 

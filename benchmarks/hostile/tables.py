@@ -264,12 +264,12 @@ class Tables(Area):
         """What a command does with a file of which nothing is said."""
         from regard.data.corpus import Columns, read_pairs
         from regard.evaluation import read_test_set
-        from regard.training.material import survey
+        from regard.training.data import survey
         from regard.training.settings import DataSettings, suggest
 
         columns = Columns(bad_lines="skip" if case["skip"] else "stop")
         corpus = read_pairs(files, columns)
-        corpus.counts.say()
+        corpus.counts.describe()
         if case["expected"] is not None and not corpus.counts.header and not case["skip"]:
             right([list(pair) for pair in corpus.pairs] == case["expected"], "other pairs where no columns are chosen")
         test = read_test_set(files, [columns])

@@ -36,11 +36,6 @@ class Texts(Area):
         import matplotlib.backends.backend_svg
         import matplotlib.pyplot  # noqa: F401
 
-        import regard.cli.translate
-        import regard.inspection.render
-        import regard.inspection.report
-        import regard.inspection.seeing  # noqa: F401
-
     def prepare(self, root: Path) -> None:
         pass
 
@@ -115,7 +110,7 @@ class Texts(Area):
         if not text.strip() or alone.parts or not alone.tokens:
             return
         if way in ("page", "npz"):
-            seen = regard.see(reader, text, max_length=4, what=("weights", "scores", "norms"))
+            seen = regard.inspect(reader, text, max_length=4, what=("weights", "scores", "norms"))
             check_written(write_page(seen, place / "x.html") if way == "page" else write_npz(seen, place / "x.npz"))
         elif way == "svg" and not reader.continues and len(alone.source_tokens) < 100:
             check_written(regard.draw(alone.attention(), place / "x.svg"))

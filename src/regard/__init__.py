@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from regard import reference as reference
     from regard.contracts import Edit, Look, Score, SearchOptions, Tap
     from regard.core import losses, masks, positions
-    from regard.core.attention import Attended, attend, attention_weights, self_attention
+    from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import cost
     from regard.core.summary import summarise
     from regard.errors import UserError
+    from regard.inspection.capture import inspect
     from regard.inspection.explain import explain
     from regard.inspection.render import draw
     from regard.inspection.report import write_page
-    from regard.inspection.seeing import see
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.mixing import Convolution, Dense
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attend": "core.attention",
-    "Attended": "core.attention",
+    "AttentionOutput": "core.attention",
     "attention_weights": "core.attention",
     "Convolution": "layers.mixing",
     "cost": "core.costs",
@@ -45,7 +45,7 @@ _HOMES = {
     "MultiHeadAttention": "layers.attention",
     "Score": "contracts",
     "SearchOptions": "contracts",
-    "see": "inspection.seeing",
+    "inspect": "inspection.capture",
     "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "contracts",
@@ -63,7 +63,7 @@ _MODULES = {
 }
 
 __all__ = [  # without `reference`, which needs numpy: `from regard import *` must not
-    "Attended",
+    "AttentionOutput",
     "Convolution",
     "Dense",
     "Edit",
@@ -79,12 +79,12 @@ __all__ = [  # without `reference`, which needs numpy: `from regard import *` mu
     "cost",
     "draw",
     "explain",
+    "inspect",
     "load",
     "losses",
     "masks",
     "positions",
     "scores",
-    "see",
     "self_attention",
     "summarise",
     "write_page",
@@ -102,19 +102,19 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     """
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device, keep_freed_memory
-    from regard.inspection.align import kept_place
-    from regard.pipeline import Translator, known_places
+    from regard.inspection.align import read_alignment_head
+    from regard.pipeline import Translator, known_positions
 
     keep_freed_memory()
     saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    places = known_places(saved.settings)
+    positions = known_positions(saved.settings)
     return Translator(
         saved.model.to(chosen),
         saved.source,
         saved.target,
         chosen,
-        max_places=places,
-        place=kept_place(Path(path)),
+        max_positions=positions,
+        alignment_head=read_alignment_head(Path(path)),
         training=saved.training,
     )
 

@@ -64,7 +64,7 @@ def _same(one: object, other: object) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device) and torch.equal(one, other)
 
 
-def _check_place(mark: Tap | Edit) -> None:
+def _check_target(mark: Tap | Edit) -> None:
     """Where a tap or an edit stands. Negative layers and heads count from the last."""
     check_kind(mark.kind)
     for name in ("layer", "head"):
@@ -95,15 +95,15 @@ class Source(ByValue):
 
     values: Tensor
     allow: Tensor
-    beside: Source | None = None
+    auxiliary: Source | None = None
 
     @property
     def num_sentences(self) -> int:
         return self.values.shape[0]
 
     def to(self, device: torch.device | str) -> Source:
-        beside = None if self.beside is None else self.beside.to(device)
-        return Source(self.values.to(device), self.allow.to(device), beside)
+        auxiliary = None if self.auxiliary is None else self.auxiliary.to(device)
+        return Source(self.values.to(device), self.allow.to(device), auxiliary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class Tap:
     what: What = "weights"
 
     def __post_init__(self) -> None:
-        _check_place(self)
+        _check_target(self)
         if self.rows is not None:
             if not isinstance(self.rows, Sequence) or not self.rows or not all(map(_is_whole, self.rows)):
                 raise ValueError(f"rows is {shown(self.rows)}, expected whole numbers such as (0, 1), or None for all")
@@ -159,14 +159,14 @@ class Edit:
     kind: Kind = "cross"
     layer: int | None = None
     head: int | None = None
-    place: int | None = None
+    key: int | None = None
 
     def __post_init__(self) -> None:
-        _check_place(self)
-        if self.place is not None and not _is_whole(self.place):
-            raise ValueError(f"place is {shown(self.place)}, expected one whole number, or None to switch heads off")
-        if self.place is not None and self.place < 0:
-            raise ValueError(f"place is {self.place}; sentences differ in length, so places count from the first, 0")
+        _check_target(self)
+        if self.key is not None and not _is_whole(self.key):
+            raise ValueError(f"place is {shown(self.key)}, expected one whole number, or None to switch heads off")
+        if self.key is not None and self.key < 0:
+            raise ValueError(f"place is {self.key}; sentences differ in length, so places count from the first, 0")
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class Score:
     by_content: bool = True
     """Whether the score looks at the keys themselves."""
 
-    by_place: bool = False
+    by_position: bool = False
     """Whether `prepare` wants to know the places of the keys."""
 
     rotary: bool = False
@@ -293,10 +293,10 @@ class Score:
         """(..., Lq, dq) and what `prepare` made of the keys -> (..., Lq, Lk)."""
         raise NotImplementedError(f"{type(self).__name__} needs a method scores(query, prepared)")
 
-    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         """What depends on the keys alone, (..., Lk, dk) -> (..., Lk, any width): done once per source.
 
-        places (..., Lk), the numbers of the keys, are given where `by_place` is set.
+        places (..., Lk), the numbers of the keys, are given where `by_position` is set.
         """
         return key
 
@@ -359,16 +359,16 @@ class Decoded(ByValue):
     """A whole target sequence at once, as training wants it: logits = states · weightᵀ + bias, computed when asked for.
 
     The loss is better off without them (core.losses.projected_loss): they are the largest tensor of all by far.
-    choice_log_prob, choice_entropy (B, T): of the places that hard attention chose; None where attention is soft.
-    choices_last: whether a choice bears on later tokens too, not on its own alone.
+    attention_log_prob, attention_entropy (B, T): of the places that hard attention chose; None where attention is soft.
+    affects_later_steps: whether a choice bears on later tokens too, not on its own alone.
     """
 
     states_BTD: Tensor
     weight_VD: Tensor
     bias_V: Tensor
-    choice_log_prob_BT: Tensor | None = None
-    choice_entropy_BT: Tensor | None = None
-    choices_last: bool = True
+    attention_log_prob_BT: Tensor | None = None
+    attention_entropy_BT: Tensor | None = None
+    affects_later_steps: bool = True
     seen: tuple[Seen, ...] = ()
 
     @cached_property
@@ -683,7 +683,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Place:
+class AlignmentHead:
     """Where an alignment is read: one head, or the mean of those of a layer (head None), or of all layers (layer None too).
 
     shifted: a token is aligned by the step that has read it, not by the one that writes it. Deep inside a Transformer a state

@@ -15,8 +15,8 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import AS_IT_IS, Columns, Counts, Spelling, shorten, spell_line, stream_pairs
-from regard.data.files import TWO_COLUMNS, BadLine, Row, good_rows, open_table
+from regard.data.corpus import NO_NORMALISATION, Columns, CorpusCounts, Normalisation, normalise_line, shorten, stream_pairs
+from regard.data.files import TWO_COLUMNS, BadLine, NumberedRow, good_rows, open_table
 from regard.errors import UserError, plural
 
 Tokens = tuple[str, ...]
@@ -31,17 +31,17 @@ SEED = 12345
 class ErrorRates:
     """Against several references the nearest one counts.
 
-    word: share of outputs that equal no reference.  symbol: edits needed, as a share of the reference symbols.
+    sequence: share of outputs that equal no reference.  symbol: edits needed, as a share of the reference symbols.
     """
 
-    word: float
+    sequence: float
     symbol: float
     num_sentences: int
 
     def __str__(self) -> str:
         outputs = f"{plural(self.num_sentences, 'output')} {'is' if self.num_sentences == 1 else 'are'}"
         symbol = f"symbol error rate {self.symbol:.2%}{above_all(self.symbol)}"
-        return f"{symbol}; {self.word:.2%} of {outputs} not quite right"
+        return f"{symbol}; {self.sequence:.2%} of {outputs} not quite right"
 
 
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:
@@ -62,7 +62,7 @@ def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple
     return min((Levenshtein.distance(output, reference), len(reference)) for reference in references)
 
 
-def fingerprint(lines: Iterable[str]) -> str:
+def text_fingerprint(lines: Iterable[str]) -> str:
     """Six letters that change when the data does, for a signature."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
 
@@ -98,25 +98,27 @@ class TestSet:
         """Lines whose source stood in an earlier one."""
         return sum(len(one) - 1 for one in self.lines)
 
-    def only(self, places: Sequence[int]) -> TestSet:
+    def only(self, indices: Sequence[int]) -> TestSet:
         """Some of the sources, by their places."""
         return replace(
             self,
-            sources=tuple(self.sources[place] for place in places),
-            references=tuple(self.references[place] for place in places),
-            lines=tuple(self.lines[place] for place in places),
+            sources=tuple(self.sources[index] for index in indices),
+            references=tuple(self.references[index] for index in indices),
+            lines=tuple(self.lines[index] for index in indices),
         )
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint("\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True))
+        return text_fingerprint(
+            "\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True)
+        )
 
 
 def read_test_set(
     files: Sequence[Path],
     columns: Sequence[Columns] = (TWO_COLUMNS,),
     *,
-    spelling: Spelling = AS_IT_IS,
+    normalisation: Normalisation = NO_NORMALISATION,
     one_reference: bool = False,
 ) -> TestSet:
     """From all that can be trained on. More references stand in more lines with the same source, or in more columns.
@@ -126,16 +128,16 @@ def read_test_set(
     """
     first = columns[0]
     if len(files) == 1 and not (first.source or first.target or one_reference) and ".tsv" in files[0].suffixes:
-        return _read_table(files[0], first, spelling)
+        return _read_table(files[0], first, normalisation)
     known: Known = {}
     num_empty = 0
     notes: list[str] = []
     for one in columns:
-        counts = Counts()
-        for pair in stream_pairs(files, one, counts=counts, spelling=spelling):
+        counts = CorpusCounts()
+        for pair in stream_pairs(files, one, counts=counts, normalisation=normalisation):
             known.setdefault(pair.source, []).append((counts.lines, pair.target))
         num_empty += counts.empty
-        notes += counts.say_reading()
+        notes += counts.describe_reading()
     return _test_set(counts.name, known, num_empty, notes)
 
 
@@ -151,24 +153,24 @@ def _test_set(name: str, known: Known, num_empty: int, notes: Sequence[str]) -> 
     return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)), lines)
 
 
-def _read_table(path: Path, columns: Columns, spelling: Spelling) -> TestSet:
+def _read_table(path: Path, columns: Columns, normalisation: Normalisation) -> TestSet:
     known: Known = {}
     num_empty = 0
-    counts = Counts()
+    counts = CorpusCounts()
     rows = (_with_reference(row) for row in open_table(path, columns, counts).rows)
     for number, cells in good_rows(path, rows, columns, counts):
         source, *references = [cell.strip() for cell in cells] or [""]
-        source, line = spell_line([source, "\t".join(references)], spelling, counts)
+        source, line = normalise_line([source, "\t".join(references)], normalisation, counts)
         references = line.split("\t")
         references = [reference for reference in references if reference]
         if source and references:
             known.setdefault(source, []).extend((number, reference) for reference in references)
         else:
             num_empty += 1
-    return _test_set(path.name, known, num_empty, counts.say_reading())
+    return _test_set(path.name, known, num_empty, counts.describe_reading())
 
 
-def _with_reference(row: Row | BadLine) -> Row | BadLine:
+def _with_reference(row: NumberedRow | BadLine) -> NumberedRow | BadLine:
     """A line with a text but no tab is bad."""
     if isinstance(row, BadLine) or len(row[1]) != 1:
         return row

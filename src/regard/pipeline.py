@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from regard.contracts import (
+    AlignmentHead,
     Alternative,
     AttentionMap,
     Engine,
@@ -21,7 +22,6 @@ from regard.contracts import (
     Hypothesis,
     Kind,
     Look,
-    Place,
     Result,
     SearchOptions,
     Seq2Seq,
@@ -29,8 +29,8 @@ from regard.contracts import (
     Tap,
 )
 from regard.data.batch import source_batch
-from regard.data.corpus import Spelling, join_columns
-from regard.data.sources import FileCodec, Row, SourceCodec, num_places, split_source
+from regard.data.corpus import Normalisation, join_columns
+from regard.data.sources import FileCodec, SourceCodec, SourceRow, num_positions, split_source
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
@@ -49,12 +49,12 @@ BUDGET = 1 << 30
 WORTH_A_WORKER = 64
 """Texts; fewer are searched by all threads together, since processes take some hundredths of a second to begin."""
 
-PLACES = 1024
+ENCODED_POSITIONS = 1024
 """Source places that are encoded at a time; fewer are slow, and more would hold more padding."""
 
 MAX_SOURCE = 1024
 
-MAX_PLACES = 100_000
+MAX_POSITIONS = 100_000
 """Positions of one file that are taken at once: more than an hour of sound."""
 
 TOKEN_CHARACTERS = 1000
@@ -91,19 +91,19 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Unit:
+class Segment:
     """What is translated in one go: a text, or a sentence of one that was too long. text: as it was encoded, columns joined."""
 
     number: int
     text: str
-    ids: Row
+    ids: SourceRow
 
 
 Text = str | PurePath
 """A path is for sources that are files."""
 
-Found = tuple[Unit, tuple[Hypothesis, ...]]
-Tally = Callable[[Iterator[Found], int], Iterator[Found]]
+SegmentOutput = tuple[Segment, tuple[Hypothesis, ...]]
+ProgressCallback = Callable[[Iterator[SegmentOutput], int], Iterator[SegmentOutput]]
 """Sees what is found go by, in any order, to show how far it is; told how much will come."""
 
 
@@ -113,7 +113,7 @@ class Translator:
     name of the file, or its path.
 
     A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
-    max_places: what the model can count, with <eos>. place: where alignments are read. training: what config.json says of it.
+    max_positions: what the model can count, with <eos>. place: where alignments are read. training: what config.json says of it.
     """
 
     model: Seq2Seq
@@ -121,29 +121,29 @@ class Translator:
     target: Codec
     device: torch.device
     max_source: int = MAX_SOURCE
-    max_places: int | None = None
-    place: Place = Place()
+    max_positions: int | None = None
+    alignment_head: AlignmentHead = AlignmentHead()
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def spelling(self) -> Spelling:
+    def normalisation(self) -> Normalisation:
         """How the texts of pairs are normalised for this model."""
-        return Spelling(self.source.normalises, self.target.normalises, isinstance(self.source, FileCodec))
+        return Normalisation(self.source.normalises, self.target.normalises, isinstance(self.source, FileCodec))
 
     def __call__(self, text: Text, **options: Any) -> Result:
         return self.batch([self._text(text, "a call of the model")], **options)[0]
 
-    def batch(self, texts: Sequence[Text], *, tally: Tally | None = None, **options: Any) -> list[Result]:
+    def batch(self, texts: Sequence[Text], *, progress: ProgressCallback | None = None, **options: Any) -> list[Result]:
         """One result per text, in the same order."""
         texts, results = self._texts(texts, "batch"), []
-        for number, result in enumerate(self.translate(texts, tally=tally, **options)):
+        for number, result in enumerate(self.translate(texts, progress=progress, **options)):
             if isinstance(result, Refused):
                 raise UserError(f"text {number + 1}: {result.reason}" if len(texts) > 1 else result.reason)
             results.append(result)
         return results
 
     def translate(
-        self, texts: Sequence[Text], *, first: int = 0, tally: Tally | None = None, **options: Any
+        self, texts: Sequence[Text], *, first: int = 0, progress: ProgressCallback | None = None, **options: Any
     ) -> Iterator[Result | Refused]:
         """One result per text, in the same order, each as soon as it and all before it are there.
 
@@ -152,21 +152,21 @@ class Translator:
         texts = self._texts(texts, "translate")
         search = self._options(options)
         plans = [self._plan(text, first + number, search) for number, text in enumerate(texts)]
-        waiting = {unit.number for plan in plans if isinstance(plan, list) for unit in plan}
+        waiting = {segment.number for plan in plans if isinstance(plan, list) for segment in plan}
         found: dict[int, Result] = {}
-        units = [unit for plan in plans if isinstance(plan, list) for unit in plan]
-        finished = self._run(units, search)
-        if tally is not None:
-            finished = tally(finished, len(units))
+        segments = [segment for plan in plans if isinstance(plan, list) for segment in plan]
+        finished = self._run(segments, search)
+        if progress is not None:
+            finished = progress(finished, len(segments))
         for text, plan in zip(texts, plans, strict=True):
             if isinstance(plan, Refused):
                 yield plan
                 continue
-            while any(unit.number in waiting for unit in plan):
-                unit, hypotheses = next(finished)
-                waiting.discard(unit.number)
-                found[unit.number] = self._result(unit, hypotheses)
-            yield self._joined(text, [found.pop(unit.number) for unit in plan])
+            while any(segment.number in waiting for segment in plan):
+                segment, hypotheses = next(finished)
+                waiting.discard(segment.number)
+                found[segment.number] = self._result(segment, hypotheses)
+            yield self._joined(text, [found.pop(segment.number) for segment in plan])
 
     def stream(self, text: Text, **options: Any) -> Iterator[Partial]:
         """The output while it is written. `text` only grows; the last one carries the result."""
@@ -176,12 +176,12 @@ class Translator:
         if isinstance(plan, Refused):
             raise UserError(plan.reason)
         before, results = "", []
-        for unit in plan:
+        for segment in plan:
             certain: tuple[int, ...] = ()
-            for event in self._events([unit], search):
+            for event in self._events([segment], search):
                 certain += event.ids
                 if event.hypotheses:
-                    results.append(self._result(unit, event.hypotheses))
+                    results.append(self._result(segment, event.hypotheses))
                 elif event.ids or event.tail:
                     so_far = self.target.decode(certain)
                     yield Partial(before + so_far, self.target.decode((*certain, *event.tail))[len(so_far) :])
@@ -207,12 +207,12 @@ class Translator:
                 f"got {len(sources):,} sources and {len(targets):,} outputs"
             )
         found: dict[int, Scored | Refused] = {}
-        read: dict[int, Row] = {}
+        read: dict[int, SourceRow] = {}
         outputs: dict[int, list[int]] = {}
         room = self.room
         for number, (text, target) in enumerate(zip(sources, targets, strict=True)):
             try:
-                ids: Row = [] if self.continues else self.read(text).ids
+                ids: SourceRow = [] if self.continues else self.read(text).ids
                 outputs[number] = output = self.target.encode(target)
             except UserError as error:
                 found[number] = Refused(str(error))
@@ -223,9 +223,9 @@ class Translator:
                 found[number] = Refused(reason)
             else:
                 read[number] = ids
-        order = sorted(read, key=lambda index: (len(outputs[index]), num_places(read[index])))
+        order = sorted(read, key=lambda index: (len(outputs[index]), num_positions(read[index])))
         while order:
-            longest = max(num_places(ids) + 1 for ids in (outputs[order[0]], read[order[0]]))
+            longest = max(num_positions(ids) + 1 for ids in (outputs[order[0]], read[order[0]]))
             chunk, order = order[: (size := max(1, 4096 // longest))], order[size:]
             batch = source_batch([read[index] for index in chunk]).to(self.device)
             rows = scoring.score(self.model, batch, [outputs[index] for index in chunk], sos=SOS, eos=EOS)
@@ -244,7 +244,7 @@ class Translator:
 
     def check_columns(self, source: str) -> None:
         """An error where a text stands beside a file, and this model reads none."""
-        if isinstance(self.source, FileCodec) and self.source.beside is None and "\t" in source:
+        if isinstance(self.source, FileCodec) and self.source.auxiliary is None and "\t" in source:
             name, text = split_source(source)
             raise UserError(
                 f"this model reads no text beside its {self.source.nouns}, got {text!r} beside {name or 'no file'}; "
@@ -272,30 +272,30 @@ class Translator:
     @property
     def room(self) -> int:
         """How many tokens a text may have to be translated in one go."""
-        return self.max_source if self.max_places is None else min(self.max_source, self.max_places - 1)
+        return self.max_source if self.max_positions is None else min(self.max_source, self.max_positions - 1)
 
-    def read(self, source: str, number: int = 0) -> Unit:
+    def read(self, source: str, number: int = 0) -> Segment:
         """What the model is given for a source. Whoever translates, scores or looks inside encodes here and nowhere else.
 
         A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST". A file is read.
         """
         source = self._text(source, "the model")
         if isinstance(self.source, FileCodec):
-            return Unit(number, source, self._file(source, self.source))
+            return Segment(number, source, self._file(source, self.source))
         codec = self.target if self.continues else self.source
         text = codec.normalised(source)
         if self.source.has_features and "\t" in text:
             text = join_columns(text.split("\t"))
-        return Unit(number, text, codec.encode(text))
+        return Segment(number, text, codec.encode(text))
 
-    def encoder_batch(self, units: Sequence[Unit]) -> Source:
+    def encoder_batch(self, segments: Sequence[Segment]) -> Source:
         """What the encoder reads of these; a language model has none, and reads nothing."""
-        return source_batch([[] if self.continues else unit.ids for unit in units]).to(self.device)
+        return source_batch([[] if self.continues else segment.ids for segment in segments]).to(self.device)
 
-    def labels(self, unit: Unit, axes: tuple[int, ...]) -> tuple[str, ...]:
+    def labels(self, segment: Segment, axes: tuple[int, ...]) -> tuple[str, ...]:
         """A name for every position of the memory."""
         codec = self.target if self.continues else self.source
-        return codec.labels(unit.text, axes)
+        return codec.labels(segment.text, axes)
 
     def whole(self, text: str, **options: Any) -> Result:
         """The result of a text for those who look inside: one output of one source."""
@@ -306,12 +306,12 @@ class Translator:
             )
         return result
 
-    def _file(self, source: str, codec: FileCodec) -> Row:
+    def _file(self, source: str, codec: FileCodec) -> SourceRow:
         self.check_columns(source)
         try:
             return codec.encode(source)
         except UserError as error:
-            if codec.beside is None or "\t" in source or os.path.exists(codec.root / source):
+            if codec.auxiliary is None or "\t" in source or os.path.exists(codec.root / source):
                 raise
             ending = min(codec.suffixes, key=lambda one: (len(one), one))
             raise UserError(
@@ -319,41 +319,41 @@ class Translator:
                 "with a leading TAB where the file is missing"
             ) from None
 
-    def _plan(self, text: str, number: int, search: SearchOptions) -> list[Unit] | Refused:
+    def _plan(self, text: str, number: int, search: SearchOptions) -> list[Segment] | Refused:
         """What to translate in which pieces; nothing for an empty text."""
         try:
-            units = self._units(text, number)
+            segments = self._segments(text, number)
         except UserError as error:
             return Refused(str(error))
-        positions = max((num_places(unit.ids) for unit in units), default=0)
-        if isinstance(self.source, FileCodec) and positions > MAX_PLACES:
-            return Refused(f"it has {positions:,} positions, the most is {MAX_PLACES:,}; cut it into shorter files")
+        positions = max((num_positions(segment.ids) for segment in segments), default=0)
+        if isinstance(self.source, FileCodec) and positions > MAX_POSITIONS:
+            return Refused(f"it has {positions:,} positions, the most is {MAX_POSITIONS:,}; cut it into shorter files")
         if self.continues and self.longest is not None and positions + len(search.prefix) >= self.longest:
             return Refused(
                 f"text and prefix have {positions + len(search.prefix):,} tokens, but this model counts only {self.longest:,} "
                 "in all, and writes at least one of them; shorten them"
             )
-        return units
+        return segments
 
-    def _units(self, text: str, number: int) -> list[Unit]:
+    def _segments(self, text: str, number: int) -> list[Segment]:
         """The whole text, or its sentences where that has more tokens than are taken at once. A file is never split."""
         if isinstance(self.source, FileCodec):
             return [self.read(text, number)] if text else []
         self._check_characters(text)
-        unit = self.read(text, number)
-        size = num_places(unit.ids)
+        segment = self.read(text, number)
+        size = num_positions(segment.ids)
         if self.continues and size > self.room:
             raise UserError(f"it has {size:,} tokens, but this model continues texts of up to {self.room:,}")
         if size <= self.room:
-            return [unit] if size or self.continues else []
-        units = [self.read(sentence, number + (part << 40)) for part, sentence in enumerate(sentences(unit.text))]
-        longest = max((num_places(unit.ids) for unit in units), default=0)
+            return [segment] if size or self.continues else []
+        segments = [self.read(sentence, number + (part << 40)) for part, sentence in enumerate(sentences(segment.text))]
+        longest = max((num_positions(segment.ids) for segment in segments), default=0)
         if longest > self.room:
             raise UserError(
                 f"a sentence of {longest:,} tokens is longer than the {self.room:,} that are taken at once; "
                 "split it, by line ends or full stops"
             )
-        return [unit for unit in units if unit.ids]
+        return [segment for segment in segments if segment.ids]
 
     def _check_characters(self, text: str) -> None:
         """Raises for a text that is certainly too long, before it is encoded."""
@@ -411,80 +411,80 @@ class Translator:
     @property
     def longest(self) -> int | None:
         """How many tokens an output of this model can have; None: any number."""
-        return None if self.max_places is None or isinstance(self.model, RnnLm) else max(1, self.max_places - 1)
+        return None if self.max_positions is None or isinstance(self.model, RnnLm) else max(1, self.max_positions - 1)
 
     # --- the search ---
 
-    def _run(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Found]:
+    def _run(self, segments: Sequence[Segment], search: SearchOptions) -> Iterator[SegmentOutput]:
         """What was found for each unit, in any order."""
         can_share = self.device.type == "cpu" and can_fork()
-        workers = max(1, min(torch.get_num_threads(), len(units) // WORTH_A_WORKER)) if can_share else 1
+        workers = max(1, min(torch.get_num_threads(), len(segments) // WORTH_A_WORKER)) if can_share else 1
         # prompts differ in length, so each goes alone
-        batches = [[unit] for unit in units] if self.continues else self._packed(units, search, workers)
-        by_number = {unit.number: unit for unit in units}
+        batches = [[segment] for segment in segments] if self.continues else self._packed(segments, search, workers)
+        by_number = {segment.number: segment for segment in segments}
         if workers == 1:
             for batch in batches:
                 for event in self._ends(batch, search):
                     yield by_number[event.sentence], event.hypotheses
             return
-        for number, found in side_by_side([partial(self._told, batch, search) for batch in batches], workers):
+        for number, found in side_by_side([partial(self._reported, batch, search) for batch in batches], workers):
             yield by_number[number], tuple(_hypothesis(**one) for one in found)
 
-    def _told(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    def _reported(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         return ((event.sentence, [vars(one) for one in event.hypotheses]) for event in self._ends(batch, search))
 
-    def _ends(self, batch: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
+    def _ends(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[Event]:
         return (event for event in self._events(batch, search) if event.hypotheses)
 
-    def _events(self, units: Sequence[Unit], search: SearchOptions) -> Iterator[Event]:
+    def _events(self, segments: Sequence[Segment], search: SearchOptions) -> Iterator[Event]:
         if self.continues:
-            prompt = tuple(units[0].ids) + search.prefix
+            prompt = tuple(segments[0].ids) + search.prefix
             limit = search.max_length + len(prompt)
             search = replace(search, prefix=prompt, max_length=limit if self.longest is None else min(limit, self.longest))
-        sources = [self.encoder_batch(part) for part in alike(units)]
-        return self._engine().generate(sources, search, numbers=[unit.number for unit in units], room=len(units))
+        sources = [self.encoder_batch(part) for part in similar_lengths(segments)]
+        return self._engine().generate(sources, search, numbers=[segment.number for segment in segments], room=len(segments))
 
-    def _packed(self, units: Sequence[Unit], search: SearchOptions, workers: int = 1) -> list[list[Unit]]:
+    def _packed(self, segments: Sequence[Segment], search: SearchOptions, workers: int = 1) -> list[list[Segment]]:
         """Units of like length side by side, the longest first: as many as the budget of memory and the width of a step allow,
         and no more than leaves every worker its share."""
         rows = search.num_hypotheses
         most = max(1, BATCH_HYPOTHESES // rows)
-        rounds = max(1 if workers == 1 else 2, ceil(len(units) / (most * workers)))
-        most = ceil(len(units) / (rounds * workers))
-        order = sorted(units, key=lambda unit: num_places(unit.ids), reverse=True)
-        size = self._sizes(rows, search.max_length, order[0].ids) if len(units) > 1 else (0, 0)
-        batches: list[list[Unit]] = []
+        rounds = max(1 if workers == 1 else 2, ceil(len(segments) / (most * workers)))
+        most = ceil(len(segments) / (rounds * workers))
+        order = sorted(segments, key=lambda segment: num_positions(segment.ids), reverse=True)
+        size = self._sizes(rows, search.max_length, order[0].ids) if len(segments) > 1 else (0, 0)
+        batches: list[list[Segment]] = []
         while order:
-            needed = size[0] + size[1] * (num_places(order[0].ids) + 1)
+            needed = size[0] + size[1] * (num_positions(order[0].ids) + 1)
             fitting = max(1, min(most, BUDGET // workers // max(1, needed)))
             batches.append(order[:fitting])
             order = order[fitting:]
         return batches
 
     @torch.inference_mode()
-    def _sizes(self, rows: int, max_length: int, longest: Row | None = None) -> tuple[int, int]:
+    def _sizes(self, rows: int, max_length: int, longest: SourceRow | None = None) -> tuple[int, int]:
         """Bytes of a sentence at its longest: (what its hypotheses take, what a source place takes); tried out small."""
 
-        def nbytes(row: Row, written: int) -> int:
+        def nbytes(row: SourceRow, written: int) -> int:
             memory = self.model.encode(source_batch([row]).to(self.device))
             return self.model.start(memory, torch.full((1, written), SOS, device=self.device)).nbytes
 
-        small: Row = [UNK] if longest is None or isinstance(longest, list) else longest
+        small: SourceRow = [UNK] if longest is None or isinstance(longest, list) else longest
         one, further = nbytes(small, 2), nbytes(small, 3)
         token = further - one
-        place = nbytes([UNK, UNK], 2) - one if isinstance(small, list) else one // (num_places(small) + 1)
-        fixed = max(0, one - (num_places(small) + 1) * place - 2 * token)
+        alignment_head = nbytes([UNK, UNK], 2) - one if isinstance(small, list) else one // (num_positions(small) + 1)
+        fixed = max(0, one - (num_positions(small) + 1) * alignment_head - 2 * token)
         logits = 4 * 4 * len(self.target)  # logits, log-probabilities and what sorting them takes
-        return rows * (fixed + 2 * token * (max_length + 1) + logits), place
+        return rows * (fixed + 2 * token * (max_length + 1) + logits), alignment_head
 
     def _engine(self) -> Engine:
         return TorchEngine(self.model, sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
 
     # --- from hypotheses to results ---
 
-    def _result(self, unit: Unit, hypotheses: tuple[Hypothesis, ...]) -> Result:
+    def _result(self, segment: Segment, hypotheses: tuple[Hypothesis, ...]) -> Result:
         codec = self.target if self.continues else self.source
-        pieces = codec.pieces(unit.text)
+        pieces = codec.pieces(segment.text)
         n_best = tuple(
             Alternative(
                 self.target.decode(one.ids),
@@ -506,9 +506,9 @@ class Translator:
             rank_score=best.rank_score,
             finished=best.finished,
             n_best=n_best,
-            unknown=codec.unknown(unit.text),
-            map_attention=partial(self._attention, unit, hypotheses[0]),
-            align=partial(self._alignment, unit, hypotheses[0]),
+            unknown=codec.unknown(segment.text),
+            map_attention=partial(self._attention, segment, hypotheses[0]),
+            align=partial(self._alignment, segment, hypotheses[0]),
             ids=hypotheses[0].ids,
         )
 
@@ -539,39 +539,39 @@ class Translator:
         )
 
     @torch.no_grad()
-    def _attention(self, unit: Unit, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
+    def _attention(self, segment: Segment, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
         """One forced pass over an output. Row t holds the weights of the step that wrote token t; the last one wrote <eos>."""
         look = Look(taps=(Tap(kind, layer),))
         written = (*output.ids, EOS) if output.finished else output.ids
-        memory = self.model.encode(self.encoder_batch([unit]), look)
+        memory = self.model.encode(self.encoder_batch([segment]), look)
         read = torch.tensor([[SOS, *written[:-1]]], device=self.device)
         seen = memory.seen + self.model.decode(read, memory, look).seen
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind=kind))
-        source, target = self.labels(unit, memory.axes), self.target.tokens(written)
+        source, target = self.labels(segment, memory.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
         axes, seconds = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else (), 0.0
         if isinstance(self.source, FileCodec):
             if kind == "fusion":
-                columns = self.source.words(unit.text)
-            if not self.source.has_file(unit.text):
+                columns = self.source.words(segment.text)
+            if not self.source.has_file(segment.text):
                 axes = ()
             elif kind != "decoder":
                 seconds = self.source.seconds
         return AttentionMap(seen[0].weights_BHTS[0], columns, rows, kind, seen[0].layer, axes, seconds)
 
     @torch.no_grad()
-    def _alignment(self, unit: Unit, output: Hypothesis) -> tuple[int, ...]:
+    def _alignment(self, segment: Segment, output: Hypothesis) -> tuple[int, ...]:
         """For each token of an output the source token that it looks at most."""
-        look = Look(taps=(Tap("cross", self.place.layer),))
-        memory = self.model.encode(self.encoder_batch([unit]), look)
+        look = Look(taps=(Tap("cross", self.alignment_head.layer),))
+        memory = self.model.encode(self.encoder_batch([segment]), look)
         seen = self.model.decode(torch.tensor([[SOS, *output.ids]], device=self.device), memory, look).seen
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind="cross"))
         layers_HTS = [one.weights_BHTS[0] for one in seen]
-        num_sources = len(unit.ids) if isinstance(unit.ids, list) else layers_HTS[0].shape[-1]  # all places of a file
-        best: list[int] = self.place.weights_TS(layers_HTS, len(output.ids), num_sources).argmax(-1).tolist()
+        num_sources = len(segment.ids) if isinstance(segment.ids, list) else layers_HTS[0].shape[-1]  # all places of a file
+        best: list[int] = self.alignment_head.weights_TS(layers_HTS, len(output.ids), num_sources).argmax(-1).tolist()
         return tuple(best)
 
 
@@ -598,23 +598,23 @@ def _hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> 
     return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
 
 
-def alike(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
+def similar_lengths(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
     """Parts of a batch, which is sorted by length, that are encoded together: about 1,000 places each, few of them padding."""
-    while units:
-        size = max(1, PLACES // (num_places(units[0].ids) + 1))
-        yield units[:size]
-        units = units[size:]
+    while segments:
+        size = max(1, ENCODED_POSITIONS // (num_positions(segments[0].ids) + 1))
+        yield segments[:size]
+        segments = segments[size:]
 
 
-def known_places(settings: ModelSettings) -> int | None:
+def known_positions(settings: ModelSettings) -> int | None:
     """How many places a model of these settings can count, source and target alike, with <eos>; None: any number."""
     known = []
     if getattr(settings, "positions", None) == "learned":
-        known.append(settings.max_places)  # type: ignore[union-attr]
+        known.append(settings.max_positions)  # type: ignore[union-attr]
     if getattr(settings, "positions", None) == "one_hot":
         known.append(settings.appended or settings.width)  # type: ignore[union-attr]
     if getattr(settings, "score", None) == "location" and settings.beyond == "error":  # type: ignore[union-attr]
-        known.append(settings.max_places)  # type: ignore[union-attr]
+        known.append(settings.max_positions)  # type: ignore[union-attr]
     return min(known, default=None)
 
 

@@ -26,13 +26,13 @@ Allow = Mask | None  # None: everything is allowed
 Bias = Array | float
 Map = Callable[[Array], Array]
 Score = Callable[[Array, Array], Array]  # (Q, K) -> scores; one with parameters goes in as `lambda Q, K: general(Q, K, W)`
-Normalise = Callable[[Array, Allow], Array]  # (scores, allow) -> weights: softmax, hard or hard_gates
-Places = int | Ints
+Weighting = Callable[[Array, Allow], Array]  # (scores, allow) -> weights: softmax, hard or hard_gates
+Positions = int | Ints
 
 # --- small functions ---------------------------------------------------------------------------------------------------------
 
 
-def beside(*parts: Array) -> Array:
+def concatenate(*parts: Array) -> Array:
     """[a; b; …]."""
     return np.concatenate(parts, axis=-1)
 
@@ -85,7 +85,7 @@ def concat(Q: Array, K: Array, W: Array, v: Array) -> Array:
     """vᵀ tanh(W [s; h]) (Luong et al. 2015); W is (a, dq + dk)."""
     s, h = Q[..., :, None, :], K[..., None, :, :]
     pairs = np.broadcast_shapes(s.shape[:-1], h.shape[:-1])
-    together = beside(np.broadcast_to(s, (*pairs, s.shape[-1])), np.broadcast_to(h, (*pairs, h.shape[-1])))
+    together = concatenate(np.broadcast_to(s, (*pairs, s.shape[-1])), np.broadcast_to(h, (*pairs, h.shape[-1])))
     return np.tanh(together @ W.T) @ v
 
 
@@ -146,7 +146,7 @@ def hard(scores: Array, allow: Allow = None) -> Array:
     return (best & (scores > -np.inf)).astype(np.float64)
 
 
-def log_choice(scores: Array, a: Ints, allow: Allow = None) -> Array:
+def hard_log_prob(scores: Array, a: Ints, allow: Allow = None) -> Array:
     """ln π(a) = s_a − ln Σ_j exp s_j for one chosen key a (…, Lq) per query; 0 in a row where there was nothing to choose.
     The entropy of the choice is `entropy(softmax(scores, allow))`."""
     scores = masked(scores, allow, -np.inf)
@@ -207,7 +207,7 @@ Layout = Literal["interleaved", "halves"]  # how pairs (a_k, b_k) stand in a vec
 
 
 def join(a: Array, b: Array, layout: Layout) -> Array:
-    return beside(a, b) if layout == "halves" else np.stack([a, b], axis=-1).reshape(*a.shape[:-1], -1)
+    return concatenate(a, b) if layout == "halves" else np.stack([a, b], axis=-1).reshape(*a.shape[:-1], -1)
 
 
 def split(x: Array, layout: Layout) -> tuple[Array, Array]:
@@ -215,23 +215,23 @@ def split(x: Array, layout: Layout) -> tuple[Array, Array]:
     return (x[..., :half], x[..., half:]) if layout == "halves" else (x[..., 0::2], x[..., 1::2])
 
 
-def sinusoidal(i: Places, d: int, first: int = 0, layout: Layout = "interleaved") -> Array:
+def sinusoidal(i: Positions, d: int, first: int = 0, layout: Layout = "interleaved") -> Array:
     """sin(ω_k i), cos(ω_k i), ω_k = 10000^(−2k/d), k = first … first + d/2 − 1 (Vaswani et al. 2017, 3.5)."""
     angle = np.asarray(i)[..., None] * 10000.0 ** (-2 * (first + np.arange(d // 2)) / d)
     return join(np.sin(angle), np.cos(angle), layout)
 
 
-def raw_index(i: Places) -> Array:
+def raw_index(i: Positions) -> Array:
     """φ(i) = i: one number, which grows without bound."""
     return np.asarray(i, dtype=np.float64)[..., None]
 
 
-def one_hot(i: Places, d: int) -> Array:
+def one_hot(i: Positions, d: int) -> Array:
     """φ(i) = e_i: φ(i)·φ(j) is 1 if i = j, else 0, so neighbours are no nearer than strangers."""
     return np.eye(d)[i]
 
 
-def fourier_kernel(i: Places, j: Places, lam: float = 0.01) -> Array:
+def fourier_kernel(i: Positions, j: Positions, lam: float = 0.01) -> Array:
     """exp(−λ (i−j)²): what φ(i)·φ(j) of Fourier features approximates (Rahimi & Recht 2007)."""
     return np.exp(-lam * (np.asarray(i, dtype=np.float64) - j) ** 2)
 
@@ -243,10 +243,10 @@ def added(X: Array, phi: Array) -> Array:
 
 def appended(X: Array, phi: Array) -> Array:
     """[√d x_i; φ(i)]: the width is d + d_pos."""
-    return beside(math.sqrt(X.shape[-1]) * X, np.broadcast_to(phi, (*X.shape[:-1], phi.shape[-1])))
+    return concatenate(math.sqrt(X.shape[-1]) * X, np.broadcast_to(phi, (*X.shape[:-1], phi.shape[-1])))
 
 
-def rotary(x: Array, i: Places, layout: Layout = "halves", base: float = 10000.0) -> Array:
+def rotary(x: Array, i: Positions, layout: Layout = "halves", base: float = 10000.0) -> Array:
     """Each pair (a_k, b_k), as the complex number a_k + i b_k, times e^(i ω_k place) (Su et al. 2021, 3.2): q·k then depends
     on the distance of their places alone. x is (…, L, d), the places i are (…, L)."""
     a, b = split(x, layout)
@@ -299,7 +299,7 @@ def multi_head(
     X: Array, Z: Array, heads: Sequence[Head], W_O: Array | None = None, b_O: Bias = 0.0, allow: Allow = None
 ) -> Array:
     """[head_1; …; head_h] W_O + b_O (Vaswani et al. 2017, 3.2.2). W_O is (h·d_v, d); without it there are h·d_v features."""
-    together = beside(*(one_head(X, Z, head, allow) for head in heads))
+    together = concatenate(*(one_head(X, Z, head, allow) for head in heads))
     return together if W_O is None else together @ W_O + b_O
 
 
@@ -348,7 +348,7 @@ def unroll(cell: Cell, X: Array, state: State) -> tuple[Array, State]:
 def bidirectional(ahead: Cell, back: Cell, X: Array, state: State) -> tuple[Array, Array]:
     """h_i = [→h_i; ←h_i] as rows, and both ends, [→h_L; ←h_1] (Schuster & Paliwal 1997)."""
     (A, end), (B, start) = unroll(ahead, X, state), unroll(back, X[..., ::-1, :], state)
-    return beside(A, B[..., ::-1, :]), beside(end[0], start[0])
+    return concatenate(A, B[..., ::-1, :]), concatenate(end[0], start[0])
 
 
 def tagger(H: Array, W_o: Array, b_o: Array) -> Array:
@@ -371,16 +371,16 @@ class Step(NamedTuple):
     logits: Array
 
 
-def context(s: Array, H: Array, score: Score, allow: Allow = None, normalise: Normalise = softmax) -> tuple[Array, Array]:
+def context(s: Array, H: Array, score: Score, allow: Allow = None, weigh: Weighting = softmax) -> tuple[Array, Array]:
     """c = Σ_i weights_i h_i, and the weights, for one state s; allow is (…, Lk)."""
-    weights = normalise(score(s[..., None, :], H), None if allow is None else allow[..., None, :])
+    weights = weigh(score(s[..., None, :], H), None if allow is None else allow[..., None, :])
     return (weights @ H)[..., 0, :], weights[..., 0, :]
 
 
 def fixed_step(state: State, y: Array, cell: Cell, W_o: Array, b_o: Bias, C: Array | None = None) -> tuple[State, Array]:
     """s_t = RNN(s_{t−1}, y_{t−1}), logits = W_o s_t + b_o: no attention; s_0 is made of C, the encoder's last state
     (Sutskever et al. 2014). Given here, C also joins every input, [C; y_{t−1}] (Cho et al. 2014)."""
-    state = cell(y if C is None else beside(C, y), *state)
+    state = cell(y if C is None else concatenate(C, y), *state)
     return state, state[0] @ W_o.T + b_o
 
 
@@ -389,17 +389,17 @@ def luong_step(
 ) -> Step:
     """s_t = RNN(s_{t−1}, y_{t−1}); c_t from s_t; s̃_t = tanh(W [c_t; s_t] + b); logits = W_o s̃_t + b_o (Luong et al. 2015, 3).
     With input feeding (3.3) `fed` is s̃_{t−1}, zeros at first, and the input is [s̃_{t−1}; y_{t−1}]."""
-    state = cell(y if fed is None else beside(fed, y), *state)
+    state = cell(y if fed is None else concatenate(fed, y), *state)
     c, weights = look(state[0])
-    s_tilde = np.tanh(beside(c, state[0]) @ W.T + b)
+    s_tilde = np.tanh(concatenate(c, state[0]) @ W.T + b)
     return Step(state, c, weights, s_tilde, s_tilde @ W_o.T + b_o)
 
 
 def bahdanau_step(state: State, y: Array, cell: Cell, look: Look, W_o: Array, b_o: Bias) -> Step:
     """c_t from s_{t−1}; s_t = RNN(s_{t−1}, [c_t; y_{t−1}]); logits = W_o [s_t; c_t] + b_o (Bahdanau et al. 2015, 3.1)."""
     c, weights = look(state[0])
-    state = cell(beside(c, y), *state)
-    readout = beside(state[0], c)
+    state = cell(concatenate(c, y), *state)
+    readout = concatenate(state[0], c)
     return Step(state, c, weights, readout, readout @ W_o.T + b_o)
 
 
@@ -429,15 +429,17 @@ def swiglu(x: Array, W: Array, V: Array, W_2: Array) -> Array:
 
 # (X, Z, allow) -> mixture, with its parameters inside: `lambda X, Z, allow: multi_head(X, Z, heads, …, allow)`
 Mix = Callable[[Array, Array, Allow], Array]
-Order = Literal["pre", "post"]
+NormOrder = Literal["pre", "post"]
 
 
-def residual(x: Array, f: Map, norm: Map, order: Order) -> Array:
+def residual(x: Array, f: Map, norm: Map, order: NormOrder) -> Array:
     """pre: x + f(LN(x)), with one more LN after the last layer (Xiong et al. 2020); post: LN(x + f(x)), as in the paper."""
     return x + f(norm(x)) if order == "pre" else norm(x + f(x))
 
 
-def encoder_layer(X: Array, attend: Mix, feed: Map, norms: Sequence[Map], order: Order = "pre", allow: Allow = None) -> Array:
+def encoder_layer(
+    X: Array, attend: Mix, feed: Map, norms: Sequence[Map], order: NormOrder = "pre", allow: Allow = None
+) -> Array:
     """Self-attention and feed-forward, each in a residual connection. With the look-ahead mask `causal(L, L)` as allow it is a
     layer of a decoder-only model (GPT)."""
     X = residual(X, lambda x: attend(x, x, allow), norms[0], order)
@@ -445,7 +447,7 @@ def encoder_layer(X: Array, attend: Mix, feed: Map, norms: Sequence[Map], order:
 
 
 def decoder_layer(
-    Y: Array, H: Array, attend: Mix, cross: Mix, feed: Map, norms: Sequence[Map], order: Order = "pre", allow: Allow = None
+    Y: Array, H: Array, attend: Mix, cross: Mix, feed: Map, norms: Sequence[Map], order: NormOrder = "pre", allow: Allow = None
 ) -> Array:
     """Masked self-attention, cross-attention (Q from the decoder, K and V from the encoder's H) and feed-forward, each in a
     residual connection. allow says which of H is real."""

@@ -1,6 +1,6 @@
 """Every state of the disk at which a process can be killed, and what the same command makes of each of them.
 
-A kill with SIGKILL leaves behind what the process has given to the system. So one run is watched: after every call that can
+A kill with SIGKILL leaves behind what the process has given to the system. So one run is recorded: after every call that can
 change a file, the files are copied as another process would find them. Nothing has to be killed, and no moment is missed.
 """
 
@@ -39,7 +39,7 @@ def plant(state: Tree, folder: Path) -> None:
 
 
 @contextmanager
-def watched(folder: Path) -> Iterator[list[Tree]]:
+def recorded(folder: Path) -> Iterator[list[Tree]]:
     """The states that a kill could leave behind, in their order; no state comes twice in a row."""
     states, last = [tree(folder)], [_marks(folder)]
 

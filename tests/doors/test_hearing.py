@@ -126,7 +126,7 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     assert "40 mel bands, with texts of 8 words beside them" in done.stdout
     assert "Kept: rows without 'audio' (1), rows without 'how' (1)" in done.stdout
     assert done.stdout.endswith("saved in two; next: regard translate two names.txt\n")
-    assert "beside" in json.loads((folder / "two" / "source.json").read_text())
+    assert "auxiliary" in json.loads((folder / "two" / "source.json").read_text())
     for start in ("--start-from", "--encoder-from"):
         done = regard_command("train", "tones/two.jsonl", *columns, "--out", "three", start, "m", *options, cwd=folder)
         assert done.returncode == 1
@@ -156,18 +156,18 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
         done = regard_command(command, "m", "tones/two.jsonl", *columns, cwd=folder)
         assert (done.returncode, done.stdout) == (1, "")
         assert "this model reads no text beside its sounds, got 'forwards' beside 0-1.wav" in done.stderr
-    done = regard_command("inspect", "m", "tones/0-1.wav", "--beside", "forwards", cwd=folder)
+    done = regard_command("inspect", "m", "tones/0-1.wav", "--auxiliary", "forwards", cwd=folder)
     assert "this model reads no text beside its sounds" in done.stderr
     done = regard_command("align", "two", "tones/two.jsonl", cwd=folder)
     assert done.stderr == "regard: align links tokens, and this model reads sounds; look at it with regard inspect\n"
     done = regard_command(
-        "inspect", "two", "tones/0-1.wav", "--beside", "from the end", "--kind", "fusion", "--out", "two.html", cwd=folder
+        "inspect", "two", "tones/0-1.wav", "--auxiliary", "from the end", "--kind", "fusion", "--out", "two.html", cwd=folder
     )
     assert done.returncode == 0, done.stderr
     for word in ("from", "the", "end", "<eos>"):
         assert word in done.stdout
     assert done.stdout.startswith("tones/0-1.wav + from the end -> ")
-    done = regard_command("inspect", "two", "", "--beside", "forwards", "--out", "none.png", cwd=folder)
+    done = regard_command("inspect", "two", "", "--auxiliary", "forwards", "--out", "none.png", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("no sound + forwards -> ")
     assert "      no sound" in done.stdout

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from moments import Tree, differences, outcome, plant, typed, watched
+from moments import Tree, differences, outcome, plant, recorded, typed
 
 from regard.checkpoint import folder
 
@@ -41,7 +41,7 @@ def test_a_kill_at_any_moment_changes_nothing(place: Path, tmp_path: Path) -> No
     """Weights, log, settings, tokens and checkpoints, with every option on that keeps state. The last checkpoint, of update 7,
     is not one of the regular ones, which are averaged."""
     arguments = command(*STATEFUL)
-    with watched(place) as states:
+    with recorded(place) as states:
         said = typed(arguments, place)
     expected = outcome(place)
     assert "held out, 3 checkpoints, averaged" in said
@@ -56,7 +56,7 @@ def test_a_kill_while_a_run_is_overwritten_loses_no_model(place: Path, tmp_path:
     typed(command("train.steps=1"), place)
     old = (place / "m" / "model.safetensors").read_bytes()
     arguments = [*command("train.steps=2", "train.checkpoint_every=1"), "--overwrite"]
-    with watched(place) as states:
+    with recorded(place) as states:
         typed(arguments, place)
     expected = outcome(place)
     found = [weights_in(state, tmp_path / "killed") for state in states]

@@ -18,8 +18,8 @@ from test_pictures import make_translator as make_captioner
 import regard
 from regard.data.labels import label
 from regard.errors import UserError
+from regard.inspection.capture import Gates, Inspection, Layer, inspect
 from regard.inspection.report import write_page
-from regard.inspection.seeing import Gates, Inspection, Layer, see
 from regard.models.transformer import TransformerSettings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
 
 
 def transformer() -> Inspection:
-    return see(make_translator("transformer scaled_dot"), "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
+    return inspect(make_translator("transformer scaled_dot"), "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
 
 
 def hover(page: "Page", row: int, column: int, rows: int, columns: int) -> str:
@@ -206,7 +206,7 @@ def test_figures_of_heads_and_layers(opened: Open) -> None:  # SPEC A9.3
 
 
 def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
-    seen = see(make_translator("rnn lstm, bahdanau, 2+2 layers"), "abcab", output=(4, 5))
+    seen = inspect(make_translator("rnn lstm, bahdanau, 2+2 layers"), "abcab", output=(4, 5))
     page = opened(seen)
     captions = page.locator("#gatecharts figcaption").all_inner_texts()
     assert len(captions) == len(seen.gates) == 6
@@ -215,7 +215,7 @@ def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
     titles = [re.sub("[\u2068\u2069]", "", title) for title in titles]  # which keep a token apart from what stands around it
     means = {gate: opened.mean(-1) for gate, opened in seen.gates[5].opened.items()}
     assert titles == [f"{gate} gate at “{seen.read[t]}”: {means[gate][t].item():.3f}" for gate in means for t in range(3)]
-    alone = opened(see(make_translator("rnn language model"), "ab", output=(4, 5)))  # no attention at all
+    alone = opened(inspect(make_translator("rnn language model"), "ab", output=(4, 5)))  # no attention at all
     assert alone.locator("#gatecharts figure").count() == 2
     alone.fill("#step", "1")
     assert alone.inner_text("#h-step") == "Step 2 of 3: “Y”"
@@ -223,7 +223,7 @@ def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
 
 
 def test_no_text_is_taken_for_code(opened: Open) -> None:
-    seen = see(make_translator("rnn additive"), HOSTILE, output=(4, 5))
+    seen = inspect(make_translator("rnn additive"), HOSTILE, output=(4, 5))
     page = opened(seen)
     assert page.text_content("#text") == HOSTILE.replace("\u2028", r"\u2028")
     assert page.inner_text("#model") == "a model <b>"
@@ -242,7 +242,7 @@ def test_it_opens_at_what_the_terminal_shows(opened: Open) -> None:
         mean = seen.layer(kind, layer).numbers["weights"].mean(0)
         assert float(hover(page, 1, 0, *mean.shape)) == pytest.approx(mean[1, 0].item(), abs=6e-5)
         assert page.locator(f'.thumb[data-layer="{expected}"][data-head="-1"]').get_attribute("aria-pressed") == "true"
-    recurrent = see(make_translator("rnn additive"), "abcab", output=(4, 5))
+    recurrent = inspect(make_translator("rnn additive"), "abcab", output=(4, 5))
     assert place(opened(recurrent)) == ("cross", 0, 0, 0)
     with pytest.raises(UserError, match="there is no cross attention in layer 99: this model has layers 0 to 1"):
         opened(seen, first={"layer": 99})
@@ -377,7 +377,7 @@ def told_cell(page: "Page") -> tuple[str, int, int, float]:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_map_of_every_word_lies_over_the_picture(opened: Open, tmp_path: Path, width: int) -> None:  # SPEC A8.3
-    seen = see(make_captioner(tmp_path), "p.png", output=(4, 5, 6), what=EVERYTHING)
+    seen = inspect(make_captioner(tmp_path), "p.png", output=(4, 5, 6), what=EVERYTHING)
     page = opened(seen, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     maps = seen.layer("cross", -1).numbers["weights"].mean(0).unflatten(-1, (3, 5))
@@ -395,30 +395,30 @@ def test_the_map_of_every_word_lies_over_the_picture(opened: Open, tmp_path: Pat
         )
         expected = (210 * (1 - maps[step] / maps[step].max())).round().flatten()
         assert (torch.tensor(alpha) - expected).abs().max() <= 1  # what was not looked at is veiled
-    scene = page.locator("#scene")
-    scene.scroll_into_view_if_needed()
-    box = scene.bounding_box()
+    capture = page.locator("#scene")
+    capture.scroll_into_view_if_needed()
+    box = capture.bounding_box()
     assert box is not None
     assert box["width"] / box["height"] == pytest.approx(40 / 24, rel=0.02)
     for row, column in ((0, 0), (1, 3), (2, 4)):
         page.mouse.move(box["x"] + (column + 0.5) * box["width"] / 5, box["y"] + (row + 0.5) * box["height"] / 3)
         assert told_cell(page) == ("<eos>", row, column, pytest.approx(maps[3, row, column].item(), abs=6e-5))
-    assert not scene.evaluate("box => box.classList.contains('cells')")
+    assert not capture.evaluate("box => box.classList.contains('cells')")
     page.click("#style-cells")
-    assert scene.evaluate("box => box.classList.contains('cells')")
-    scene.focus()
+    assert capture.evaluate("box => box.classList.contains('cells')")
+    capture.focus()
     page.keyboard.press("m")
-    assert not scene.evaluate("box => box.classList.contains('cells')")
+    assert not capture.evaluate("box => box.classList.contains('cells')")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     assert place(page)[3] == 1
-    assert "most at row" in str(scene.get_attribute("aria-label"))
+    assert "most at row" in str(capture.get_attribute("aria-label"))
     assert page.locator("#lines").is_hidden()  # a picture is not read cell by cell
 
 
 def test_maps_follow_the_head_and_other_pages_have_none(opened: Open, tmp_path: Path) -> None:
-    settings = TransformerSettings(width=20, heads=2, feed_forward=29, front="patches")
-    seen = see(make_captioner(tmp_path, settings), "p.png", output=(4, 5))
+    settings = TransformerSettings(width=20, heads=2, feed_forward=29, frontend="patches")
+    seen = inspect(make_captioner(tmp_path, settings), "p.png", output=(4, 5))
     page = opened(seen)
     assert place(page) == ("cross", 1, -1, 0)  # the mean of the last layer
     weights = seen.layer("cross", 0).numbers["weights"]
@@ -438,8 +438,8 @@ def heard() -> Inspection:
     tones = [torch.sin(2 * torch.pi * hertz * times) * loud for hertz, loud in ((500, 0.5), (2000, 1.0))]
     samples = torch.cat(tones)
     row = (samples * 32767).round().to(torch.int16).view(-1, 80)
-    places = torch.arange(50.0)
-    weights = torch.stack([(-((places - centre) ** 2) / 18).softmax(0) for centre in (8, 30, 48)])[None]
+    positions = torch.arange(50.0)
+    weights = torch.stack([(-((positions - centre) ** 2) / 18).softmax(0) for centre in (8, 30, 48)])[None]
     return Inspection(
         text="a.wav",
         output="low high",
@@ -504,7 +504,9 @@ def test_the_words_beside_a_sound(opened: Open) -> None:  # SPEC A6.4
     """Rows are places of the sound, columns the words beside it."""
     seen = heard()
     weights = torch.rand(2, 50, 3, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    seen = replace(seen, beside=("every", "second", "<eos>"), layers=(*seen.layers, Layer("fusion", 0, {"weights": weights})))
+    seen = replace(
+        seen, auxiliary=("every", "second", "<eos>"), layers=(*seen.layers, Layer("fusion", 0, {"weights": weights}))
+    )
     page = opened(seen)
     page.click("#kind-fusion")
     page.click('.thumb[data-layer="0"][data-head="1"]')
@@ -524,7 +526,7 @@ def test_a_long_sound_has_its_time_beside_the_rows(opened: Open, width: int) -> 
         heard(),
         sound=heard().sound.repeat(13, 1)[:2560],  # type: ignore[union-attr]
         source=tuple(f"{0.04 * place:.2f} s" for place in range(640)),
-        beside=("every", "second", "<eos>"),
+        auxiliary=("every", "second", "<eos>"),
         layers=(Layer("fusion", 0, {"weights": weights}), Layer("encoder", 0, {"weights": within})),
     )
     page = opened(seen, width)
@@ -578,7 +580,7 @@ def test_a_sound_that_is_missing(opened: Open) -> None:
         sound=None,
         source=("no sound",),
         title="no sound + say nine",
-        beside=("say", "nine", "<eos>"),
+        auxiliary=("say", "nine", "<eos>"),
         layers=(Layer("cross", 0, {"weights": torch.ones(1, 3, 1)}), Layer("fusion", 0, {"weights": torch.eye(3)[None, :1]})),
         gates=(gates,),
     )

@@ -19,7 +19,7 @@ from test_moments import command
 from regard.checkpoint.files import sha256
 from regard.checkpoint.lock import locked
 from regard.errors import UserError
-from regard.training.place import RunFolder
+from regard.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

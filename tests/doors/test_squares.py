@@ -22,7 +22,7 @@ def test_pictures_are_learnt_described_measured_and_looked_at(tmp_path: Path, re
     done = regard_command("train", "data/squares.jsonl", "--threads", "1", *changes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"data.source_unit=picture +sources are names of pictures, such as p/0.png", done.stdout)
-    assert re.search(r"model.front=picture", done.stdout)
+    assert re.search(r"model.frontend=picture", done.stdout)
     assert re.search(r"because their file cannot be read \(.*\): 1\n  line 4: data/p/3.png is not a picture", done.stdout)
     assert "colour pictures of at most 128 pixels" in done.stdout
 

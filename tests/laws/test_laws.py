@@ -14,7 +14,7 @@ import regard
 from regard.contracts import Edit, Kind, Look, SearchOptions, Source, Tap, What
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
-from regard.core.weights import normalise
+from regard.core.weights import masked_softmax
 from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
 
@@ -110,7 +110,7 @@ def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
         assert (one.kind, one.layer) == (other.kind, other.layer)
         torch.testing.assert_close(one.weights_BHTS, other.weights_BHTS)
         assert not one.weights_BHTS.requires_grad
-        if getattr(MODELS[name], "choice", "soft") in ("soft", "one"):
+        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard"):
             sums = one.weights_BHTS.sum(-1)
             if one.kind == "encoder":  # what padding looks at is nobody's business
                 sums = sums[source.allow[:, None].expand_as(sums)]
@@ -144,11 +144,11 @@ def test_law_2_a_step_sees_what_the_whole_pass_sees(name: str) -> None:
     memory = model.encode(source)
     whole = {(one.kind, one.layer): one.weights_BHTS for one in model.decode(targets, memory, EVERYTHING).seen}
     state = model.start(memory)
-    for place in range(6):
-        step = model.step(targets[:, place : place + 1], state, EVERYTHING)
+    for key in range(6):
+        step = model.step(targets[:, key : key + 1], state, EVERYTHING)
         state = step.state
         for one in step.seen:
-            expected = whole[one.kind, one.layer][:, :, place : place + 1, : one.weights_BHTS.shape[-1]]
+            expected = whole[one.kind, one.layer][:, :, key : key + 1, : one.weights_BHTS.shape[-1]]
             torch.testing.assert_close(one.weights_BHTS, expected)
 
 
@@ -156,7 +156,7 @@ def test_law_2_a_step_sees_what_the_whole_pass_sees(name: str) -> None:
 def test_edits_act_and_grad_flows(name: str) -> None:
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source)
-    forced = model.decode(targets, memory, Look(taps=(Tap("cross"),), edits=(Edit("cross", place=2),), grad=True))
+    forced = model.decode(targets, memory, Look(taps=(Tap("cross"),), edits=(Edit("cross", key=2),), grad=True))
     off = model.decode(targets, memory, Look(edits=(Edit("cross", layer=0, head=0),)))
     usual = model.decode(targets, memory)
     assert not torch.allclose(forced.logits_BTV, usual.logits_BTV)
@@ -165,14 +165,14 @@ def test_edits_act_and_grad_flows(name: str) -> None:
         assert (one.weights_BHTS[..., 2] == 1).all()
         assert (one.weights_BHTS.sum(-1) == 1).all()
     (before,) = model.decode(targets, memory, Look((Tap("cross", 0),))).seen
-    (after,) = model.decode(targets, memory, Look((Tap("cross", 0),), (Edit("cross", 0, head=0, place=1),))).seen
+    (after,) = model.decode(targets, memory, Look((Tap("cross", 0),), (Edit("cross", 0, head=0, key=1),))).seen
     assert (after.weights_BHTS[:, 0, :, 1] == 1).all()
     assert torch.equal(after.weights_BHTS[:, 1:], before.weights_BHTS[:, 1:])  # the other heads are left alone
-    if forced.choice_log_prob_BT is not None:
+    if forced.attention_log_prob_BT is not None:
         return  # no gradient runs through a decision
-    watched = model.decode(targets, memory, Look(taps=(Tap("cross", layer=-1),), grad=True))
-    (weights,) = (one.weights_BHTS for one in watched.seen)
-    (gradient,) = torch.autograd.grad(watched.logits_BTV.sum(), weights)
+    decoded = model.decode(targets, memory, Look(taps=(Tap("cross", layer=-1),), grad=True))
+    (weights,) = (one.weights_BHTS for one in decoded.seen)
+    (gradient,) = torch.autograd.grad(decoded.logits_BTV.sum(), weights)
     assert gradient.abs().max() > 0
 
 
@@ -181,15 +181,15 @@ def test_edits_act_and_grad_flows(name: str) -> None:
 def test_edits_obey_masks(name: str, kind: str) -> None:
     """A place that is padding, or in the future, or not there yet, is not seen by force either."""
     model, source, targets = make_model(name), make_source(7, 3), make_targets(2, 6)
-    look = Look(edits=(Edit(kind, place=4),))
+    look = Look(edits=(Edit(kind, key=4),))
     logits = model.decode(targets, model.encode(source, look), look).logits_BTV
     alone = Source(source.values[1:, :3], source.allow[1:, :3])
     torch.testing.assert_close(model.decode(targets[1:], model.encode(alone, look), look).logits_BTV, logits[1:])
     state = model.start(model.encode(source, look))
-    for place in range(6):
-        step = model.step(targets[:, place : place + 1], state, look)
+    for key in range(6):
+        step = model.step(targets[:, key : key + 1], state, look)
         state = step.state
-        torch.testing.assert_close(step.logits_BKV[:, 0], logits[:, place])
+        torch.testing.assert_close(step.logits_BKV[:, 0], logits[:, key])
 
 
 def test_marks_that_make_no_sense_are_refused() -> None:
@@ -200,7 +200,7 @@ def test_marks_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown kind of attention 'Cross'"):
         Edit("Cross")
     with pytest.raises(ValueError, match="place is -1; sentences differ in length, so places count from the first, 0"):
-        Edit("cross", place=-1)
+        Edit("cross", key=-1)
 
 
 @every_model
@@ -215,10 +215,10 @@ def test_search_reports_what_it_saw(name: str) -> None:
         best = mine[-1].hypotheses[0]
         one = Source(source.values[sentence][None], source.allow[sentence][None])
         whole = model.decode(torch.tensor([[SOS, *best.ids[:-1]]]), model.encode(one), look).seen
-        for place, event in enumerate(mine[:-1]):
-            assert event.ids == (best.ids[place],)
+        for key, event in enumerate(mine[:-1]):
+            assert event.ids == (best.ids[key],)
             for now, then in zip(event.seen, whole, strict=True):
-                torch.testing.assert_close(now.weights_BHTS, then.weights_BHTS[:, :, place : place + 1])
+                torch.testing.assert_close(now.weights_BHTS, then.weights_BHTS[:, :, key : key + 1])
 
 
 # --- law 3: neighbours, padding and batch size do not matter -----------------------------------------------------------------
@@ -319,10 +319,10 @@ def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
     expected = model.decode(targets, memory).logits_BTV
     for prefix in (0, 1, 17):
         state = model.start(memory, targets[:, :prefix] if prefix else None)
-        for place in range(prefix, 41):
-            step = model.step(targets[:, place : place + 1], state)
+        for key in range(prefix, 41):
+            step = model.step(targets[:, key : key + 1], state)
             state = step.state
-            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, place])
+            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, key])
         assert state.lengths_B.tolist() == [41] * 3
 
 
@@ -335,8 +335,8 @@ def test_law_4_gradients_step_by_step_equal_the_whole_sequence(name: str) -> Non
         return gradients((logits * weights).sum(), list(model.parameters()))
 
     state, logits = model.start(model.encode(source)), []
-    for place in range(5):
-        step = model.step(targets[:, place : place + 1], state)
+    for key in range(5):
+        step = model.step(targets[:, key : key + 1], state)
         logits.append(step.logits_BKV)
         state = step.state
     whole = model.decode(targets, model.encode(source)).logits_BTV
@@ -352,8 +352,8 @@ def test_law_4_rows_move_between_batches_and_beams(name: str) -> None:
     early = make_targets(2, 5)
 
     state = model.start(model.encode(first))
-    for place in range(5):
-        state = model.step(early[:, place : place + 1], state).state
+    for key in range(5):
+        state = model.step(early[:, key : key + 1], state).state
     state = state.join(model.start(model.encode(second)))
     assert state.lengths_B.tolist() == [5, 5, 0, 0]
     nbytes = state.nbytes
@@ -389,8 +389,8 @@ def test_short_and_long_rows_join_in_either_order(name: str) -> None:
     model, targets = make_model(name), make_targets(1, 30)
     expected = model.decode(targets, model.encode(make_source(5))).logits_BTV[0]
 
-    def advanced(places: int):  # type: ignore[no-untyped-def]
-        return model.start(model.encode(make_source(5)), targets[:, :places])
+    def advanced(positions: int):  # type: ignore[no-untyped-def]
+        return model.start(model.encode(make_source(5)), targets[:, :positions])
 
     for first, second in ((2, 23), (23, 2)):
         state = advanced(first).join(advanced(second))
@@ -497,8 +497,8 @@ def test_a_beam_streams_what_it_saw(name: str, room: int) -> None:
         seen = [one.weights_BHTS for event in mine for one in event.seen]
         assert len(seen) == len(best.ids)
         size = whole.weights_BHTS.shape[-1]
-        for place, weights in enumerate(seen):
-            torch.testing.assert_close(weights[..., :size], whole.weights_BHTS[:, :, place : place + 1])
+        for key, weights in enumerate(seen):
+            torch.testing.assert_close(weights[..., :size], whole.weights_BHTS[:, :, key : key + 1])
             assert (weights[..., size:] == 0).all()
 
 
@@ -516,7 +516,7 @@ def test_law_5_fused_tiled_and_plain_agree(score_name: str, dtype: torch.dtype, 
         score = score.to(dtype)
         parameters = list(score.parameters())
     inputs = [tensor.requires_grad_() for tensor in (query, key, value)] + parameters
-    weights = normalise(score.scores(query, score.prepare(key)), allow)
+    weights = masked_softmax(score.scores(query, score.prepare(key)), allow)
     plain = weights @ value
     torch.testing.assert_close(weights, attention_weights(query, key, score=score, allow=allow))
     assert (plain[:, :, 1] == 0).all()
@@ -576,7 +576,7 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         decoded.logits_BTV.sum().backward()
         learnt = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         assert all(gradient.device.type == device for gradient in learnt)
-        assert decoded.choice_log_prob_BT is not None or len(learnt) == len(list(model.parameters()))
+        assert decoded.attention_log_prob_BT is not None or len(learnt) == len(list(model.parameters()))
         step = model.step(targets[:, :1], model.start(memory, targets[:, :2]), EVERY_WHAT)
         state = step.state.join(model.start(memory, targets)).select(torch.zeros(6, 2, dtype=torch.long, device=device))
         last = model.step(torch.ones(6, 2, dtype=torch.long, device=device), state)

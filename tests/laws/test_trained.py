@@ -15,9 +15,9 @@ from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
 from regard.models.build import build
 from regard.pipeline import Translator
+from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train
-from regard.training.material import in_memory
 from regard.training.settings import DataSettings, TrainSettings
 
 SIZES = 1, 2, 7, 64
@@ -26,20 +26,20 @@ NEAR = 1e-4
 
 
 class Losses:
-    """A supervisor that only looks at the loss."""
+    """A callbacks that only looks at the loss."""
 
     interrupted = False
 
     def __init__(self) -> None:
         self.found: list[float] = []
 
-    def record(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         self.found.append(update.loss)
 
     def validate(self) -> float:
         return 0.0
 
-    def keep(self) -> None: ...
+    def save_best(self) -> None: ...
 
     def checkpoint(self) -> None: ...
 
@@ -53,14 +53,14 @@ def words() -> list[Pair]:
 
 @cache
 def learnt(name: str) -> Translator:
-    material = in_memory("words", words()[:600], [], DataSettings(target_unit="symbols"))
+    training_data = in_memory("words", words()[:600], [], DataSettings(target_unit="symbols"))
     settings = TrainSettings(steps=80, batch_tokens=512, learning_rate=1e-2)
     torch.manual_seed(1)
-    model = build(MODELS[name], *map(len, material.codecs))
+    model = build(MODELS[name], *map(len, training_data.codecs))
     losses = Losses()
-    train(Learner(model, settings), material.batches(settings, 0.0, 1), settings, seed=1, supervisor=losses)
+    train(Learner(model, settings), training_data.batches(settings, 0.0, 1), settings, seed=1, callbacks=losses)
     assert sum(losses.found[-5:]) < 0.95 * sum(losses.found[5:10])  # it did learn; the first few know no baseline yet
-    return Translator(model.eval(), *material.codecs, torch.device("cpu"))
+    return Translator(model.eval(), *training_data.codecs, torch.device("cpu"))
 
 
 def in_batches(translator: Translator, beam: int, size: int, monkeypatch: pytest.MonkeyPatch) -> list[Result]:

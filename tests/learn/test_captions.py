@@ -9,13 +9,13 @@ from digits import Row, draw_rows, drawn_digits
 from rich.console import Console
 
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.material import in_memory
+from regard.training.data import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 SETTINGS = RunSettings(
     data=DataSettings(source_unit="picture", target_unit="words"),
-    model=RnnSettings(width=64, embedding=32, score_width=32, front="picture", channels=64, decoder="bahdanau", dropout=0.1),
+    model=RnnSettings(width=64, embedding=32, score_width=32, frontend="picture", channels=64, decoder="bahdanau", dropout=0.1),
     train=TrainSettings(steps=260, batch_tokens=320, learning_rate=5e-3, ema=0.98),
 )
 
@@ -40,13 +40,13 @@ def test_digits_are_read_from_left_to_right_and_once_is_not_enough(tmp_path: Pat
     once = replace(SETTINGS, model=replace(SETTINGS.model, decoder="fixed"))  # type: ignore[arg-type]
     trained = {}
     for settings in (SETTINGS, once):
-        material = in_memory(
+        training_data = in_memory(
             "digits", [row.pair for row in learning], [row.pair for row in testing], settings.data, root=tmp_path
         )
-        trained[settings.model.decoder] = run(material, settings, Console(quiet=True), torch.device("cpu"))  # type: ignore[union-attr]
+        trained[settings.model.decoder] = run(training_data, settings, Console(quiet=True), torch.device("cpu"))  # type: ignore[union-attr]
     soft = trained["bahdanau"]
-    assert soft.rates.word < 0.1
-    assert trained["fixed"].rates.word > 3 * soft.rates.word + 0.1
+    assert soft.rates.sequence < 0.1
+    assert trained["fixed"].rates.sequence > 3 * soft.rates.sequence + 0.1
     looked = centres(soft, [row for row in testing if len(row.digits) == 2][:50])
     assert sum(first < second for _, (first, second) in looked) >= 0.9 * len(looked)
     off = [abs(a - b) for row, found in looked for a, b in zip(found, row.middles, strict=True)]

@@ -20,8 +20,8 @@ from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.tagger import RnnTagger, RnnTaggerSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.answers import Answered
-from regard.training.material import in_memory
+from regard.training.data import in_memory
+from regard.training.predictions import Prediction
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -49,13 +49,13 @@ def learn(model: ModelSettings, order: int, steps: int, learning_rate: float) ->
 
 def share_on_the_line(trained: Trained, order: int) -> float:
     """How often the best head looks at the letter that is being written, or right beside it."""
-    hits, places = torch.zeros(()), 0
-    for answered in trained.answers[:50]:
-        weights_HTS = answered.result.attention().weights_HTS[:, : len(answered.source)]
-        expected = torch.tensor(range(len(answered.source))[::order])
+    hits, positions = torch.zeros(()), 0
+    for prediction in trained.predictions[:50]:
+        weights_HTS = prediction.result.attention().weights_HTS[:, : len(prediction.source)]
+        expected = torch.tensor(range(len(prediction.source))[::order])
         hits = hits + ((weights_HTS.argmax(-1) - expected).abs() <= 1).sum(-1)
-        places += len(expected)
-    return hits.max().item() / places
+        positions += len(expected)
+    return hits.max().item() / positions
 
 
 @pytest.mark.slow
@@ -69,11 +69,11 @@ def test_learns_and_attends_where_it_should(model: ModelSettings, order: int, st
     # SPEC A9.1
     trained = learn(model, order, steps, learning_rate)
     assert trained.rates.num_sentences == 200
-    assert trained.rates.word < 0.1
-    assert trained.rates.word == pytest.approx(sum(not answered.right for answered in trained.answers) / 200)
+    assert trained.rates.sequence < 0.1
+    assert trained.rates.sequence == pytest.approx(sum(not prediction.right for prediction in trained.predictions) / 200)
     assert share_on_the_line(trained, order) > 0.9
     assert share_on_the_line(trained, -order) < 0.6
-    assert trained.saved.training["word_error_rate"] == trained.rates.word
+    assert trained.saved.training["sequence_error_rate"] == trained.rates.sequence
     assert trained.signature in trained.saved.card
 
 
@@ -83,20 +83,20 @@ def test_hard_attention_learns_where_to_look() -> None:
     # SPEC A3.2
     pairs = make_pairs(1, shortest=8, longest=12)
     train = TrainSettings(steps=600, batch_tokens=512, learning_rate=1e-2, entropy_bonus=0.05)
-    model = RnnSettings(width=48, embedding=32, score_width=32, choice="one", dropout=0.0)
+    model = RnnSettings(width=48, embedding=32, score_width=32, attention="hard", dropout=0.0)
     settings = RunSettings(seed=SEED, data=DataSettings(target_unit="symbols"), model=model, train=train)
     trained = run(
         in_memory("letters", pairs[200:], pairs[:200], settings.data), settings, Console(quiet=True), torch.device("cpu")
     )
-    assert trained.rates.word < 0.2
-    for answered in trained.answers[:50]:
-        (weights_TS,) = answered.result.attention().weights_HTS
+    assert trained.rates.sequence < 0.2
+    for prediction in trained.predictions[:50]:
+        (weights_TS,) = prediction.result.attention().weights_HTS
         assert set(weights_TS.unique().tolist()) == {0.0, 1.0}
         assert (weights_TS.sum(-1) == 1).all()
-    right = [answered for answered in trained.answers if answered.right]
+    right = [prediction for prediction in trained.predictions if prediction.right]
     looks = torch.cat([one.result.attention().weights_HTS[0].argmax(-1)[:-1] for one in right])
-    places = torch.cat([torch.arange(len(one.source)) for one in right])
-    assert ((looks - places).abs() <= 1).float().mean() > 0.9
+    positions = torch.cat([torch.arange(len(one.source)) for one in right])
+    assert ((looks - positions).abs() <= 1).float().mean() > 0.9
 
 
 def make_questions(number: int) -> list[Pair]:
@@ -112,15 +112,17 @@ def make_questions(number: int) -> list[Pair]:
     return list(found.values())
 
 
-def recall(steps: int) -> list[Answered]:
+def recall(steps: int) -> list[Prediction]:
     pairs = make_questions(20_000)
-    model = RnnSettings(width=64, embedding=64, score="cosine", bridge="none", choice="one", dropout=0.0)
+    model = RnnSettings(width=64, embedding=64, score="cosine", bridge="none", attention="hard", dropout=0.0)
     train = TrainSettings(steps=steps, batch_tokens=1024, learning_rate=1e-2, entropy_bonus=0.02)
     settings = RunSettings(seed=SEED, model=model, train=train)
     asked = [pair for pair in pairs if len(pair.source) > 10][:300]
     unseen = {pair.source for pair in asked}
     training = [pair for pair in pairs if pair.source not in unseen]
-    return run(in_memory("recall", training, asked, settings.data), settings, Console(quiet=True), torch.device("cpu")).answers
+    return run(
+        in_memory("recall", training, asked, settings.data), settings, Console(quiet=True), torch.device("cpu")
+    ).predictions
 
 
 @pytest.mark.slow
@@ -151,12 +153,12 @@ def fit(model: nn.Module, loss: Callable[[int], Tensor], steps: int, learning_ra
         schedule.step()
 
 
-def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2), answers.flatten())
+def cross_entropy(logits: Tensor, predictions: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), predictions.flatten())
 
 
-def share_right(logits: Tensor, answers: Tensor) -> float:
-    return (logits.argmax(-1) == answers).float().mean().item()
+def share_right(logits: Tensor, predictions: Tensor) -> float:
+    return (logits.argmax(-1) == predictions).float().mean().item()
 
 
 def make_ids(batch: int, length: int) -> Tensor:
@@ -270,15 +272,15 @@ def test_recurrent_tagger_learns_from_both_sides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answers", ["tags", "class"])
-def test_encoder_only_learns_about_the_whole_text(answers: str) -> None:
+@pytest.mark.parametrize("predictions", ["tags", "class"])
+def test_encoder_only_learns_about_the_whole_text(predictions: str) -> None:
     """For every place: which symbol stands as far from the other end? For the text, told by its first place: what is its
     last symbol? What sees only its neighbours cannot know."""
 
-    def answered(batch: int) -> tuple[Tensor, Tensor]:
+    def prediction(batch: int) -> tuple[Tensor, Tensor]:
         ids_BS = make_ids(batch, 10)
         memory = model.encode(whole(ids_BS))
-        if answers == "class":
+        if predictions == "class":
             return model.classify(memory), ids_BS[:, -1]
         return model.tag(memory), ids_BS.flip(1)
 
@@ -287,8 +289,8 @@ def test_encoder_only_learns_about_the_whole_text(answers: str) -> None:
         torch.manual_seed(SEED)
         sizes = EncoderOnlySettings(width=64, heads=2, feed_forward=128, layers=1, dropout=0.0)
         model = EncoderOnly(replace(sizes, pooling="first", window=window), NUM_IDS, NUM_SYMBOLS)
-        fit(model, lambda step: cross_entropy(*answered(64)), 200, 5e-3)
+        fit(model, lambda step: cross_entropy(*prediction(64)), 200, 5e-3)
         with torch.no_grad():
-            right[window] = share_right(*answered(512))
+            right[window] = share_right(*prediction(512))
     assert right[None] > 0.9
     assert right[1] < 0.6

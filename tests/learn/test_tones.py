@@ -10,7 +10,7 @@ from tones import LETTERS, make_words, write_words
 
 from regard.data.corpus import Pair
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.material import in_memory
+from regard.training.data import in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -22,11 +22,11 @@ def learn(folder: Path, pairs: list[Pair], columns: tuple[str, ...], steps: int)
     settings = RunSettings(
         seed=SEED,
         data=DataSettings(source_columns=columns, source_unit="sound", target_unit="symbols"),
-        model=RnnSettings(front="sound", width=64, embedding=64, channels=8, dropout=0.1),
+        model=RnnSettings(frontend="sound", width=64, embedding=64, channels=8, dropout=0.1),
         train=TrainSettings(steps=steps, batch_tokens=512, learning_rate=4e-3),
     )
-    material = in_memory("tones", pairs[100:], pairs[:100], settings.data, root=folder)
-    return run(material, settings, Console(quiet=True), torch.device("cpu"))
+    training_data = in_memory("tones", pairs[100:], pairs[:100], settings.data, root=folder)
+    return run(training_data, settings, Console(quiet=True), torch.device("cpu"))
 
 
 def learn_letters(folder: Path, steps: int) -> Trained:
@@ -37,10 +37,10 @@ def learn_letters(folder: Path, steps: int) -> Trained:
 def test_tones_are_heard_one_after_the_other(tmp_path: Path) -> None:  # SPEC A8.4
     """Nine of ten words come out right, and what is looked at moves on from letter to letter; untrained, nothing is right."""
     before, after = learn_letters(tmp_path, 1), learn_letters(tmp_path, 400)
-    assert before.rates.word > 0.9
+    assert before.rates.sequence > 0.9
     assert after.rates.num_sentences == 100
-    assert after.rates.word < 0.1
-    right = [one for one in after.answers if one.right and len(one.result.tokens) > 1]
+    assert after.rates.sequence < 0.1
+    right = [one for one in after.predictions if one.right and len(one.result.tokens) > 1]
     forwards = 0
     for one in right:
         weights_TS = one.result.attention().mean_TS[: len(one.result.tokens)]
@@ -70,7 +70,7 @@ def test_an_instruction_beside_the_sound_is_followed(tmp_path: Path) -> None:  #
     """Nine of ten come out right; the other instruction turns them round. Without the instruction half of them cannot be right,
     without the sound next to none."""
     trained, heard = learn_orders(tmp_path, 700)
-    assert trained.rates.word < 0.1
+    assert trained.rates.sequence < 0.1
 
     def right(how: str, order: int, *, sound: bool = True) -> float:
         outputs = trained.translator.batch(["\t".join((name if sound else "", *how.split())) for name, _ in heard])
@@ -81,5 +81,5 @@ def test_an_instruction_beside_the_sound_is_followed(tmp_path: Path) -> None:  #
         assert right(how, -order) < 0.1
         assert right(how, order, sound=False) < 0.1
     assert right("", 1) + right("", -1) <= 1
-    weights_HSU = trained.answers[0].result.attention("fusion").weights_HTS
-    assert weights_HSU.shape[2] == len(trained.answers[0].source.split("\t"))
+    weights_HSU = trained.predictions[0].result.attention("fusion").weights_HTS
+    assert weights_HSU.shape[2] == len(trained.predictions[0].source.split("\t"))

@@ -12,7 +12,7 @@ from regard.errors import UserError
 from regard.models.build import ModelSettings, build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.material import Given, in_memory
+from regard.training.data import StartCodecs, in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.transfer import ENCODER, Transfer, start_encoder
@@ -29,9 +29,9 @@ CLASSES = {
 
 def train(pairs: list[Pair], held_out: list[Pair], settings: TrainSettings, transfer: Transfer | None = None) -> Trained:
     how = RunSettings(seed=1, data=DataSettings(target_unit="symbols"), model=MODEL, train=settings)
-    given = Given(source=transfer.saved.source) if transfer else None
-    material = in_memory("words", pairs, held_out, how.data, given)
-    return run(material, how, Console(quiet=True), torch.device("cpu"), transfer=transfer)
+    given = StartCodecs(source=transfer.saved.source) if transfer else None
+    training_data = in_memory("words", pairs, held_out, how.data, given)
+    return run(training_data, how, Console(quiet=True), torch.device("cpu"), transfer=transfer)
 
 
 def broad_classes(pairs: list[Pair]) -> list[Pair]:

@@ -50,11 +50,13 @@ def scores(score: Score, query: Array, keys: Array) -> Array:
     return reference.distance(q, keys)[0]
 
 
-def weights(choice: str, e: Array, allow: Array) -> Array:
+def weights(attention: str, e: Array, allow: Array) -> Array:
     e = np.where(allow, e, 0.0)
-    if choice == "sum":
+    if attention == "unnormalised":
         return e * allow
-    function: Callable[..., Array] = {"soft": reference.softmax, "one": reference.hard, "gates": reference.hard_gates}[choice]
+    function: Callable[..., Array] = {"soft": reference.softmax, "hard": reference.hard, "gated": reference.hard_gates}[
+        attention
+    ]
     return function(e[None], allow[None])[0]
 
 
@@ -79,38 +81,38 @@ def fed(x: Array, feed: nn.Module) -> Array:
     return linear(reference.relu(inner) if isinstance(function, nn.ReLU) else reference.gelu(inner), second)
 
 
-def check_attention(found: Explanation, score: Score, choice: str, away: Array | float = 0.0) -> None:
+def check_attention(found: Explanation, score: Score, attention: str, away: Array | float = 0.0) -> None:
     told = {line.name: array(line.values) for line in found.lines}
     allow = told["allowed"].astype(bool)
     np.testing.assert_allclose(told["scores"][allow], (scores(score, told["query"], told["keys"]) + away)[allow], atol=1e-10)
     assert (told["scores"][~allow] == -np.inf).all()
-    np.testing.assert_allclose(told["weights"], weights(choice, told["scores"], allow), atol=1e-10)
+    np.testing.assert_allclose(told["weights"], weights(attention, told["scores"], allow), atol=1e-10)
     values = told["values"] if "values" in told else told["states"]
     np.testing.assert_allclose(told["context"], told["weights"] @ values, atol=1e-10)
 
 
-def check_end(found: Explanation, translator: regard.Translator, place: int) -> None:
+def check_end(found: Explanation, translator: regard.Translator, position: int) -> None:
     told = {line.name: array(line.values) for line in found.lines}
     np.testing.assert_allclose(told["probabilities"], reference.softmax(told["logits"][None])[0], atol=1e-10)
-    written = (*OUTPUT, 3)[place]
+    written = (*OUTPUT, 3)[position]
     assert int(told["token"]) == written
     assert found.token == translator.target.tokens([written])[0]
     memory = translator.model.encode(regard.pipeline.source_batch([translator.source.encode("abcab")]))
-    logits = translator.model.decode(torch.tensor([[2, *OUTPUT]]), memory).logits_BTV[0, place]
+    logits = translator.model.decode(torch.tensor([[2, *OUTPUT]]), memory).logits_BTV[0, position]
     np.testing.assert_allclose(told["logits"], array(logits), atol=1e-10)  # what the model says when it reads all at once
 
 
-@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("position", [0, 3])
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].kind in ("rnn", "rnn_lm")])
-def test_recurrent_models(name: str, place: int) -> None:  # SPEC A9.2
+def test_recurrent_models(name: str, position: int) -> None:  # SPEC A9.2
     translator = make_translator(name)
     model = translator.model
-    found = explain(translator, "abcab", place, output=OUTPUT)
+    found = explain(translator, "abcab", position, output=OUTPUT)
     told = {line.name: array(line.values) for line in found.lines}
     if isinstance(model, RnnSeq2Seq) and model.settings.decoder != "fixed":
         keys = model.score.prepare(torch.from_numpy(told["states"]), torch.arange(6))
         np.testing.assert_allclose(told["keys"], array(keys), atol=1e-10)
-        check_attention(found, model.score, model.settings.choice)
+        check_attention(found, model.score, model.settings.attention)
         if model.settings.decoder == "bahdanau":
             read = np.concatenate((told["state"], told["context"]))
         elif model.settings.readout == "plain":
@@ -121,21 +123,21 @@ def test_recurrent_models(name: str, place: int) -> None:  # SPEC A9.2
     else:
         read = told["state"]
     np.testing.assert_allclose(told["logits"], linear(read, model.output), atol=1e-10)  # type: ignore[union-attr,arg-type]
-    check_end(found, translator, place)
+    check_end(found, translator, position)
 
 
-@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("position", [0, 3])
 @pytest.mark.parametrize("layer", [0, -1])
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].kind in ("transformer", "decoder_only")])
-def test_transformers(name: str, layer: int, place: int) -> None:  # SPEC A9.2
+def test_transformers(name: str, layer: int, position: int) -> None:  # SPEC A9.2
     translator, head = make_translator(name), 1
     decoder: TransformerDecoder = translator.model.decoder  # type: ignore[union-attr,assignment]
-    found = explain(translator, "abcab", place, output=OUTPUT, layer=layer, head=head)
+    found = explain(translator, "abcab", position, output=OUTPUT, layer=layer, head=head)
     told = {line.name: array(line.values) for line in found.lines}
     block = decoder.layers[layer]
     attention = block.cross or block.attention
     around = block.around_cross or block.around_attention
-    pre = around.order == "pre"
+    pre = around.norm_order == "pre"
     x = told["x"]
     if pre:
         np.testing.assert_allclose(told["normed"], normed(x, around.norm), atol=1e-10)
@@ -161,7 +163,7 @@ def test_transformers(name: str, layer: int, place: int) -> None:  # SPEC A9.2
     matrix = array(decoder.embedding.tokens.weight if last.weight is None else last.weight)
     projected = told["hidden"] if last.project is None else linear(told["hidden"], last.project)
     np.testing.assert_allclose(told["logits"], projected @ matrix.T + array(last.bias), atol=1e-10)
-    check_end(found, translator, place)
+    check_end(found, translator, position)
 
 
 def test_self_attention_with_places_in_it() -> None:
@@ -188,7 +190,7 @@ def test_self_attention_with_places_in_it() -> None:
 def test_as_data_and_mistakes() -> None:
     translator = make_translator("transformer windows")
     told = json.loads(json.dumps(explain(translator, "abcab", -1, output=OUTPUT).as_dict(), allow_nan=False))
-    assert (told["text"], told["place"], told["token"]) == ("abcab", 4, "<eos>")
+    assert (told["text"], told["position"], told["token"]) == ("abcab", 4, "<eos>")
     lines = {line["name"]: line for line in told["lines"]}
     assert lines["scores"]["rows"] == ["a", "b", "c", "a", "b", "<eos>"]
     assert lines["query"]["formula"] == "s = W_Q x' + b_Q, head 0"
@@ -200,4 +202,4 @@ def test_as_data_and_mistakes() -> None:
         explain(translator, "ab", layer=9, output=OUTPUT)
     with pytest.raises(UserError, match="there is no head 2: heads are numbered 0 to 1 here"):
         explain(translator, "ab", head=2, output=OUTPUT)
-    assert explain(translator, "ab", max_length=3).place == 0
+    assert explain(translator, "ab", max_length=3).position == 0

@@ -192,7 +192,7 @@ def from_marian(theirs: MarianMTModel) -> tuple[Transformer, Named, Named]:
         feed_forward=INNER,
         encoder_layers=2,
         decoder_layers=3,
-        order="post",
+        norm_order="post",
         activation={"swish": "silu"}.get(config.activation_function, config.activation_function),
         layout="halves",
         tie="all" if shared else "output",
@@ -312,7 +312,7 @@ def from_gpt2(theirs: GPT2LMHeadModel) -> tuple[DecoderOnly, Named, Named]:
         layers=3,
         activation="gelu_tanh",
         positions="learned",
-        max_places=PLACES,
+        max_positions=PLACES,
         tie="output",
         dropout=0.0,
     )
@@ -400,18 +400,18 @@ def test_bert() -> None:
         heads=HEADS,
         feed_forward=INNER,
         layers=3,
-        order="post",
+        norm_order="post",
         norm_eps=1e-12,
         embedding_norm=True,
         positions="learned",
-        max_places=PLACES,
+        max_positions=PLACES,
         dropout=0.0,
     )
     named = parameters(theirs)
     types = (torch.arange(PLACES) >= 3).long()
     linear = dict(named)
-    places = linear.pop("bert.embeddings.position_embeddings.weight")
-    linear["bert.embeddings.places.weight"] = places + linear.pop("bert.embeddings.token_type_embeddings.weight")[types]
+    positions = linear.pop("bert.embeddings.position_embeddings.weight")
+    linear["bert.embeddings.places.weight"] = positions + linear.pop("bert.embeddings.token_type_embeddings.weight")[types]
     converted = scaled(renamed(linear, BERT), WIDTH**-0.5, "encoder.embedding.tokens.weight")
     ours = EncoderOnly(settings, 17, 5).double().eval()
     ours.load_state_dict(converted)
@@ -496,22 +496,22 @@ class Rotary64(nn.Module):
         return angles.cos(), angles.sin()
 
 
-def turns(places_BL: Tensor, width: int) -> Tensor:
+def turns(positions_BL: Tensor, width: int) -> Tensor:
     """Angles (B, L, width), one half like the other."""
     speeds = [10000.0 ** (-2 * k / width) for k in range(width // 2)]
-    return places_BL.double().unsqueeze(-1) * torch.tensor(speeds * 2, dtype=torch.float64)
+    return positions_BL.double().unsqueeze(-1) * torch.tensor(speeds * 2, dtype=torch.float64)
 
 
 def in_float64(theirs: LlamaForCausalLM) -> None:
     """Theirs computes norms and angles in float32, even in a float64 model. Without that, all the rest can be compared
     closely; what is put in its place must do the same."""
-    x_BLD, places_BL = torch.randn(3, 11, 24, dtype=torch.float64), torch.arange(11)[None]
+    x_BLD, positions_BL = torch.randn(3, 11, 24, dtype=torch.float64), torch.arange(11)[None]
     for name, module in list(theirs.named_modules()):
         if isinstance(module, LlamaRMSNorm):
             theirs.set_submodule(name, better := RmsNorm64(module))
             torch.testing.assert_close(better(x_BLD), module(x_BLD), rtol=1e-6, atol=1e-6)
     before, theirs.model.rotary_emb = theirs.model.rotary_emb, Rotary64()
-    torch.testing.assert_close(theirs.model.rotary_emb(x_BLD, places_BL), before(x_BLD, places_BL), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(theirs.model.rotary_emb(x_BLD, positions_BL), before(x_BLD, positions_BL), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("biases", "exact"), [(True, True), (False, True), (False, False)])

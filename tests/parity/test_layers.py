@@ -9,7 +9,7 @@ import regard
 from regard import reference
 from regard.core import costs, masks
 from regard.core.positions import LAYOUTS, alibi_slopes, fourier, one_hot, raw_index, rotate, sinusoidal
-from regard.core.weights import choose_gates, choose_one
+from regard.core.weights import gated_weights, hard_weights
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.mixing import Convolution, Dense
 from regard.layers.scores import Additive, Location
@@ -82,15 +82,16 @@ def test_rotary_and_alibi_attention(layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("first", [0, 1])
 def test_position_vectors(layout: str, first: int) -> None:
-    places = torch.tensor([[0, 3], [977, 8191]])
+    positions = torch.tensor([[0, 3], [977, 8191]])
     double = {"dtype": torch.float64}
     assert_equals(
-        sinusoidal(places, 12, layout=layout, first=first, **double), reference.sinusoidal(places.numpy(), 12, first, layout)
+        sinusoidal(positions, 12, layout=layout, first=first, **double),
+        reference.sinusoidal(positions.numpy(), 12, first, layout),
     )
-    assert_equals(raw_index(places, **double), reference.raw_index(places.numpy()))
-    assert_equals(one_hot(places[0], 5, **double), reference.one_hot(places[0].numpy(), 5))
+    assert_equals(raw_index(positions, **double), reference.raw_index(positions.numpy()))
+    assert_equals(one_hot(positions[0], 5, **double), reference.one_hot(positions[0].numpy(), 5))
     x = torch.randn(2, 2, 12).double()
-    assert_equals(rotate(x, places, layout=layout), reference.rotary(x.numpy(), places.numpy(), layout))
+    assert_equals(rotate(x, positions, layout=layout), reference.rotary(x.numpy(), positions.numpy(), layout))
     near = torch.arange(65)
     similarity = fourier(near[:1], 64, layout=layout, **double) @ fourier(near, 64, layout=layout, **double).mT
     assert_equals(similarity[0], reference.fourier_kernel(0, near.numpy()), atol=1e-3, rtol=0)
@@ -117,11 +118,11 @@ def test_hard_attention() -> None:  # SPEC A3.2
     scores, allow = torch.randn(2, 5, 7).double(), torch.rand(2, 5, 7) < 0.6
     allow[0, 1] = False
     s, a = scores.numpy(), allow.numpy()
-    best, drawn = choose_one(scores, allow), choose_one(scores, allow, torch.Generator().manual_seed(3))
+    best, drawn = hard_weights(scores, allow), hard_weights(scores, allow, torch.Generator().manual_seed(3))
     assert_equals(best.weights, reference.hard(s, a))
-    assert_equals(drawn.log_prob, reference.log_choice(s, drawn.weights.argmax(-1).numpy(), a))
+    assert_equals(drawn.log_prob, reference.hard_log_prob(s, drawn.weights.argmax(-1).numpy(), a))
     assert_equals(drawn.entropy, reference.entropy(reference.softmax(s, a)))
-    open_, random = choose_gates(scores, allow), choose_gates(scores, allow, torch.Generator().manual_seed(3))
+    open_, random = gated_weights(scores, allow), gated_weights(scores, allow, torch.Generator().manual_seed(3))
     assert_equals(open_.weights, reference.hard_gates(s, a))
     assert_equals(random.log_prob, reference.log_gates(s, random.weights.numpy() > 0, a))
     assert_equals(random.entropy, reference.gates_entropy(s, a))
@@ -144,7 +145,7 @@ def test_sums() -> None:  # SPEC A3.4
         masks.causal(3, 7),
     )
     theirs = reference.unnormalised(reference.scaled_dot(query.numpy(), key.numpy()), value.numpy(), allow.numpy())
-    assert_equals(regard.attend(query, key, value, allow=allow, choice="sum"), theirs)
+    assert_equals(regard.attend(query, key, value, allow=allow, attention="unnormalised"), theirs)
 
 
 def test_basic_self_attention() -> None:  # SPEC A6.1

@@ -169,11 +169,11 @@ def test_alibi_in_groups(name: str, kv_heads: int, tile: int, num_queries: int, 
     layer = MultiHeadAttention(HEADS * WIDTH, HEADS, kv_heads=kv_heads, score=score, alibi=True, project_output=False).double()
     x = torch.randn(3, KEYS, HEADS * WIDTH).double()
     query, (keys, values) = layer.queries(x)[:, :, -num_queries:], layer.keys_values(x)
-    places = torch.arange(KEYS - num_queries, KEYS)[None], torch.arange(KEYS)[None]
+    positions = torch.arange(KEYS - num_queries, KEYS)[None], torch.arange(KEYS)[None]
     for shape in [(num_queries, KEYS), (3, 1, 1, KEYS), (3, HEADS, num_queries, KEYS)]:
         allow = random_mask(*shape)
-        ours = layer.attend(query, keys, values, allow, None, places).context
-        distance = (places[0].mT - places[1]).abs()
+        ours = layer.attend(query, keys, values, allow, None, positions).context
+        distance = (positions[0].mT - positions[1]).abs()
         key, value = (one.repeat_interleave(HEADS // kv_heads, dim=1) for one in (keys, values))
         scores = score.scores(query, key) - layer.slopes_H.double()[:, None, None] * distance
         weights = reference.softmax(array(scores), allow.expand(scores.shape).numpy())

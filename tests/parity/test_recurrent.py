@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard import reference
 from regard.contracts import Edit, Look, Memory, Source, Tap
 from regard.core import masks
-from regard.core.weights import Choice
+from regard.core.weights import AttentionType
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import CELLS, RecurrentEncoder, StepByStep, layer_weights, make_stack, run, state_width
 from regard.layers.scores import SCORES
@@ -169,11 +169,11 @@ def test_unknown_cells_are_refused() -> None:
 
 # --- decoders ----------------------------------------------------------------------------------------------------------------
 
-NORMALISERS: dict[Choice, reference.Normalise] = {
+NORMALISERS: dict[AttentionType, reference.Weighting] = {
     "soft": reference.softmax,
-    "sum": lambda scores, allow: reference.masked(scores, allow, 0.0),
-    "one": reference.hard,
-    "gates": reference.hard_gates,
+    "unnormalised": lambda scores, allow: reference.masked(scores, allow, 0.0),
+    "hard": reference.hard,
+    "gated": reference.hard_gates,
 }
 
 
@@ -208,7 +208,7 @@ def by_formula(model: RnnSeq2Seq, memory: Memory, targets: Tensor) -> tuple[np.n
     logits, weights, fed = [], [], np.zeros_like(C) if settings.input_feeding else None
 
     def look(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return reference.context(s, H, score, real, NORMALISERS[settings.choice])
+        return reference.context(s, H, score, real, NORMALISERS[settings.attention])
 
     for t in range(targets.shape[1]):
         y = Y[:, t]
@@ -243,21 +243,23 @@ def assert_equals_formula(settings: RnnSettings, dtype: torch.dtype = torch.floa
 
 
 @every_cell
-@pytest.mark.parametrize("choice", ["soft", "one"])
+@pytest.mark.parametrize("attention", ["soft", "hard"])
 @pytest.mark.parametrize("score", ["additive", "general"])
 @pytest.mark.parametrize("input_feeding", [False, True])
-def test_luong(cell: str, choice: Choice, score: str, input_feeding: bool) -> None:  # SPEC A5.3
+def test_luong(cell: str, attention: AttentionType, score: str, input_feeding: bool) -> None:  # SPEC A5.3
     assert_equals_formula(
-        RnnSettings(width=22, embedding=7, cell=cell, score=score, score_width=13, choice=choice, input_feeding=input_feeding)
+        RnnSettings(
+            width=22, embedding=7, cell=cell, score=score, score_width=13, attention=attention, input_feeding=input_feeding
+        )
     )
 
 
 @every_cell
-@pytest.mark.parametrize("choice", ["soft", "one"])
+@pytest.mark.parametrize("attention", ["soft", "hard"])
 @pytest.mark.parametrize("score", ["additive", "general"])
-def test_bahdanau(cell: str, choice: Choice, score: str) -> None:  # SPEC A5.4
+def test_bahdanau(cell: str, attention: AttentionType, score: str) -> None:  # SPEC A5.4
     assert_equals_formula(
-        RnnSettings(width=22, embedding=7, cell=cell, decoder="bahdanau", score=score, score_width=13, choice=choice)
+        RnnSettings(width=22, embedding=7, cell=cell, decoder="bahdanau", score=score, score_width=13, attention=attention)
     )
 
 
@@ -276,16 +278,16 @@ def test_fixed(cell: str, every_step: bool, bidirectional: bool) -> None:  # SPE
     ends = torch.cat((last[:, :11], memory.values_BSE[:, 0, 11:]), dim=-1) if bidirectional else last
     torch.testing.assert_close(memory.summary_BE, ends)
     other = Memory(torch.randn_like(memory.values_BSE), memory.allow_BS, memory.summary_BE, memory.axes)
-    look = Look((Tap("cross"),), (Edit("cross", place=0),))
+    look = Look((Tap("cross"),), (Edit("cross", key=0),))
     expected = model.decode(targets, memory)
     assert torch.equal(model.decode(targets, other, look).logits_BTV, expected.logits_BTV)
-    assert (expected.choice_log_prob_BT, model.start(memory).values_BSE.numel()) == (None, 0)
+    assert (expected.attention_log_prob_BT, model.start(memory).values_BSE.numel()) == (None, 0)
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("choice", get_args(Choice))
+@pytest.mark.parametrize("attention", get_args(AttentionType))
 @pytest.mark.parametrize("decoder", ["luong", "luong fed", "bahdanau"])
-def test_every_score_and_choice_in_every_decoder(score: str, choice: Choice, decoder: str) -> None:  # SPEC A5.5
+def test_every_score_and_choice_in_every_decoder(score: str, attention: AttentionType, decoder: str) -> None:  # SPEC A5.5
     assert_equals_formula(
         RnnSettings(
             width=22,
@@ -294,24 +296,24 @@ def test_every_score_and_choice_in_every_decoder(score: str, choice: Choice, dec
             input_feeding=decoder == "luong fed",
             score=score,
             score_width=13,
-            choice=choice,
-            max_places=11,
+            attention=attention,
+            max_positions=11,
         )
     )
 
 
 @pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
-@pytest.mark.parametrize("choice", ["one", "gates"])
-def test_choices_are_drawn_in_training(choice: Choice, decoder: str) -> None:
-    """Only where the recurrence sees c_t does a choice bear on later tokens."""
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_choices_are_drawn_in_training(attention: AttentionType, decoder: str) -> None:
+    """Only where the recurrence sees c_t does a decision bear on later tokens."""
     torch.manual_seed(1)
-    settings = RnnSettings(width=22, embedding=7, decoder=decoder, choice=choice, score="dot", dropout=0.0)
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, attention=attention, score="dot", dropout=0.0)
     model, source, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).train(), make_source(7, 5), make_targets(2, 6)
     one, other = (model.decode(targets, model.encode(source), Look((Tap("cross"),))) for _ in range(2))
     assert not torch.equal(one.seen[0].weights_BHTS, other.seen[0].weights_BHTS)
-    assert one.choice_log_prob_BT.shape == one.choice_entropy_BT.shape == (2, 6)
-    assert one.choice_log_prob_BT.requires_grad
-    assert one.choices_last == (decoder == "bahdanau")
+    assert one.attention_log_prob_BT.shape == one.attention_entropy_BT.shape == (2, 6)
+    assert one.attention_log_prob_BT.requires_grad
+    assert one.affects_later_steps == (decoder == "bahdanau")
 
 
 def test_gradients_of_weights_in_a_loop() -> None:
@@ -327,7 +329,7 @@ def test_gradients_of_weights_in_a_loop() -> None:
     assert (gradient[1] == 0).all()
     learnt = torch.autograd.grad(weights.square().sum(), list(model.score.parameters()))  # a loss on the weights, too
     assert all(one.abs().max() > 0 for one in learnt)
-    forced = [model.decode(targets, memory, Look(edits=(Edit("cross", place=place),))).logits_BTV for place in (0, 3)]
+    forced = [model.decode(targets, memory, Look(edits=(Edit("cross", key=key),))).logits_BTV for key in (0, 3)]
     assert not torch.allclose(*forced)
 
 

@@ -176,13 +176,13 @@ def test_reference_without_a_normaliser() -> None:
 def test_reference_one_hard_choice() -> None:
     scores, a = normal(2, 3, 7), np.array([[0, 6, 2], [3, 3, 5]])
     chances = torch.distributions.Categorical(logits=torch.from_numpy(scores))
-    assert_same(reference.log_choice(scores, a), chances.log_prob(torch.from_numpy(a)))
+    assert_same(reference.hard_log_prob(scores, a), chances.log_prob(torch.from_numpy(a)))
     assert_same(reference.entropy(reference.softmax(scores)), chances.entropy())
     scores = np.array([[1.0, 3.0, 9.0], [800.0, 0.0, 2.0], [1.0, 2.0, 3.0]])
     allow = np.array([[True, True, False], [True, True, True], [False, False, False]])
     assert_same(reference.hard(scores, allow), np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-    assert_same(reference.log_choice(scores, np.array([1, 1, 1]), allow), np.array([-np.log1p(np.exp(-2.0)), -800.0, 0.0]))
-    assert reference.log_choice(scores, np.array([2, 0, 0]), allow)[0] == -np.inf  # a key that may not be chosen
+    assert_same(reference.hard_log_prob(scores, np.array([1, 1, 1]), allow), np.array([-np.log1p(np.exp(-2.0)), -800.0, 0.0]))
+    assert reference.hard_log_prob(scores, np.array([2, 0, 0]), allow)[0] == -np.inf  # a key that may not be chosen
 
 
 def test_reference_gates() -> None:
@@ -206,7 +206,7 @@ def test_reference_gates() -> None:
 
 
 def test_reference_gradient_of_hard_attention() -> None:
-    """3 keys, 2 steps, all 9 choices enumerated; the second step's scores and output depend on the first choice."""
+    """3 keys, 2 steps, all 9 choices enumerated; the second step's scores and output depend on the first attention."""
     assert_same(
         reference.reward_to_go(np.array([[-1.0, -2.0, -4.0], [-3.0, 0.0, 0.0]])),
         np.array([[-7.0, -6.0, -4.0], [-3.0, 0.0, 0.0]]),
@@ -218,7 +218,7 @@ def test_reference_gradient_of_hard_attention() -> None:
         """log p and log π of both steps."""
         scores = np.stack([first @ theta, second[a[0]] @ theta])
         log_p = -np.logaddexp(0.0, np.array([values[a[0], 0] @ theta, values[a] @ theta]))
-        return log_p, reference.log_choice(scores, np.array(a))
+        return log_p, reference.hard_log_prob(scores, np.array(a))
 
     def slope(f: Callable[[np.ndarray], float]) -> np.ndarray:
         return np.array([(f(theta + e) - f(theta - e)) / 2e-6 for e in np.eye(5) * 1e-6])
@@ -304,10 +304,10 @@ def test_reference_positions() -> None:
         pairs = waves(i, first)
         assert_same(reference.sinusoidal(i, 6, first), np.array(pairs).ravel())
         assert_same(reference.sinusoidal(i, 6, first, "halves"), np.array(pairs).T.ravel())
-    places = np.array([[0, 3], [7, 2]])
-    assert_same(reference.sinusoidal(places, 6)[1, 0], np.array(waves(7, 0)).ravel())
-    assert_same(reference.raw_index(places), np.array([[[0.0], [3.0]], [[7.0], [2.0]]]))
-    assert_same(reference.one_hot(places, 11), F.one_hot(torch.from_numpy(places), 11))
+    positions = np.array([[0, 3], [7, 2]])
+    assert_same(reference.sinusoidal(positions, 6)[1, 0], np.array(waves(7, 0)).ravel())
+    assert_same(reference.raw_index(positions), np.array([[[0.0], [3.0]], [[7.0], [2.0]]]))
+    assert_same(reference.one_hot(positions, 11), F.one_hot(torch.from_numpy(positions), 11))
     assert reference.fourier_kernel(7, 3, 0.5) == pytest.approx(math.exp(-8))
     assert reference.fourier_kernel(7, 3) == pytest.approx(math.exp(-0.16))
     X, phi = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[10.0, 20.0, 30.0, 40.0]])
@@ -317,13 +317,13 @@ def test_reference_positions() -> None:
 
 @pytest.mark.parametrize(("layout", "pairs"), [("halves", [(0, 3), (1, 4), (2, 5)]), ("interleaved", [(0, 1), (2, 3), (4, 5)])])
 def test_reference_rotary(layout: reference.Layout, pairs: list[tuple[int, int]]) -> None:
-    x, places = normal(2, 5, 6), np.array([0, 1, 2, 13, 977])
+    x, positions = normal(2, 5, 6), np.array([0, 1, 2, 13, 977])
     expected = np.empty_like(x)
-    for (row, place), (k, pair) in itertools.product(enumerate(places), enumerate(pairs)):
+    for (row, place), (k, pair) in itertools.product(enumerate(positions), enumerate(pairs)):
         angle = place / 10000 ** (2 * k / 6)
         turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         expected[:, row, pair] = x[:, row, pair] @ turn.T
-    assert_same(reference.rotary(x, places, layout), expected)
+    assert_same(reference.rotary(x, positions, layout), expected)
     q, k = normal(1, 6), normal(1, 6)
     scores = [reference.dot(reference.rotary(q, i, layout), reference.rotary(k, i - 3, layout)) for i in (3, 40, 500)]
     assert_same(scores[1], scores[0])
@@ -451,7 +451,7 @@ def test_reference_bahdanau_decoder() -> None:
 
 
 @pytest.mark.parametrize("normalise", [reference.hard, reference.hard_gates])
-def test_reference_hard_context(normalise: reference.Normalise) -> None:
+def test_reference_hard_context(normalise: reference.Weighting) -> None:
     s, H = np.array([1.0, -1.0]), np.array([[3.0, 1.0], [-1.0, 5.0], [9.0, 0.0], [1.0, 0.0]])  # scores 2, −6, 9, 1
     c, weights = reference.context(s, H, reference.dot, np.array([True, True, False, True]), normalise)
     expected = [1.0, 0.0, 0.0, 0.0] if normalise is reference.hard else [0.5, 0.0, 0.0, 0.5]
@@ -501,7 +501,7 @@ def rest_of(theirs: nn.Module, f: reference.Map) -> tuple[reference.Map, list[re
 
 @pytest.mark.parametrize("order", ["pre", "post"])
 @pytest.mark.parametrize(("name", "f"), [("relu", reference.relu), ("gelu", reference.gelu)])
-def test_reference_transformer_layers(order: reference.Order, name: str, f: reference.Map) -> None:
+def test_reference_transformer_layers(order: reference.NormOrder, name: str, f: reference.Map) -> None:
     """The dropout is 0, so that torch in training mode takes its plain path."""
     settings = {"dim_feedforward": 29, "dropout": 0.0, "activation": name, "batch_first": True, "norm_first": order == "pre"}
     X, Y, real = normal(2, 7, 15), normal(2, 5, 15), np.arange(7) < np.array([[7], [4]])

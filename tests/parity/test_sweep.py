@@ -21,7 +21,7 @@ from regard import reference
 from regard.contracts import Score
 from regard.core import attention, masks, summary
 from regard.core.attention import prepare
-from regard.core.weights import normalise
+from regard.core.weights import masked_softmax
 
 SLACK = {torch.float64: (2, 32), torch.float32: (2, 32), torch.bfloat16: (1, 4)}
 """By how many ε(1 + largest score) weights and gradients may be off: about twice the most that 1,400 random cases showed. In
@@ -146,7 +146,7 @@ def assert_equal(name: str, shape: Shape, allow: Tensor | None, dtype: torch.dty
     assert_near(found.mass, expected.sum(-2), tolerance * shape.num_queries)
     assert_near(found.entropy, torch.from_numpy(reference.entropy(expected.numpy())), tolerance * shape.num_keys)
 
-    plain = normalise(plain_scores, allow) @ inputs_64[2]
+    plain = masked_softmax(plain_scores, allow) @ inputs_64[2]
     direction = torch.randn_like(context)
     wanted = inputs_64 + parameters(score_64)
     gradients_64 = torch.autograd.grad((plain * direction.double()).sum(), wanted, allow_unused=True, materialize_grads=True)

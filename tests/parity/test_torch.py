@@ -118,9 +118,9 @@ def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("norm_order", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_transformer_equals_torch(order: str, activation: str) -> None:  # SPEC A7.1 A7.2 A7.8
+def test_transformer_equals_torch(norm_order: str, activation: str) -> None:  # SPEC A7.1 A7.2 A7.8
     settings = TransformerSettings(
         width=12,
         heads=2,
@@ -128,7 +128,7 @@ def test_transformer_equals_torch(order: str, activation: str) -> None:  # SPEC 
         encoder_layers=2,
         decoder_layers=3,
         dropout=0.0,
-        order=order,
+        norm_order=norm_order,
         activation=activation,
     )
     ours = Transformer(settings, 17, 19).double()
@@ -141,9 +141,9 @@ def test_transformer_equals_torch(order: str, activation: str) -> None:  # SPEC 
         dropout=0.0,
         activation=activation,
         batch_first=True,
-        norm_first=order == "pre",
+        norm_first=norm_order == "pre",
     ).double()
-    if order == "post":  # the paper has no norm behind the last layer's own
+    if norm_order == "post":  # the paper has no norm behind the last layer's own
         theirs.encoder.norm = theirs.decoder.norm = None
     mine_layers = [*ours.encoder.layers, *ours.decoder.layers]
     for mine, other in zip(mine_layers, [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):
@@ -153,8 +153,8 @@ def test_transformer_equals_torch(order: str, activation: str) -> None:  # SPEC 
     allow = masks.not_padding(source_ids, 0)
 
     def embed(table: nn.Module, ids: Tensor) -> Tensor:
-        places = np.arange(ids.shape[1])[:, None] / 10000.0 ** (2 * np.arange(6) / 12)
-        waves = np.stack([np.sin(places), np.cos(places)], axis=-1).reshape(-1, 12)
+        positions = np.arange(ids.shape[1])[:, None] / 10000.0 ** (2 * np.arange(6) / 12)
+        waves = np.stack([np.sin(positions), np.cos(positions)], axis=-1).reshape(-1, 12)
         return table.tokens(ids) * math.sqrt(12) + torch.from_numpy(waves)
 
     source_embedding, target_embedding = ours.encoder.embedding, ours.decoder.embedding

@@ -52,11 +52,11 @@ def load(folder: Path) -> TransformerEncoder:
         heads=config["num_attention_heads"],
         feed_forward=config["intermediate_size"],
         activation="gelu",
-        order="post",
+        norm_order="post",
         norm_eps=config["layer_norm_eps"],
         embedding_norm=True,
         positions="learned",
-        max_places=config["max_position_embeddings"],
+        max_positions=config["max_position_embeddings"],
     )
     model = TransformerEncoder(settings, config["num_hidden_layers"], config["vocab_size"], None)
     model.load_state_dict(ours)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.models.transformer import Transformer, TransformerSettings
 
-MAX_PLACES = 32
+MAX_POSITIONS = 32
 
 PARTS = {"self_attention": "attention", "attention": "cross", "ffn": "feed_forward"}
 LINEARS = {  # theirs are fused: one matrix makes queries, keys and values
@@ -76,7 +76,7 @@ def positions(width: int) -> Tensor:
     """Sines | cosines, from place 1 on. Their frequencies are 10000^(−k/(d/2−1)), the slowest 1/10000 itself, not the paper's
     10000^(−2k/d): so our model takes them for learned."""
     k = torch.arange(width // 2, dtype=torch.float64)
-    angle = torch.arange(1, MAX_PLACES + 1)[:, None] * 10000 ** (-k / (width // 2 - 1))
+    angle = torch.arange(1, MAX_POSITIONS + 1)[:, None] * 10000 ** (-k / (width // 2 - 1))
     return torch.cat((angle.sin(), angle.cos()), dim=1).float()
 
 
@@ -95,7 +95,7 @@ def load(path: Path) -> Transformer:
         encoder_layers=6,
         decoder_layers=6,
         positions="learned",
-        max_places=MAX_PLACES,
+        max_positions=MAX_POSITIONS,
     )
     model = Transformer(settings, source_vocab, target_vocab)
     model.load_state_dict(ours)

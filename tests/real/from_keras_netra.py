@@ -23,7 +23,7 @@ class Projected(nn.Module, Score):
         self.key = nn.Linear(key_width, query_width)
         self.v = nn.Parameter(torch.empty(query_width))
 
-    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.key(key)
         return prepared
 

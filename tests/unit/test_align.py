@@ -11,24 +11,24 @@ from typer.testing import CliRunner
 import regard
 from regard.checkpoint import folder
 from regard.cli.main import app
-from regard.contracts import Place
+from regard.contracts import AlignmentHead
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.inspection import align, seeing
+from regard.inspection import align, capture
 from regard.inspection.align import (
     alignment_error_rate,
+    alignment_heads,
     best_agreement,
-    best_place,
+    best_alignment_head,
     cut_differently,
-    keep_place,
-    kept_place,
+    inspect_pairs,
     links,
-    look_at_pairs,
     parse_pharaoh,
     pharaoh,
-    places,
+    read_alignment_head,
     turned,
     weights_TS,
+    write_alignment_head,
 )
 from regard.models.build import build
 from regard.models.transformer import TransformerSettings
@@ -57,52 +57,52 @@ def test_pharaoh() -> None:
 
 
 def test_every_place_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    (seen,) = look_at_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])
+    (seen,) = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])
     cross = [one.numbers["weights"] for one in seen.layers if one.kind == "cross"]  # 2 layers, 2 heads, 4 steps, 6 places
     assert cross[0].shape == (2, 4, 6)
-    assert len(places(seen)) == len(set(places(seen))) == 2 * (1 + 2 * 3)
-    torch.testing.assert_close(weights_TS(Place(1, 0, shifted=False), seen), cross[1][0, :3, :5])
-    torch.testing.assert_close(weights_TS(Place(1, 0, shifted=True), seen), cross[1][0, 1:, :5])
-    torch.testing.assert_close(weights_TS(Place(0), seen), cross[0].mean(0)[:3, :5])
-    torch.testing.assert_close(weights_TS(Place(None), seen), torch.cat(cross).mean(0)[:3, :5])
+    assert len(alignment_heads(seen)) == len(set(alignment_heads(seen))) == 2 * (1 + 2 * 3)
+    torch.testing.assert_close(weights_TS(AlignmentHead(1, 0, shifted=False), seen), cross[1][0, :3, :5])
+    torch.testing.assert_close(weights_TS(AlignmentHead(1, 0, shifted=True), seen), cross[1][0, 1:, :5])
+    torch.testing.assert_close(weights_TS(AlignmentHead(0), seen), cross[0].mean(0)[:3, :5])
+    torch.testing.assert_close(weights_TS(AlignmentHead(None), seen), torch.cat(cross).mean(0)[:3, :5])
     best = cross[1][1, 1:, :5].argmax(-1).tolist()
-    assert links(Place(-1, 1, shifted=True), seen) == {(best[target], target) for target in range(3)}
-    monkeypatch.setattr(seeing, "LONGEST", 4)
+    assert links(AlignmentHead(-1, 1, shifted=True), seen) == {(best[target], target) for target in range(3)}
+    monkeypatch.setattr(capture, "LONGEST", 4)
     with pytest.raises(UserError, match="texts of more than 1024 tokens are only summarised, so they cannot be aligned; split"):
-        links(Place(), look_at_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
+        links(AlignmentHead(), inspect_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
     with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
-        links(Place(), look_at_pairs(make_translator("decoder only"), PAIRS[:1])[0])
+        links(AlignmentHead(), inspect_pairs(make_translator("decoder only"), PAIRS[:1])[0])
 
 
 def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
     translator = replace(make_translator("transformer scaled_dot"), max_source=4)
-    assert len(look_at_pairs(translator, [PAIRS[1]])) == 1
+    assert len(inspect_pairs(translator, [PAIRS[1]])) == 1
     for pair in (PAIRS[0], ("a", "X Y X Y X")):
         with pytest.raises(
             UserError, match="pair 2: a text of 5 tokens is longer than the 4 that are looked at at once; split"
         ):
-            look_at_pairs(translator, [PAIRS[1], pair])
+            inspect_pairs(translator, [PAIRS[1], pair])
 
 
 def test_the_place_that_people_agree_with_is_found() -> None:
-    seen = look_at_pairs(make_translator("transformer rotary, general"), PAIRS)
-    for place in (Place(0, 3, shifted=True), Place(1, 1, shifted=False)):
-        gold = [links(place, one) for one in seen]
-        found, error = best_place(seen, gold)
+    seen = inspect_pairs(make_translator("transformer rotary, general"), PAIRS)
+    for head in (AlignmentHead(0, 3, shifted=True), AlignmentHead(1, 1, shifted=False)):
+        gold = [links(head, one) for one in seen]
+        found, error = best_alignment_head(seen, gold)
         assert error == 0.0
         assert [links(found, one) for one in seen] == gold
 
 
 def test_the_places_that_agree_are_found() -> None:
     """Against a loop over all pairs of places, with sets."""
-    forward = look_at_pairs(make_translator("transformer scaled_dot"), PAIRS)
+    forward = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
     torch.manual_seed(9)
     saved = make_saved(TransformerSettings(width=8, heads=2))
     there = regard.Translator(saved.model, saved.target, saved.source, torch.device("cpu"))  # the other way round
-    backward = look_at_pairs(there, [(target, source) for source, target in PAIRS])
+    backward = inspect_pairs(there, [(target, source) for source, target in PAIRS])
     one, other, error = best_agreement(forward, backward)
 
-    def disagreement(a: Place, b: Place) -> float:
+    def disagreement(a: AlignmentHead, b: AlignmentHead) -> float:
         same = total = 0
         for ahead, back in zip(forward, backward, strict=True):
             mine = links(a, ahead)
@@ -110,7 +110,7 @@ def test_the_places_that_agree_are_found() -> None:
             same, total = same + 2 * len(mine & theirs), total + len(mine) + len(theirs)
         return 1 - same / total
 
-    everything = [disagreement(a, b) for a in places(forward[0]) for b in places(backward[0])]
+    everything = [disagreement(a, b) for a in alignment_heads(forward[0]) for b in alignment_heads(backward[0])]
     assert error == pytest.approx(min(everything)) == pytest.approx(disagreement(one, other))
     assert min(everything) < max(everything)
 
@@ -118,21 +118,21 @@ def test_the_places_that_agree_are_found() -> None:
 def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
     saved = make_saved(TransformerSettings(width=8, heads=2))
     folder.save(saved, tmp_path / "model")
-    assert kept_place(tmp_path / "model") == Place(-1, None, shifted=False)
-    keep_place(tmp_path / "model", Place(0, 1, shifted=True), error_rate=0.25)
-    assert kept_place(tmp_path / "model") == Place(0, 1, shifted=True)
+    assert read_alignment_head(tmp_path / "model") == AlignmentHead(-1, None, shifted=False)
+    write_alignment_head(tmp_path / "model", AlignmentHead(0, 1, shifted=True), error_rate=0.25)
+    assert read_alignment_head(tmp_path / "model") == AlignmentHead(0, 1, shifted=True)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["alignment"]["error_rate"] == 0.25
     translator = regard.load(tmp_path / "model")  # still a model
     result = translator("abba", max_length=5)
-    seen = seeing.see(translator, "abba", output=list(result.ids))
-    assert set(result.alignment()) == links(Place(0, 1, shifted=True), seen)
-    by_default = replace(translator, place=Place())("abba", max_length=5)
-    assert set(by_default.alignment()) == links(Place(), seen) != set(result.alignment())
+    seen = capture.inspect(translator, "abba", output=list(result.ids))
+    assert set(result.alignment()) == links(AlignmentHead(0, 1, shifted=True), seen)
+    by_default = replace(translator, alignment_head=AlignmentHead())("abba", max_length=5)
+    assert set(by_default.alignment()) == links(AlignmentHead(), seen) != set(result.alignment())
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(folder.FILES - {folder.FILE_SOURCE})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
     with pytest.raises(UserError, match=r"config.json: alignment lacks head, shifted; find the place again with"):
-        kept_place(tmp_path / "model")
+        read_alignment_head(tmp_path / "model")
 
 
 def make_cut(unit: str, texts: list[str]) -> regard.Translator:
@@ -182,8 +182,8 @@ def test_gold_is_refused_where_tokens_are_not_words(tmp_path: Path) -> None:
 
 
 def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
-    seen = look_at_pairs(make_translator("transformer scaled_dot"), PAIRS)
-    gold = [links(Place(), one) for one in seen]
+    seen = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
+    gold = [links(AlignmentHead(), one) for one in seen]
     for look, wanted, expected in (
         ([], [], "there are no pairs, so no head can be chosen"),
         (seen, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one for each"),
@@ -199,9 +199,9 @@ def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
         ),
     ):
         with pytest.raises(UserError, match=expected):
-            best_place(look, wanted)
+            best_alignment_head(look, wanted)
     with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
-        best_place(look_at_pairs(make_translator("decoder only"), PAIRS), gold)
+        best_alignment_head(inspect_pairs(make_translator("decoder only"), PAIRS), gold)
     with pytest.raises(UserError, match="there are no pairs"):
         best_agreement([], [])
     with pytest.raises(UserError, match="the two models cut 'abcab' into 5 and 3 tokens, and its translation into 3 and 5, so"):
@@ -218,4 +218,4 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(
         UserError, match=r"model/config\.json cannot be written: Read-only file system; copy the model to a fol"
     ):
-        keep_place(tmp_path / "model", Place())
+        write_alignment_head(tmp_path / "model", AlignmentHead())

@@ -107,7 +107,7 @@ def test_what_must_be_a_tensor(x: object) -> None:
         lambda: masks.first(x, 3),
         lambda: masks.behind(x, 3),
         lambda: masks.not_padding(x, 0),
-        lambda: masks.places(x),
+        lambda: masks.positions(x),
         lambda: masks.both(masks.causal(3), x),
         lambda: positions.sinusoidal(x, 4),
         lambda: positions.fourier(x, 4),
@@ -127,12 +127,12 @@ def test_what_must_be_a_tensor(x: object) -> None:
 def test_the_rest_of_masks_and_positions() -> None:
     refused(lambda: masks.first(torch.tensor([[1, 2]]), 3), r"lengths has shape \(1, 2\), expected \(batch,\)")
     refused(lambda: masks.first(torch.tensor(2), 3), r"lengths has shape \(\), expected \(batch,\)")
-    places = torch.arange(3)
+    indices = torch.arange(3)
     for width in (4.0, "4", True, None):
-        refused(lambda: positions.sinusoidal(places, width), "the width is .*; make it even, 2 or more")  # noqa: B023
+        refused(lambda: positions.sinusoidal(indices, width), "the width is .*; make it even, 2 or more")  # noqa: B023
     for number in NO_NUMBERS:
-        refused(lambda: positions.fourier(places, 4, sharpness=number), "sharpness is .*, expected a number")  # noqa: B023
-        refused(lambda: positions.rotate(torch.randn(3, 4), places, base=number), "base is .*, expected a number")  # noqa: B023
+        refused(lambda: positions.fourier(indices, 4, sharpness=number), "sharpness is .*, expected a number")  # noqa: B023
+        refused(lambda: positions.rotate(torch.randn(3, 4), indices, base=number), "base is .*, expected a number")  # noqa: B023
 
 
 # --- attend ------------------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_dropout_is_a_share(wrong: object) -> None:
 
 def test_a_seed_is_no_generator() -> None:
     x = torch.randn(5, 4)
-    refused(lambda: regard.attend(x, x, x, choice="one", generator=7), "generator is 7, expected a torch.Generator")
+    refused(lambda: regard.attend(x, x, x, attention="hard", generator=7), "generator is 7, expected a torch.Generator")
 
 
 def test_a_mask_lives_where_the_queries_live() -> None:
@@ -187,11 +187,11 @@ def test_values_that_are_not_projected_have_the_width_of_the_memory() -> None:
     refused(lambda: MultiHeadAttention(16, 4, value_dim=3, project_values=False), "value_dim is 3, but .* not projected")
 
 
-@pytest.mark.parametrize("choice", ["soft", "sum", "one", "gates"])
-def test_no_keys_at_all(choice: str) -> None:
+@pytest.mark.parametrize("attention", ["soft", "unnormalised", "hard", "gated"])
+def test_no_keys_at_all(attention: str) -> None:
     query, key, value = torch.randn(2, 5, 4), torch.randn(2, 0, 4), torch.randn(2, 0, 3)
     for allow in (None, torch.ones(3, 1, 1, 0).bool()):
-        found = regard.attend(query, key, value, choice=choice, allow=allow)
+        found = regard.attend(query, key, value, attention=attention, allow=allow)
         context = found if isinstance(found, Tensor) else found.context
         assert torch.equal(context, torch.zeros(*(() if allow is None else (3,)), 2, 5, 3))
         if not isinstance(found, Tensor):
@@ -202,7 +202,7 @@ def test_no_keys_at_all(choice: str) -> None:
 # --- taps, edits and looks ---------------------------------------------------------------------------------------------------
 
 
-def looked(look: Look) -> regard.Attended:
+def looked(look: Look) -> regard.AttentionOutput:
     torch.manual_seed(1)
     layer, x = MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
     return layer.attend(layer.queries(x), *layer.keys_values(x), None, look)
@@ -224,7 +224,7 @@ def test_layers_heads_and_places_are_whole_numbers(number: object) -> None:
     for mark in (Tap, Edit):
         for name in ("layer", "head"):
             refused(lambda: mark(**{name: number}), f"{name} is .*, expected one whole number, or None for all")  # noqa: B023
-    refused(lambda: Edit(place=number), "place is .*, expected one whole number, or None to switch heads off")
+    refused(lambda: Edit(key=number), "place is .*, expected one whole number, or None to switch heads off")
     refused(lambda: Tap(rows=[0, number]), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
 
 
@@ -304,7 +304,7 @@ def test_equal_maps_have_equal_numbers() -> None:
     query = torch.randn(5, 4)
     assert regard.summarise(query, query, top=2) == regard.summarise(query, query, top=2)
     assert regard.summarise(query, query, top=2) != regard.summarise(query, query, top=2, blocks=True)
-    assert regard.attend(query, query, query, choice="one") == regard.attend(query, query, query, choice="one")
+    assert regard.attend(query, query, query, attention="hard") == regard.attend(query, query, query, attention="hard")
     assert looked(Look(Tap("encoder"))).seen == looked(Look(Tap("encoder"))).seen
     ids = torch.tensor([[1, 2]])
     assert Source(ids, ids > 1, Source(ids, ids > 0)) == Source(ids.clone(), ids > 1, Source(ids, ids > 0))
@@ -318,7 +318,7 @@ def test_draw_wants_maps(tmp_path: Path) -> None:
     refused(lambda: regard.draw(result, tmp_path / "a.png"), words.format("Result"))
     refused(lambda: regard.draw([attention_map(), result], tmp_path / "a.png"), words.format("Result"))
     refused(lambda: regard.draw(torch.ones(2, 3), tmp_path / "a.png"), words.format("Tensor"))
-    refused(lambda: regard.write_page(attention_map(), tmp_path / "a.html"), "write_page takes what regard.see")
+    refused(lambda: regard.write_page(attention_map(), tmp_path / "a.html"), "write_page takes what regard.inspect")
     assert list(tmp_path.iterdir()) == []
     assert regard.draw(result.attention(), tmp_path / "a.png").is_file()
 
@@ -346,7 +346,7 @@ def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
     for use in (
         translator,
         translator.read,
-        lambda text: regard.see(translator, text),
+        lambda text: regard.inspect(translator, text),
         lambda text: regard.explain(translator, text),
     ):
         refused(lambda: use(text), "takes one text, got .*; for a list of texts call batch")  # type: ignore[operator] # noqa: B023
@@ -356,7 +356,7 @@ def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
 
 @pytest.mark.parametrize("output", [3, 1j, [None], ["WALK"], [0.5], [-1], [10**6], torch.zeros(2, 3), torch.tensor(1)])
 def test_an_output_to_look_at_is_ids(output: object, translator: regard.Translator) -> None:
-    for look in (regard.see, regard.explain):
+    for look in (regard.inspect, regard.explain):
         refused(lambda: look(translator, "run", output=output), "output is .*, expected ids of tokens")  # type: ignore[operator] # noqa: B023
 
 
@@ -365,4 +365,4 @@ def test_what_is_explained_has_a_number(number: object, translator: regard.Trans
     for given in ({"token": number}, {"layer": number}, {"head": number}):
         refused(lambda: regard.explain(translator, "run", **given), "there is no |head is .*, expected one whole")  # noqa: B023
     refused(lambda: translator("run", banned=torch.tensor(1)), "banned is .*, expected a list of lists of token ids")
-    refused(lambda: regard.see(translator, "run", what=number), "a tap cannot ask for ")
+    refused(lambda: regard.inspect(translator, "run", what=number), "a tap cannot ask for ")

@@ -19,9 +19,9 @@ from regard.data.tokenizers.codec import Codec
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training import assess as assessing
 from regard.training.assess import Advice, Assessment, Figures, Losses, advise, most_frequent, next_step, wilson
-from regard.training.material import from_files, in_memory, survey
-from regard.training.place import RunFolder
-from regard.training.run import Trained, Watch, run
+from regard.training.data import from_files, in_memory, survey
+from regard.training.run import RunCallbacks, Trained, run
+from regard.training.run_folder import RunFolder
 from regard.training.settings import DataSettings, RunSettings, StartSettings, TrainSettings
 
 CPU = torch.device("cpu")
@@ -141,8 +141,8 @@ def trained_on(learning: list[Pair], held_out: list[Pair], unit: Any = "symbols"
         model=RnnSettings(width=48, embedding=24, score_width=24, dropout=0.0),
         train=TrainSettings(batch_tokens=512, **{"learning_rate": 1e-2, **train}),
     )
-    material = in_memory("words", learning, held_out, settings.data)
-    return run(material, settings, Console(file=io.StringIO()), CPU)
+    training_data = in_memory("words", learning, held_out, settings.data)
+    return run(training_data, settings, Console(file=io.StringIO()), CPU)
 
 
 def test_trivial_guesses_are_measured_on_what_was_held_out() -> None:
@@ -223,9 +223,9 @@ def settings_for(folder: Path) -> RunSettings:
 
 def run_in(folder: Path, settings: RunSettings) -> Trained:
     console = Console(file=io.StringIO())
-    material = from_files(settings.data, survey(settings.data), folder, console)
-    with closing(RunFolder(folder)) as place:
-        return run(material, settings, console, CPU, place=place)
+    training_data = from_files(settings.data, survey(settings.data), folder, console)
+    with closing(RunFolder(folder)) as run_folder:
+        return run(training_data, settings, console, CPU, run_folder=run_folder)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
@@ -243,20 +243,20 @@ def test_a_run_that_was_stopped_is_judged_as_one_that_was_not(
     assert whole.assessment.advice.what != "unknown"
     assert [line["result"] for line in logged(tmp_path / "whole") if "result" in line] == [whole.assessment.facts()]
 
-    def stopping(watch: Watch, which: str = "") -> float:
+    def stopping(watch: RunCallbacks, which: str = "") -> float:
         badness = validate(watch, which)
-        if which or (watch.learner.counts.update == 8 and stop == "in the middle"):
+        if which or (watch.learner.state.update == 8 and stop == "in the middle"):
             raise KeyboardInterrupt
         return badness
 
-    validate = Watch.validate
+    validate = RunCallbacks.validate
     if stop == "at the very end":
         run_in(tmp_path / "stopped", settings)
     else:
-        monkeypatch.setattr(Watch, "validate", stopping)
+        monkeypatch.setattr(RunCallbacks, "validate", stopping)
         with pytest.raises(KeyboardInterrupt):
             run_in(tmp_path / "stopped", settings)
-        monkeypatch.setattr(Watch, "validate", validate)
+        monkeypatch.setattr(RunCallbacks, "validate", validate)
     again = run_in(tmp_path / "stopped", settings)
     assert again.assessment == whole.assessment
     assert again.saved.card == whole.saved.card

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
-from regard.core.weights import normalise
+from regard.core.weights import masked_softmax
 from regard.layers.scores import Additive, Location
 
 
@@ -42,7 +42,7 @@ def test_weights_of_a_row_sum_to_one_or_zero(score_name: str) -> None:  # SPEC A
 
 def test_softmax_is_stable_and_per_row() -> None:  # SPEC A0.3
     scores = torch.tensor([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]])
-    assert torch.equal(normalise(scores), torch.tensor([[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
+    assert torch.equal(masked_softmax(scores), torch.tensor([[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
     query, key, value = torch.tensor([[1e4]]), torch.tensor([[1.0], [-1.0]]), torch.tensor([[3.0], [5.0]])
     assert torch.equal(attend(query, key, value), torch.tensor([[3.0]]))
 

@@ -5,12 +5,16 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.layers.attention import MultiHeadAttention
-from regard.layers.blocks import DecoderLayer, EncoderLayer, Residual, feed_forward
+from regard.layers.blocks import DecoderLayer, EncoderLayer, ResidualConnection, feed_forward
 from regard.models.decoder import Causal
 
 
-def parts(width: int, order: str = "pre") -> tuple[MultiHeadAttention, nn.Module, Callable[[], Residual]]:
-    return MultiHeadAttention(width, 3), feed_forward(width, 29, 0.0), lambda: Residual(nn.LayerNorm(width), 0.0, order)
+def parts(width: int, order: str = "pre") -> tuple[MultiHeadAttention, nn.Module, Callable[[], ResidualConnection]]:
+    return (
+        MultiHeadAttention(width, 3),
+        feed_forward(width, 29, 0.0),
+        lambda: ResidualConnection(nn.LayerNorm(width), 0.0, order),
+    )
 
 
 def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention() -> None:  # SPEC A0.6

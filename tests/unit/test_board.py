@@ -10,7 +10,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.training.board import check_tensorboard
-from regard.training.place import RunFolder
+from regard.training.run_folder import RunFolder
 
 
 def update(number: int, loss: float) -> dict[str, float]:

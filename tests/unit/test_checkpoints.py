@@ -101,7 +101,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     state["format"] = 9
     state["self"] = files.sha256(json.dumps(state, sort_keys=True).encode())
     (tmp_path / "update-00000001/state.json").write_text(json.dumps(state))
-    with pytest.raises(UserError, match="has format 9, expected 1; it needs another version of regard"):
+    with pytest.raises(UserError, match="has format 9, expected 2 or 1; it needs another version of regard"):
         saved.newest(print)
 
 

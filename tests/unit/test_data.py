@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batch import Batches, Example, Order, collate, derived_seed, encode_pairs, lengths, source_batch
-from regard.data.corpus import Columns, Counts, Pair, decode_lines, is_held_out, join_columns, place_of, read_pairs
+from regard.data.batch import Batches, BatchOrder, Example, collate, derived_seed, encode_pairs, lengths, source_batch
+from regard.data.corpus import Columns, CorpusCounts, Pair, decode_lines, hash_fraction, is_held_out, join_columns, read_pairs
 from regard.data.dictionary import pronunciations, split_of
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
@@ -32,7 +32,7 @@ def test_pairs_are_read_and_empty_sides_counted(tmp_path: Path, end: bytes) -> N
         corpus = read_pairs(path)
         assert corpus.pairs == (("cat", "K AE T"), ("straße", "ʃ t"), ("a b", "c"))
         assert corpus.num_empty == 3
-        assert corpus.counts.say() == f"{path.name}: 3 pairs in 6 lines. Left out: 3 because a side is empty."
+        assert corpus.counts.describe() == f"{path.name}: 3 pairs in 6 lines. Left out: 3 because a side is empty."
 
 
 def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
@@ -40,14 +40,14 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
     corpus = read_pairs([write(tmp_path / "a.tsv", "\n".join(rows).encode())], max_length=10)
     assert corpus.pairs == (("a", "b"), ("a", "b"), ("a", "c"), ("x", "y"), ("a", "b"), ("l", "m" * 10))
     assert corpus.counts.hashes.repeats() == (2, 3, 1)
-    assert corpus.counts.say() == (
+    assert corpus.counts.describe() == (
         "a.tsv: 6 pairs in 15 lines. "
         "Left out: 1 because a side is empty, 7 longer than 10 characters (lines 7, 8, 9, 10, 11, …). "
         "Kept: pairs that occur again (2), sources with several targets (1). "
         "Line 1 (en, de) was taken as the names of the columns (if it is data: --no-header). "
         "Column 'en' was read as the source and 'de' as the target."
     )
-    assert read_pairs(write(tmp_path / "b.tsv", b"abc\tb\nab\tc"), max_length=2).counts.say() == (
+    assert read_pairs(write(tmp_path / "b.tsv", b"abc\tb\nab\tc"), max_length=2).counts.describe() == (
         "b.tsv: 1 pair in 2 lines. Left out: 1 longer than 2 characters (line 1)."
     )
 
@@ -60,7 +60,11 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         ("a.tsv", b"a->b\n", r"a.tsv:1: expected source<TAB>target, found no tab in 'a->b'; give a table .* or two parallel"),
         ("a.txt", b"\na b\n", r"a.txt:2: expected source<TAB>target, found no tab in 'a b'"),
         ("a.txt", b"a->b\nc d\n", r"a.txt:2: expected '->' like the lines before, found none in 'c d'"),
-        ("a.tsv", b"a\tb\tc\n", r"a.tsv has 3 columns \(1 'a', 2 'b', 3 'c'\); expected two, or a choice.*--from 1,3 --to 2"),
+        (
+            "a.tsv",
+            b"a\tb\tc\n",
+            r"a.tsv has 3 columns \(1 'a', 2 'b', 3 'c'\); expected two, or a choice.*--from 1,3 --to 2",
+        ),
         ("a.tsv", b"id\ten\tpt\tla\n", r"a.tsv has 4 columns \(1 'id', 2 'en', 3 'pt', 4 'la'\); expected two, or a choice"),
         ("a.tsv", b"\t".join([b"x"] * 21), r"21 columns \(1 'x', .*20 'x', …\)"),
         ("a.csv", b"a,b\nc\n", r"a.csv:2: expected 2 columns in every line, found 1 in 'c'"),
@@ -158,7 +162,7 @@ def test_columns_by_name_by_number_and_by_guess(
         assert corpus.pairs == (("lemma", "form"), pair)
     else:
         assert corpus.pairs == (pair,)
-        assert said in corpus.counts.say()
+        assert said in corpus.counts.describe()
         assert bool(said) == bool(corpus.counts.notes)
 
 
@@ -233,7 +237,7 @@ def test_formats(tmp_path: Path, name: str, content: str, pairs: list[tuple[str,
     for path in (plain, packed):
         corpus = read_pairs(path)
         assert corpus.pairs == tuple(pairs)
-        assert said in corpus.counts.say()
+        assert said in corpus.counts.describe()
 
 
 def test_nested_keys_and_short_names(tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_parallel_files(tmp_path: Path) -> None:
     )
     corpus = read_pairs([english, german])
     assert corpus.pairs == (("one", "eins"), ("two", "zwei"), ("four t", "vier"))
-    assert corpus.counts.say() == (
+    assert corpus.counts.describe() == (
         "a.en+a.de.gz: 3 pairs in 4 lines. Left out: 1 because a side is empty. "
         "Kept: texts in which tabs or line breaks became spaces (1)."
     )
@@ -319,7 +323,7 @@ def test_any_text_survives_tsv_and_parallel_files(
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("xyz")), max_size=40), st.lists(st.sampled_from("efghi")))
 def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[str]) -> None:
-    counts, held = Counts("train.tsv"), Counts("dev.tsv")
+    counts, held = CorpusCounts("train.tsv"), CorpusCounts("dev.tsv")
     for pair in pairs:
         counts.add(Pair(*pair))
     for other in others:
@@ -330,8 +334,8 @@ def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[s
     shared = len(targets.keys() & set(others))
     assert counts.hashes.shared_sources(held.hashes) == shared
     sentence = f"{shared} of the {len(set(others))} sources in dev.tsv are in train.tsv too: what is measured on them was seen"
-    assert counts.say_shared(held).startswith(sentence if shared else "")
-    assert bool(counts.say_shared(held)) == bool(shared)
+    assert counts.describe_shared(held).startswith(sentence if shared else "")
+    assert bool(counts.describe_shared(held)) == bool(shared)
 
 
 # --- what is held out --------------------------------------------------------------------------------------------------------
@@ -339,13 +343,13 @@ def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[s
 
 def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
     """(training, held out), as a run tells them on a stream that it reads twice."""
-    counts = Counts()
+    counts = CorpusCounts()
     for pair in pairs:
         counts.add(pair)
-    border = counts.border(share)
+    threshold = counts.threshold(share)
     sides: tuple[list[Pair], list[Pair]] = ([], [])
     for pair in pairs:
-        sides[is_held_out(pair.source, border)].append(pair)
+        sides[is_held_out(pair.source, threshold)].append(pair)
     return sides
 
 
@@ -367,7 +371,7 @@ def test_the_split_is_a_share_of_the_sources() -> None:
 
 def test_the_place_of_a_source_never_changes() -> None:
     """Else a model would be measured on what an older run of it has learnt."""
-    assert [place_of(source) for source in ("cat", "straße", "")] == [
+    assert [hash_fraction(source) for source in ("cat", "straße", "")] == [
         0.19982702575690892,
         0.3842139197311111,
         0.8931675160897388,
@@ -388,12 +392,12 @@ def test_the_split_depends_on_each_source_alone(some: list[tuple[str, str]], mor
     learnt, unseen = ({pair.source for pair in side} for side in (training, held))
     assert learnt.isdisjoint(unseen)
     assert [sorted(side) for side in hold_out(pairs[::-1], share)] == [sorted(training), sorted(held)]
-    counts = Counts()
+    counts = CorpusCounts()
     for pair in pairs:
         counts.add(pair)
-    border = counts.border(share)  # as it is told on a stream
-    assert [pair for pair in pairs if is_held_out(pair.source, border)] == held
-    if border == share:  # enough sources: none changes sides when pairs are added
+    threshold = counts.threshold(share)  # as it is told on a stream
+    assert [pair for pair in pairs if is_held_out(pair.source, threshold)] == held
+    if threshold == share:  # enough sources: none changes sides when pairs are added
         training, held = hold_out([*pairs, *(Pair(*pair) for pair in more)], share)
         assert learnt <= {pair.source for pair in training}
         assert unseen <= {pair.source for pair in held}
@@ -477,7 +481,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1)
 def test_an_epoch_holds_every_example_once(
     sizes: list[tuple[int, int]], batch_tokens: int, epoch: int, accumulate: int
 ) -> None:
-    order = Order(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
+    order = BatchOrder(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
     updates = [order.update(epoch * order.epoch_length + number) for number in range(order.epoch_length)]
     batches = [batch for update in updates for batch in update]
     assert sorted(index for batch in batches for index in batch) == list(range(len(sizes)))
@@ -485,25 +489,25 @@ def test_an_epoch_holds_every_example_once(
     assert 1 <= len(updates[-1]) <= accumulate
     for batch in batches:
         assert len(batch) == 1 or len(batch) * (max(max(sizes[index]) for index in batch) + 1) <= batch_tokens
-    again = Order(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
+    again = BatchOrder(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
     assert again.update(epoch * order.epoch_length + order.epoch_length - 1) == updates[-1]  # without those before it
 
 
 @given(SIZES, st.integers(1, 200))
 def test_padding_is_counted_and_the_largest_batch_comes_first(sizes: list[tuple[int, int]], batch_tokens: int) -> None:
-    order = Order(lengths_of(sizes), batch_tokens=batch_tokens, seed=3)
+    order = BatchOrder(lengths_of(sizes), batch_tokens=batch_tokens, seed=3)
     examples = [Example([4] * source, [5] * target) for source, target in sizes]
     batches = [batch for number in range(order.epoch_length) for batch in Batches(examples, order)(number)]
-    places = [batch.source.values.numel() + batch.target_out_BT.numel() for batch in batches]
+    positions = [batch.source.values.numel() + batch.target_out_BT.numel() for batch in batches]
     real = sum(int(batch.source.allow.sum()) + batch.num_targets for batch in batches)
-    assert order.padding() == pytest.approx(1 - real / sum(places))
+    assert order.padding() == pytest.approx(1 - real / sum(positions))
     largest = [max(batch.source.values.numel(), batch.target_out_BT.numel()) for batch in batches]
     assert largest[0] == max(largest)
 
 
 def test_the_first_epoch_can_go_from_short_to_long() -> None:
     sizes = [(number * 7 % 31, 1) for number in range(200)]
-    order = Order(lengths_of(sizes), batch_tokens=50, seed=3, shortest_first=True)
+    order = BatchOrder(lengths_of(sizes), batch_tokens=50, seed=3, shortest_first=True)
     epochs = [[order.update(epoch * order.epoch_length + at)[0] for at in range(order.epoch_length)] for epoch in (0, 1)]
     longest = [[max(sizes[index][0] for index in batch) for batch in epoch] for epoch in epochs]
     assert longest[0][1:] == sorted(longest[0][1:])
@@ -515,7 +519,7 @@ def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
     pairs = pronunciations("dev")
     source, target = (Codec.learn([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))
     examples = encode_pairs(pairs, source, target)
-    orders = [Order(lengths(examples), batch_tokens=512, seed=seed) for seed in (1, 2)]
+    orders = [BatchOrder(lengths(examples), batch_tokens=512, seed=seed) for seed in (1, 2)]
     length = orders[0].epoch_length
     epochs = [[orders[0].update(epoch * length + number) for number in range(length)] for epoch in (0, 1, 2)]
     epochs.append([orders[1].update(number) for number in range(length)])
@@ -526,15 +530,15 @@ def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
 
 
 def test_randomness_belongs_to_a_place_in_the_run() -> None:
-    places = [
+    positions = [
         (seed, what, update, part)
         for seed in (1, 2)
         for what in ("update", "epoch")
         for update in (0, 1, 12)
         for part in (0, 1)
     ]
-    seeds = {derived_seed(*place) for place in places}
-    assert len(seeds) == len(places)
+    seeds = {derived_seed(*place) for place in positions}
+    assert len(seeds) == len(positions)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derived_seed(1, "update", 12, 0) == derived_seed(1, "update", 12, 0) != derived_seed(1, "update", 1, 20)
 
@@ -545,7 +549,7 @@ def test_segmentation_varies_with_the_update_but_not_with_the_run() -> None:
     def cut(example: Example, chance: random.Random) -> Example:
         return Example([4] * chance.randint(1, 30), example.target)
 
-    order = Order(lengths(examples), batch_tokens=100, seed=3)
+    order = BatchOrder(lengths(examples), batch_tokens=100, seed=3)
     found = [Batches(examples, order, cut)(number)[0].source.allow.sum(1).tolist() for number in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
     assert len(set(found[0])) > 1

@@ -10,7 +10,7 @@ from regard.contracts import Source
 from regard.core import masks
 from regard.core.positions import fourier, sinusoidal
 from regard.errors import UserError
-from regard.layers.embed import POSITIONS, TokenEmbedding
+from regard.layers.embed import POSITION_ENCODINGS, TokenEmbedding
 from regard.models.transformer import Transformer, TransformerSettings
 
 
@@ -25,30 +25,30 @@ def encode(model: Transformer, ids: Tensor) -> Tensor:
 
 
 def test_added_or_appended() -> None:  # SPEC A7.9
-    ids, places = torch.tensor([[3, 5, 3]]), torch.arange(3)
+    ids, positions = torch.tensor([[3, 5, 3]]), torch.arange(3)
     added = TokenEmbedding(7, 10).double()
     tokens = added.tokens.weight[ids] * math.sqrt(10)
-    torch.testing.assert_close(added(ids, places), tokens + sinusoidal(places, 10, dtype=torch.float64))
+    torch.testing.assert_close(added(ids, positions), tokens + sinusoidal(positions, 10, dtype=torch.float64))
     appended = TokenEmbedding(7, 10, "fourier", appended=4, layout="halves").double()
     assert appended.tokens.weight.shape == (7, 6)  # D = d_token + d_pos
     tokens = appended.tokens.weight[ids] * math.sqrt(6)  # √d of the token
-    expected = torch.cat((tokens, fourier(places, 4, layout="halves", dtype=torch.float64)[None]), -1)
-    torch.testing.assert_close(appended(ids, places), expected)
+    expected = torch.cat((tokens, fourier(positions, 4, layout="halves", dtype=torch.float64)[None]), -1)
+    torch.testing.assert_close(appended(ids, positions), expected)
 
 
 def test_the_width_with_appended_positions_divides_by_the_heads_unless_key_dim_is_given() -> None:  # SPEC A7.9
     with pytest.raises(ValueError, match="width 13 does not split into 2 heads; try width=14, or give key_dim"):
-        TransformerSettings(width=13, heads=2, join="appended", position_width=4)
-    model = make(width=13, key_dim=5, join="appended", position_width=4)
+        TransformerSettings(width=13, heads=2, position_join="appended", position_width=4)
+    model = make(width=13, key_dim=5, position_join="appended", position_width=4)
     assert model.encoder.embedding.tokens.weight.shape == (17, 9)
     assert model.encoder.layers[0].attention.query.weight.shape == (10, 13)
     assert encode(model, torch.tensor([[3, 5]])).shape == (1, 2, 13)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", POSITION_ENCODINGS)
 def test_every_scheme_but_none_knows_the_order(positions: str) -> None:  # SPEC A7.12
-    appended = {"join": "appended", "position_width": 1, "width": 13, "key_dim": 5} if positions == "index" else {}
-    model, ids = make(positions=positions, max_places=9, **appended), torch.tensor([[3, 5, 7, 11]])
+    appended = {"position_join": "appended", "position_width": 1, "width": 13, "key_dim": 5} if positions == "index" else {}
+    model, ids = make(positions=positions, max_positions=9, **appended), torch.tensor([[3, 5, 7, 11]])
     order = torch.tensor([2, 0, 3, 1])
     straight, shuffled = encode(model, ids), encode(model, ids[:, order])
     if positions == "none":
@@ -76,12 +76,12 @@ def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not()
 
 
 def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
-    model = make(positions="learned", max_places=4)
+    model = make(positions="learned", max_positions=4)
     encode(model, torch.tensor([[3, 5, 7]])).square().sum().backward()
     gradient = model.encoder.embedding.learned.vectors.weight.grad
     assert (gradient[:3].abs().sum(-1) > 0).all()
     assert (gradient[3:] == 0).all()
-    with pytest.raises(UserError, match=r"there are 5 places, but the positions were learned for 4; .*max_places=5"):
+    with pytest.raises(UserError, match=r"there are 5 places, but the positions were learned for 4; .*max_positions=5"):
         encode(model, torch.tensor([[3, 5, 7, 9, 11]]))
 
 
@@ -103,15 +103,18 @@ def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
             r"there are no positions 'sinus'; expected one of sinusoidal, learned, .*did you mean \"sinusoidal\"",
         ),
         (
-            {"positions": "rotary", "join": "appended", "position_width": 2},
+            {"positions": "rotary", "position_join": "appended", "position_width": 2},
             r"positions 'rotary' have no vector that could be appended",
         ),
         (
-            {"join": "appended", "position_width": 12},
+            {"position_join": "appended", "position_width": 12},
             r"12 of the width 12 are for appended positions; expected 0 \(added\) to 11",
         ),
         ({"positions": "index"}, r"the raw index is one number, to be appended, but its width is 12; say join=appended"),
-        ({"positions": "index", "join": "appended", "position_width": 2}, r"the raw index is one number.* but its width is 2"),
+        (
+            {"positions": "index", "position_join": "appended", "position_width": 2},
+            r"the raw index is one number.* but its width is 2",
+        ),
         (
             {"width": 13, "key_dim": 4},
             r"sinusoidal positions come in pairs of sine and cosine, but their width is 13; make it even",
@@ -131,7 +134,7 @@ def test_rotary_models_refuse_scores_by_name(score: str) -> None:  # SPEC A7.12
 
 
 def test_the_raw_index_is_appended() -> None:
-    ids, places = torch.tensor([3, 5]), torch.tensor([4, 9])
+    ids, positions = torch.tensor([3, 5]), torch.tensor([4, 9])
     appended = TokenEmbedding(7, 6, "index", appended=1).double()
-    torch.testing.assert_close(appended(ids, places)[:, :-1], appended.tokens.weight[ids] * math.sqrt(5))
-    assert appended(ids, places)[:, -1].tolist() == [4.0, 9.0]
+    torch.testing.assert_close(appended(ids, positions)[:, :-1], appended.tokens.weight[ids] * math.sqrt(5))
+    assert appended(ids, positions)[:, -1].tolist() == [4.0, 9.0]

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import files
-from regard.data.corpus import Columns, Counts, read_pairs, stream_pairs
+from regard.data.corpus import Columns, CorpusCounts, read_pairs, stream_pairs
 from regard.data.files import read_bytes, read_lines
 from regard.data.labels import visible
 from regard.data.pictures import open_picture
 from regard.data.sound import read_sound
 from regard.errors import UserError
 from regard.evaluation import read_test_set
-from regard.training.material import how_read
+from regard.training.data import how_read
 from regard.training.settings import DataSettings
 
 DATA = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -78,7 +78,7 @@ def test_names_of_columns_are_recognised(
     said = f"Line 1 ({header[0]}, {header[1]}) was taken as the names of the columns (if it is data: --no-header)".replace(
         "Übersetzungsvorschlag", "Übersetzungsvorsch…"
     )
-    assert said[:40] in corpus.counts.say()
+    assert said[:40] in corpus.counts.describe()
     assert corpus.counts.header == header
     assert read_pairs(path, Columns(header=False)).pairs == (header, *rows)
     assert read_test_set([path]).sources == tuple(dict.fromkeys(source for source, _ in rows))
@@ -108,13 +108,13 @@ def test_data_is_not_taken_for_names(tmp_path: Path, name: str, rows: list[tuple
     corpus = read_pairs(path)
     assert corpus.pairs == tuple(rows)
     if name == "a.csv":
-        assert "was taken as data (if it holds the names of the columns: --header)" in corpus.counts.say()
+        assert "was taken as data (if it holds the names of the columns: --header)" in corpus.counts.describe()
     assert read_pairs(path, Columns(header=True)).pairs == tuple(rows[1:])
 
 
 def test_a_note_holds_nothing_that_turns_a_terminal_around(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "a\u202eb,\x1b[31mc\nd,e\n")
-    assert r"Line 1 (a\u202eb, \x1b[31mc) was taken as data" in read_pairs(path).counts.say()
+    assert r"Line 1 (a\u202eb, \x1b[31mc) was taken as data" in read_pairs(path).counts.describe()
 
 
 def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_names_that_occur_again_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "source\ttarget\na\tb\nsource\ttarget\nc\td\n")  # cat one.tsv two.tsv
     corpus = read_pairs(path)
     assert corpus.pairs == (("a", "b"), ("c", "d"))
-    assert "Left out: 1 because they repeat the names of the columns" in corpus.counts.say()
+    assert "Left out: 1 because they repeat the names of the columns" in corpus.counts.describe()
 
 
 def test_settings_that_older_versions_lacked_do_not_change_what_they_read() -> None:
@@ -193,7 +193,7 @@ def test_all_bad_lines_are_reported_at_once_or_left_out(tmp_path: Path) -> None:
     )
     corpus = read_pairs(path, Columns(("1",), "3", bad_lines="skip"))
     assert corpus.pairs == (("a", "c"), ("f", "h"), ("o", "q"))
-    assert corpus.counts.say() == (
+    assert corpus.counts.describe() == (
         "a.tsv: 3 pairs in 16 lines. "
         "Left out: 1 because a side is empty, 12 because other columns were found (lines 2, 4, 6, 7, 8, …)."
     )
@@ -213,7 +213,7 @@ def test_bad_lines_of_every_format(tmp_path: Path, name: str, content: str, numb
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=rf"{re.escape(name)}:{number}: "):
         read_pairs(path)
-    counts = Counts()
+    counts = CorpusCounts()
     assert list(stream_pairs(path, Columns(bad_lines="skip"), counts=counts)) == [("a", "b"), ("c", "d")]
     assert (counts.bad_lines, counts.bad_lines_at) == (1, [number])
     found = read_test_set([path], [Columns(bad_lines="skip")])
@@ -276,7 +276,7 @@ def test_spreadsheets(tmp_path: Path) -> None:
     ]
     corpus = read_pairs(sheet(tmp_path / "a.xlsx", rows, [["x"]]))
     assert corpus.pairs == (("Haus", "Häuser"), ("7", "1.5"), ("true", "2024-01-02"))
-    said = corpus.counts.say()
+    said = corpus.counts.describe()
     assert said.startswith(
         "a.xlsx: 3 pairs in 5 lines. Left out: 1 because a side is empty. Sheet 'Sheet' was read, and not the"
     )

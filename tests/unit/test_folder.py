@@ -166,8 +166,8 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: (path / "target.tokenizer.json").unlink(), r"target.tokenizer.json: cannot be read: No such file"),
         (lambda path: (path / "config.json").unlink(), r"is not a model folder: it has no config.json"),
         (lambda path: (path / "config.json").write_text("{"), r"config.json is damaged"),
-        (lambda path: (path / "config.json").write_text("{}"), r"config.json is damaged: its format is None, expected 1"),
-        (lambda path: edit_config(path, format=9), r"format 9, expected 1; this folder needs another version of regard"),
+        (lambda path: (path / "config.json").write_text("{}"), r"config.json is damaged: its format is None, expected 2"),
+        (lambda path: edit_config(path, format=9), r"format 9, expected 2 or 1; this folder needs another version of regard"),
         (lambda path: edit_config(path, model={"kind": "lstm"}), r"the model settings cannot be read"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": "8"}), r"the model settings cannot be read"),
         (
@@ -186,8 +186,11 @@ def flip_a_byte(path: Path) -> None:
             lambda path: (path / "config.json").write_text("[]"),
             r"config.json is damaged: its content is \[\], expected a mapping",
         ),
-        (lambda path: edit_config(path, format=True), r"its format is True, expected 1"),
-        (lambda path: edit_config(path, format=10**400), r"has format 1000.*expected 1; this folder needs another version"),
+        (lambda path: edit_config(path, format=True), r"its format is True, expected 2"),
+        (
+            lambda path: edit_config(path, format=10**400),
+            r"has format 1000.*expected 2 or 1; this folder needs another version",
+        ),
         (lambda path: edit_config(path, sha256=[]), r"sha256 is \[\], expected a mapping"),
         (lambda path: edit_config(path, training=7), r"training is 7, expected a mapping"),
         (lambda path: edit_config(path, vocabulary="\n" * 9999), r"vocabulary is .*, expected a mapping"),
@@ -239,12 +242,12 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """On which devices models were built."""
     devices: list[str] = []
 
-    def watched(*arguments: Any, **options: Any) -> Model:
+    def recording(*arguments: Any, **options: Any) -> Model:
         model = build(*arguments, **options)
         devices.append(next(model.parameters()).device.type)
         return model
 
-    monkeypatch.setattr(folder, "build", watched)
+    monkeypatch.setattr(folder, "build", recording)
     return devices
 
 
@@ -255,7 +258,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"width": 2**20}, r"has shape .*, expected \(.*1048576"),
         ({"width": 2**31 - 2}, "does not fit config.json: "),  # products of sizes overflow
         ({"encoder_width": 2**31 - 2, "score_width": 2**31 - 1}, "does not fit config.json: "),
-        ({"score": "location", "max_places": 2**31 - 1}, r"score.weight is missing"),
+        ({"score": "location", "max_positions": 2**31 - 1}, r"score.weight is missing"),
         ({"encoder_layers": 10**6}, r"encoder_layers is 1,000,000, but the file holds only 23 tensors"),
         ({"decoder_layers": 24}, r"decoder_layers is 24, but the file holds only 23 tensors"),
     ],
@@ -320,9 +323,9 @@ def test_other_weights_are_refused(saved: tuple[Saved, Path], kind: str, bits: i
     "settings",
     [
         TransformerSettings(width=8, heads=2, positions="alibi", tie="all"),
-        TransformerSettings(width=8, heads=4, positions="learned", tie="output", order="post", norm="rms"),
+        TransformerSettings(width=8, heads=4, positions="learned", tie="output", norm_order="post", norm="rms"),
         RnnSettings(width=8, embedding=3, cell="rnn_sigmoid", decoder="fixed"),
-        RnnSettings(width=8, embedding=3, score="location", max_places=5),
+        RnnSettings(width=8, embedding=3, score="location", max_positions=5),
     ],
 )
 def test_nothing_is_left_without_memory_or_undrawn(tmp_path: Path, settings: ModelSettings) -> None:

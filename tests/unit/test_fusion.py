@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from table import FRONTS, SOURCE_VOCAB, make_front_model, make_rows, make_targets
+from table import FRONTENDS, SOURCE_VOCAB, make_front_model, make_rows, make_targets
 from tones import write_words
 
 from regard.contracts import Look, Source, Tap
@@ -17,40 +17,40 @@ from regard.data.codecs import read_source, recognise
 from regard.data.corpus import Columns, Pair, read_pairs
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
-from regard.data.sources import Both, beside_size, num_places, split_source
+from regard.data.sources import FileAndText, auxiliary_vocabulary_size, num_positions, split_source
 from regard.data.store import Store, write_store
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+from regard.inspection.capture import inspect
 from regard.inspection.report import page, write_npz
-from regard.inspection.seeing import see
-from regard.layers.fronts import Frames, Fused
+from regard.layers.frontends import FrameFrontend, FusionFrontend
 from regard.models.build import build
 from regard.pipeline import Translator
-from regard.training.material import in_memory
+from regard.training.data import in_memory
 from regard.training.settings import DataSettings, TrainSettings, suggest
 
 TRAIN = TrainSettings(batch_tokens=4096)
 
 
-def make_fused() -> tuple[Fused, Source]:
+def make_fused() -> tuple[FusionFrontend, Source]:
     torch.manual_seed(0)
-    front = Fused(Frames(5, 8, positions=True), 8, SOURCE_VOCAB).double()
+    frontend = FusionFrontend(FrameFrontend(5, 8, positions=True), 8, SOURCE_VOCAB).double()
     frames, ids = torch.randn(2, 11, 5).double(), torch.tensor([[4, 5, 6, 3], [7, 3, 0, 0]])
-    return front, Source(frames, masks.first(torch.tensor([11, 6]), 11), Source(ids, masks.not_padding(ids, 0)))
+    return frontend, Source(frames, masks.first(torch.tensor([11, 6]), 11), Source(ids, masks.not_padding(ids, 0)))
 
 
 def test_every_place_of_the_source_looks_at_the_words() -> None:  # SPEC A6.4
     """x + W_o [softmax(q kᵀ/√d) v of each head] with q from LN(x), k and v from the text: 11 places, and 4 or 2 words."""
-    front, source = make_fused()
-    placed = front(source, Look((Tap("fusion"),)))
+    frontend, source = make_fused()
+    placed = frontend(source, Look((Tap("fusion"),)))
     (seen,) = placed.seen
     assert seen.weights_BHTS.shape == (2, 4, 11, 4)
     assert placed.axes == (11,)
     for row, (length, number) in enumerate(((11, 4), (6, 2))):
-        x = front.front(Source(source.values[row : row + 1, :length], source.allow[row : row + 1, :length])).x_BSD[0]
-        words = front.words(source.beside.values[row : row + 1, :number])
-        text = front.reader(words, masks.first(torch.tensor([number]), number))[0][0]
-        attention, normal = front.attention, front.norm(x)
+        x = frontend.frontend(Source(source.values[row : row + 1, :length], source.allow[row : row + 1, :length])).x_BSD[0]
+        words = frontend.words(source.auxiliary.values[row : row + 1, :number])
+        text = frontend.reader(words, masks.first(torch.tensor([number]), number))[0][0]
+        attention, normal = frontend.attention, frontend.norm(x)
         q, k, v = attention.query(normal), attention.key(text), attention.value(text)
         heads, weights = [], []
         for head in range(4):
@@ -69,10 +69,10 @@ def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # 
     first, without_sound, without_text, _ = make_rows("sound with text, luong")
     targets = make_targets(1, 6)
 
-    def logits(*rows: Both) -> torch.Tensor:
+    def logits(*rows: FileAndText) -> torch.Tensor:
         return model.decode(targets.repeat(len(rows), 1), model.encode(source_batch(rows))).logits_BTV
 
-    assert isinstance(first, Both)
+    assert isinstance(first, FileAndText)
     assert (logits(first) - logits(first._replace(text=[4, 6, 5]))).abs().max() > 1e-6
     assert (logits(first) - logits(first._replace(text=[]))).abs().max() > 1e-6
     assert (logits(first) - logits(first._replace(file=first.file[:0]))).abs().max() > 1e-6
@@ -80,13 +80,13 @@ def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # 
     assert memory.allow_BS[0].tolist() == [True] + [False] * (memory.allow_BS.shape[1] - 1)
     before = logits(without_sound)
     assert before.isfinite().all()
-    front = model.source_embedding
-    assert isinstance(front, Fused)
-    (learnt,) = torch.autograd.grad(before.sum(), [front.nothing])
+    frontend = model.source_embedding
+    assert isinstance(frontend, FusionFrontend)
+    (learnt,) = torch.autograd.grad(before.sum(), [frontend.nothing])
     assert learnt.abs().max() > 0
-    (learnt,) = torch.autograd.grad(logits(first).sum(), [front.nothing])
+    (learnt,) = torch.autograd.grad(logits(first).sum(), [frontend.nothing])
     assert (learnt == 0).all()
-    with pytest.raises(ValueError, match=r"reads a text beside its source, but Source\.beside is None"):
+    with pytest.raises(ValueError, match=r"reads a text beside its source, but Source\.auxiliary is None"):
         model.encode(source_batch([first.file]))
 
 
@@ -94,9 +94,13 @@ def make_translator(folder: Path, name: str = "sound with text, luong") -> Trans
     """An untrained model with texts beside its sounds, or pictures; 0-1.wav lies in the folder."""
     write_words(folder, ["abc"])
     words, target = Codec.learn(["all digits", "say nine"], "words"), Codec.learn(["X Y Z"], "symbols")
-    codec = Sounds(8000, root=folder, beside=words) if name.startswith("sound") else Pictures(3, 64, root=folder, beside=words)
+    codec = (
+        Sounds(8000, root=folder, auxiliary=words)
+        if name.startswith("sound")
+        else Pictures(3, 64, root=folder, auxiliary=words)
+    )
     torch.manual_seed(5)
-    model = build(FRONTS[name], len(codec), len(target), beside=len(words)).eval()
+    model = build(FRONTENDS[name], len(codec), len(target), auxiliary=len(words)).eval()
     return Translator(model, codec, target, torch.device("cpu"))
 
 
@@ -106,13 +110,13 @@ def test_what_is_missing_has_a_name(tmp_path: Path) -> None:  # SPEC A6.4
         translator = make_translator(tmp_path, name)
         shown = translator("\tsay nine", max_length=3).attention()
         assert (shown.source, shown.axes, shown.seconds) == ((called,), (), 0.0)
-        seen = see(translator, "\tsay nine", output=(4,))
+        seen = inspect(translator, "\tsay nine", output=(4,))
         assert (seen.source, seen.axes, seen.sound) == ((called,), (), None)
         assert seen.title == f"{called} + say nine"
         assert f"<title>{called} + say nine → X</title>" in page(seen)
     sounds = make_translator(tmp_path)
-    assert see(sounds, "0-1.wav\tall  digits", output=(4,)).title == "0-1.wav + all digits"
-    assert see(sounds, "0-1.wav", output=(4,)).title == "0-1.wav"
+    assert inspect(sounds, "0-1.wav\tall  digits", output=(4,)).title == "0-1.wav + all digits"
+    assert inspect(sounds, "0-1.wav", output=(4,)).title == "0-1.wav"
 
 
 def test_maps_know_how_long_a_place_lasts(tmp_path: Path) -> None:
@@ -125,14 +129,14 @@ def test_maps_know_how_long_a_place_lasts(tmp_path: Path) -> None:
 
 def test_arrays_name_the_words_beside_and_the_times(tmp_path: Path) -> None:
     translator = make_translator(tmp_path)
-    with np.load(write_npz(see(translator, "0-1.wav\tall digits", output=(4,)), tmp_path / "seen.npz")) as arrays:
+    with np.load(write_npz(inspect(translator, "0-1.wav\tall digits", output=(4,)), tmp_path / "seen.npz")) as arrays:
         words = json.loads(bytes(arrays["tokens.json"]))
-        _, places, keys = arrays["fusion.0.weights"].shape
-    assert words["beside"] == ["all", "digits", "<eos>"]
+        _, positions, keys = arrays["fusion.0.weights"].shape
+    assert words["auxiliary"] == ["all", "digits", "<eos>"]
     assert keys == 3
     assert words["seconds"][:3] == [0, 0.04, 0.08]
-    assert len(words["seconds"]) == len(words["source"]) == places
-    with np.load(write_npz(see(translator, "\tall digits", output=(4,)), tmp_path / "none.npz")) as arrays:
+    assert len(words["seconds"]) == len(words["source"]) == positions
+    with np.load(write_npz(inspect(translator, "\tall digits", output=(4,)), tmp_path / "none.npz")) as arrays:
         assert "seconds" not in json.loads(bytes(arrays["tokens.json"]))
 
 
@@ -164,7 +168,7 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
     )
     assert corpus.num_empty == 1
     assert corpus.counts.without == {"audio": 2, "how": 2}
-    assert "rows without 'how' (2), rows without 'audio' (2)" in corpus.counts.say()  # as they were met
+    assert "rows without 'how' (2), rows without 'audio' (2)" in corpus.counts.describe()  # as they were met
     assert split_source(corpus.pairs[0].source) == ("0-1.wav", "every second one")
     assert split_source("\treverse") == ("", "reverse")
     assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds
@@ -177,33 +181,33 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
 def test_both_are_encoded_kept_and_described(tmp_path: Path) -> None:
     pairs = read_pairs(write_rows(tmp_path), Columns(("audio", "how"), "text")).pairs
     data = DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols")
-    material = in_memory("rows", pairs, [], data, root=tmp_path)
-    sounds = material.codecs.source
+    training_data = in_memory("rows", pairs, [], data, root=tmp_path)
+    sounds = training_data.codecs.source
     assert isinstance(sounds, Sounds)
-    assert beside_size(sounds) == 4 + 4
-    rows = [example.source for example in material.examples]
+    assert auxiliary_vocabulary_size(sounds) == 4 + 4
+    rows = [example.source for example in training_data.examples]
     assert [len(row.text) for row in rows] == [3, 0, 0, 1, 1]
     assert [row.file.shape for row in rows[3:]] == [(0, 80)] * 2
     assert rows[0].file.equal(Sounds(8000, root=tmp_path).encode("0-1.wav"))
-    assert material.lengths[0].tolist() == [num_places(row.file) + len(row.text) for row in rows]
+    assert training_data.lengths[0].tolist() == [num_positions(row.file) + len(row.text) for row in rows]
     assert sounds.words(pairs[0].source) == ("every", "second", "one", "<eos>")
     assert sounds.unknown("0-1.wav\tevery third") == ("third",)
     again = read_source(sounds.to_json()).at(tmp_path)
     assert again.encode(pairs[0].source).text == rows[0].text
-    write_store(tmp_path / "store", material.examples, len(sounds), 9)
+    write_store(tmp_path / "store", training_data.examples, len(sounds), 9)
     store = Store.open(tmp_path / "store")
-    for one, other in zip(store, material.examples, strict=True):
+    for one, other in zip(store, training_data.examples, strict=True):
         assert one.source.file.equal(other.source.file)
         assert (one.source.text, one.target) == (other.source.text, other.target)
-    assert store.sizes()[0].tolist() == material.lengths[0].tolist()
-    varied = material.batches(TRAIN, 0.0, 1, augment=0.1)(0)
-    assert varied[0].source.beside is not None
+    assert store.sizes()[0].tolist() == training_data.lengths[0].tolist()
+    varied = training_data.batches(TRAIN, 0.0, 1, augment=0.1)(0)
+    assert varied[0].source.auxiliary is not None
     assert varied[0].source.values.shape[2] == 40
 
 
 def test_a_damaged_description(tmp_path: Path) -> None:
-    sounds = Sounds(8000, beside=Codec.learn(["a b"], "words"))
+    sounds = Sounds(8000, auxiliary=Codec.learn(["a b"], "words"))
     broken = json.loads(sounds.to_json())
-    broken["beside"] = {"model": {}}
+    broken["auxiliary"] = {"model": {}}
     with pytest.raises(UserError, match="the tokenizer of the texts that come with the files cannot be read"):
         read_source(json.dumps(broken))

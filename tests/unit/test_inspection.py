@@ -22,9 +22,9 @@ from regard.cli.main import app
 from regard.contracts import Look, Tap
 from regard.data.batch import source_batch
 from regard.errors import UserError
-from regard.inspection import report, seeing
+from regard.inspection import capture, report
+from regard.inspection.capture import Inspection, Layer, inspect, mean_distance
 from regard.inspection.explain import explain
-from regard.inspection.seeing import Inspection, Layer, mean_distance, see
 from regard.layers.recurrent import gates_over_time, layer_weights, make_stack, run, state_width
 from regard.models.rnn_seq2seq import RnnSettings
 
@@ -41,13 +41,13 @@ def make_translator(name: str) -> regard.Translator:
 def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
     """From one interface, equal to what the plain formula uses; rows sum to 1."""
     translator = make_translator(name)
-    seen = see(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
+    seen = inspect(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
     assert seen.source == (
         ("abcab", "<eos>") if translator.continues else ("a", "b", "c", "a", "b", "<eos>")
     )  # a prompt is target
     assert seen.target == ("X", "Y", "Z", "X", "<eos>")
     assert seen.read == ("<sos>", "X", "Y", "Z", "X")
-    plain = Look(tuple(Tap(kind) for kind in seeing.KINDS), grad=True)
+    plain = Look(tuple(Tap(kind) for kind in capture.KINDS), grad=True)
     memory = translator.model.encode(source_batch([[4, 5, 6, 4, 5]]), plain)
     decoded = translator.model.decode(torch.tensor([[2, 4, 5, 6, 4]]), memory, plain)
     used = {(one.kind, one.layer): one.weights_BHTS[0] for one in (*memory.seen, *decoded.seen)}
@@ -56,7 +56,7 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
         weights = one.numbers["weights"]
         assert weights.shape == (one.num_heads, len(seen.rows(one.kind)), len(seen.columns(one.kind)))
         torch.testing.assert_close(weights, used[one.kind, one.layer])
-        if getattr(MODELS[name], "choice", "soft") in ("soft", "one"):
+        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard"):
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert one.numbers.keys() == set(EVERYTHING)
         assert seen.layer(one.kind, one.layer) is one
@@ -108,7 +108,7 @@ def test_gates_of_whole_models(settings: RnnSettings) -> None:  # SPEC A9.3
     """Along the source for both directions, along the output for the decoder; checked by h and c that they lead to."""
     saved = make_saved(settings)
     translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
-    seen = see(translator, "abcab", output=(4, 5, 6))
+    seen = inspect(translator, "abcab", output=(4, 5, 6))
     names = {"lstm": {"input", "forget", "output"}, "gru": {"reset", "update"}}[settings.cell]
     assert all(one.opened.keys() == names for one in seen.gates)
     lengths = {"encoder": 6, "decoder": 4}
@@ -137,7 +137,7 @@ def test_gates_of_whole_models(settings: RnnSettings) -> None:  # SPEC A9.3
 def test_backward_gates_stand_at_the_place_they_read() -> None:  # SPEC A9.3
     saved = make_saved(RnnSettings(width=8, embedding=3, cell="gru"))
     translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
-    one, other = (see(translator, text, output=(4,)) for text in ("abcab", "bbcab"))
+    one, other = (inspect(translator, text, output=(4,)) for text in ("abcab", "bbcab"))
     (ahead, back), (ahead_2, back_2) = (
         (seen.gates[0].opened["update"], seen.gates[1].opened["update"]) for seen in (one, other)
     )
@@ -157,7 +157,7 @@ def test_mean_distance_by_hand() -> None:  # SPEC A9.3
     torch.testing.assert_close(Layer("encoder", 0, {}, summary).distance_H(), whole.distance_H())
     torch.testing.assert_close(Layer("encoder", 0, {}, summary).entropy_HT(), whole.entropy_HT())
     assert Layer("cross", 0, whole.numbers).distance_H() is None
-    told = report.page_data(see(make_translator("transformer scaled_dot"), "abcab", output=(4, 5)))
+    told = report.page_data(inspect(make_translator("transformer scaled_dot"), "abcab", output=(4, 5)))
     distances = {(one["kind"], one["layer"]): one["distance"] for one in told["layers"]}
     assert distances["cross", 0] is None
     assert len(distances["encoder", 1]) == 2
@@ -165,9 +165,9 @@ def test_mean_distance_by_hand() -> None:  # SPEC A9.3
 
 def test_long_texts_are_seen_through_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator("transformer alibi")
-    whole = see(translator, "abcab" * 3, output=(4, 5, 6) * 4)
-    monkeypatch.setattr(seeing, "LONGEST", 12)
-    seen = see(translator, "abcab" * 3, output=(4, 5, 6) * 4, what=EVERYTHING)
+    whole = inspect(translator, "abcab" * 3, output=(4, 5, 6) * 4)
+    monkeypatch.setattr(capture, "LONGEST", 12)
+    seen = inspect(translator, "abcab" * 3, output=(4, 5, 6) * 4, what=EVERYTHING)
     for one, other in zip(seen.layers, whole.layers, strict=True):
         assert one.numbers == {}
         assert one.summary is not None
@@ -182,19 +182,19 @@ def test_long_texts_are_seen_through_summaries(monkeypatch: pytest.MonkeyPatch) 
 def test_mistakes_are_named() -> None:
     translator = make_translator("transformer scaled_dot")
     with pytest.raises(UserError, match="the text is empty, so there is no attention to show"):
-        see(translator, "")
-    seen = see(translator, "ab", max_length=3)
+        inspect(translator, "")
+    seen = inspect(translator, "ab", max_length=3)
     with pytest.raises(UserError, match="there is no cross attention in layer 2: this model has layers 0 to 1"):
         seen.layer("cross", 2)
     with pytest.raises(UserError, match="this model has no cross attention"):
-        see(make_translator("decoder only"), "ab", max_length=3).layer("cross", 0)
+        inspect(make_translator("decoder only"), "ab", max_length=3).layer("cross", 0)
 
 
 def test_nan_is_not_drawn_as_a_number() -> None:
     for name in ("transformer scaled_dot", "rnn additive"):
         translator = make_translator(name)
         next(translator.model.parameters()).data.fill_(torch.nan)  # type: ignore[attr-defined]
-        for look in (see, explain):
+        for look in (inspect, explain):
             with pytest.raises(
                 UserError, match="this model computes NaN for this text, so there is nothing to show; its weigh"
             ):
@@ -261,7 +261,7 @@ HOSTILE = "ab</script><script>alert(1)</script><!--&\u2028\"'\\ü語"
 
 
 def test_a_page_holds_the_numbers_and_no_text_can_break_it() -> None:  # SPEC A9.2
-    seen = see(make_translator("transformer scaled_dot"), HOSTILE, output=(4, 5), what=EVERYTHING)
+    seen = inspect(make_translator("transformer scaled_dot"), HOSTILE, output=(4, 5), what=EVERYTHING)
     page = report.page(seen, model="</title><b>")
     template = (Path(report.__file__).parent / "page" / "page.html").read_text()
     assert page.count("<script") == template.count("<script")
@@ -291,7 +291,7 @@ def test_many_numbers_take_fewer_bytes() -> None:
 
 def test_arrays_are_read_by_numpy(tmp_path: Path) -> None:
     translator = make_translator("rnn lstm, bahdanau, 2+2 layers")
-    seen = see(translator, "ab?語", output=(4, 5), what=EVERYTHING)
+    seen = inspect(translator, "ab?語", output=(4, 5), what=EVERYTHING)
     path = report.write_npz(seen, tmp_path / "new" / "seen.npz")
     with np.load(path) as arrays:
         assert {"cross.0.weights", "cross.0.scores", "cross.0.norms", "log_probs"} <= set(arrays.files)
@@ -341,7 +341,7 @@ def make_inspection(layers: tuple[Layer, ...], rows: int, columns: int) -> Inspe
 
 def test_what_was_seen_can_be_compared() -> None:
     translator = make_translator("rnn additive")
-    for look in (see, explain):
+    for look in (inspect, explain):
         one, same, other = (look(translator, "abcab", output=ids) for ids in ((4, 5), (4, 5), (4, 6)))
         assert one == same
         assert hash(one) == hash(same)
@@ -351,13 +351,13 @@ def test_what_was_seen_can_be_compared() -> None:
 @pytest.mark.parametrize("output", [(999,), (-1,), (4, 2.0), "X", (None,)])
 def test_outputs_are_ids_of_the_vocabulary(output: object) -> None:
     translator = make_translator("rnn additive")
-    for look in (see, explain):
+    for look in (inspect, explain):
         with pytest.raises((TypeError, ValueError), match=r"output is .*, expected ids of tokens (from 0 to \d+|such as)"):
             look(translator, "abcab", output=output)
 
 
 def test_only_a_text_is_looked_at() -> None:
-    for look in (see, explain):
+    for look in (inspect, explain):
         with pytest.raises(TypeError, match=r"takes one text, got \['abcab'\]"):
             look(make_translator("rnn additive"), ["abcab"])
 
@@ -374,7 +374,7 @@ def test_explain_names_a_token_a_layer_and_a_head_that_are_there(name: str, wron
 
 
 def test_a_page_opens_at_a_kind_that_exists(tmp_path: Path) -> None:
-    seen = see(make_translator("rnn additive"), "abcab", output=(4, 5))
+    seen = inspect(make_translator("rnn additive"), "abcab", output=(4, 5))
     with pytest.raises(ValueError, match="unknown kind of attention 'foo'; expected one of"):
         regard.write_page(seen, tmp_path / "a.html", kind="foo")
     with pytest.raises(UserError, match="there is no cross attention in layer 'x'"):

@@ -41,8 +41,8 @@ def test_convolution_is_attention_fixed_by_distance() -> None:  # SPEC A10.5
     reach, length = 2, 7
     layer = Convolution(5, 11, reach, bias=False).double()
     x_BLD, allow_BL = random_sequences(3, length, 5), masks.first(torch.tensor([7, 4, 1]), length)
-    places = torch.arange(length)
-    allow_HLL = torch.stack([places == places[:, None] + offset for offset in range(-reach, reach + 1)])
+    positions = torch.arange(length)
+    allow_HLL = torch.stack([positions == positions[:, None] + offset for offset in range(-reach, reach + 1)])
     assert torch.equal(allow_HLL.any(0), masks.window(length, width=reach))
     weight_VDH = layer.convolution.weight
     heads = attend_with_heads(x_BLD, weight_VDH.permute(2, 1, 0), allow_HLL, allow_BL)
@@ -124,8 +124,8 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
     for before, behind in ((0, 1), (0, 12), (3, 0), (1, 2)):
         padded = torch.randn(1, before + 5 + behind, 5, dtype=torch.float64)
         padded[:, before : before + 5] = x_BLD
-        places = torch.arange(before + 5 + behind)[None]
-        result = layer(padded, masks.both(places >= before, places < before + 5))
+        positions = torch.arange(before + 5 + behind)[None]
+        result = layer(padded, masks.both(positions >= before, positions < before + 5))
         torch.testing.assert_close(result[:, before : before + 5], alone)
 
 

@@ -223,9 +223,9 @@ def test_rotary_scores_depend_on_the_distance(score_name: str, layout: str) -> N
     x = torch.randn(2, 5, 12).double()
 
     def scores(shift: int) -> Tensor:
-        places = torch.arange(5)[None] + shift
-        keys, _ = layer.keys_values(x, places)
-        return layer.score.scores(layer.queries(x, places), keys)
+        positions = torch.arange(5)[None] + shift
+        keys, _ = layer.keys_values(x, positions)
+        return layer.score.scores(layer.queries(x, positions), keys)
 
     torch.testing.assert_close(scores(0), scores(1000))
     plain = MultiHeadAttention(12, 2, score=score).double()

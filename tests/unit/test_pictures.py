@@ -18,8 +18,8 @@ from regard.data.pictures import Pictures, open_picture
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.inspection import report
+from regard.inspection.capture import inspect
 from regard.inspection.render import draw_over, in_words
-from regard.inspection.seeing import see
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
@@ -188,7 +188,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
 def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings | None = None) -> regard.Translator:
     """An untrained model of pictures; p.png, of 5 x 3 cells, lies in tmp_path."""
     torch.manual_seed(3)
-    settings = settings or RnnSettings(width=20, embedding=7, front="picture", channels=8)
+    settings = settings or RnnSettings(width=20, embedding=7, frontend="picture", channels=8)
     array = np.random.default_rng(1).integers(0, 256, (24, 40, 3), dtype=np.uint8)
     Image.fromarray(array).save(tmp_path / "p.png")
     target = Codec.learn(["X Y Z"], "symbols")
@@ -199,16 +199,16 @@ def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings 
 @pytest.mark.parametrize(
     "settings",
     [
-        RnnSettings(width=20, embedding=7, front="picture", channels=8),
-        RnnSettings(width=20, embedding=7, front="picture", channels=8, choice="one"),
-        TransformerSettings(width=20, heads=2, feed_forward=29, front="patches"),
+        RnnSettings(width=20, embedding=7, frontend="picture", channels=8),
+        RnnSettings(width=20, embedding=7, frontend="picture", channels=8, attention="hard"),
+        TransformerSettings(width=20, heads=2, feed_forward=29, frontend="patches"),
     ],
     ids=["soft", "hard", "patches"],
 )
 def test_the_map_of_every_word(tmp_path: Path, settings: RnnSettings | TransformerSettings) -> None:  # SPEC A8.3 A8.2
     """Rows and columns are those of the picture: cell (r, c) is place r · columns + c of the memory."""
     translator = make_translator(tmp_path, settings)
-    seen = see(translator, "p.png", output=(4, 5, 6))
+    seen = inspect(translator, "p.png", output=(4, 5, 6))
     assert seen.axes == (3, 5)
     weights = seen.layer("cross", -1).numbers["weights"].mean(0)
     result = translator("p.png", max_length=4)
@@ -221,7 +221,7 @@ def test_the_map_of_every_word(tmp_path: Path, settings: RnnSettings | Transform
         for column in range(5):
             place = one.source.index(f"{row},{column}")
             torch.testing.assert_close(maps[:, row, column], one.mean_TS[:, place])
-    if getattr(settings, "choice", "soft") == "one":
+    if getattr(settings, "attention", "soft") == "hard":
         assert set(weights.flatten().tolist()) == {0.0, 1.0}
     told = report.page_data(seen)
     assert told["axes"] == (3, 5)

@@ -29,7 +29,7 @@ from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.pipeline import Refused, Translator, Unit, alike, known_places, sentences
+from regard.pipeline import Refused, Segment, Translator, known_positions, sentences, similar_lengths
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 
@@ -145,14 +145,14 @@ def test_long_texts_are_split_into_sentences_or_refused() -> None:
 
 
 def test_what_a_model_cannot_count_is_refused_before_it_is_tried() -> None:
-    settings = TransformerSettings(width=8, heads=2, positions="learned", max_places=7)
-    translator = replace(make_translator(settings), max_places=known_places(settings))
+    settings = TransformerSettings(width=8, heads=2, positions="learned", max_positions=7)
+    translator = replace(make_translator(settings), max_positions=known_positions(settings))
     assert len(translator("abcabc").tokens) <= 6  # and no error, although max_length is 256
     with pytest.raises(UserError, match="a sentence of 7 tokens is longer than the 6"):
         translator("abcabca")
-    assert known_places(TransformerSettings(positions="one_hot", width=32)) == 32
-    assert known_places(RnnSettings(score="location", max_places=9)) == 9
-    assert known_places(RnnSettings()) is None
+    assert known_positions(TransformerSettings(positions="one_hot", width=32)) == 32
+    assert known_positions(RnnSettings(score="location", max_positions=9)) == 9
+    assert known_positions(RnnSettings()) is None
 
 
 def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monke
 
 def test_a_file_of_too_many_positions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = make_listener(tmp_path)
-    monkeypatch.setattr(pipeline, "MAX_PLACES", 1)
+    monkeypatch.setattr(pipeline, "MAX_POSITIONS", 1)
     (refused,) = listener.translate(["0-1.wav"])
     assert isinstance(refused, Refused)
     assert re.fullmatch(r"it has \d+ positions, the most is 1; cut it into shorter files", refused.reason)
@@ -205,8 +205,8 @@ def test_half_a_character_is_named() -> None:
 
 
 def test_prefix_and_prompt_leave_room_for_an_output() -> None:
-    settings = TransformerSettings(width=8, heads=2, positions="learned", max_places=7)
-    translator = replace(make_translator(settings), max_places=known_places(settings))
+    settings = TransformerSettings(width=8, heads=2, positions="learned", max_positions=7)
+    translator = replace(make_translator(settings), max_positions=known_positions(settings))
     assert translator("abc", prefix="X Y X Y X").tokens[:5] == ("X", "Y", "X", "Y", "X")
     for prefix in ("X Y X Y X Y", "X Y X Y X Y X Y"):
         with pytest.raises(
@@ -215,12 +215,12 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
             translator("abc", prefix=prefix)
     with pytest.raises(UserError, match="the prefix has 300 tokens, but max_length is 256; raise max_length"):
         make_translator(settings)("abc", prefix="X " * 300)
-    prompted = DecoderOnlySettings(width=8, heads=2, positions="learned", max_places=7)
-    continuer = replace(make_translator(prompted), max_places=known_places(prompted))
+    prompted = DecoderOnlySettings(width=8, heads=2, positions="learned", max_positions=7)
+    continuer = replace(make_translator(prompted), max_positions=known_positions(prompted))
     for text in ("", "X", "X Y X Y X"):
         assert len(continuer(text, min_length=6).tokens) <= 6
-    *answered, refused = continuer.translate(["X Y X Y", "X Y X Y X Y"])
-    assert isinstance(answered[0], Result)
+    *prediction, refused = continuer.translate(["X Y X Y", "X Y X Y X Y"])
+    assert isinstance(prediction[0], Result)
     assert isinstance(refused, Refused)
     assert refused.reason == (
         "text and prefix have 6 tokens, but this model counts only 6 in all, and writes at least one of them; shorten them"
@@ -309,7 +309,7 @@ def test_language_models_go_on_with_a_text(settings: ModelSettings) -> None:
 def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
     options = SearchOptions(beam=2, max_length=9)
-    units = [Unit(number, "", [4] * (1 + number % 13)) for number in range(50)]
+    units = [Segment(number, "", [4] * (1 + number % 13)) for number in range(50)]
     fixed, place = translator._sizes(2, 9)
     budget = 6 * (fixed + 10 * place)
     monkeypatch.setattr(pipeline, "BUDGET", workers * budget)
@@ -330,7 +330,7 @@ def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers: int, sizes: list[int]) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
-    units = [Unit(number, "", [4] * (1 + number % 13)) for number in range(num_units)]
+    units = [Segment(number, "", [4] * (1 + number % 13)) for number in range(num_units)]
     batches = translator._packed(units, SearchOptions(max_length=9), workers)
     assert [len(batch) for batch in batches] == sizes
     lengths = [len(unit.ids) for batch in batches for unit in batch]
@@ -357,24 +357,24 @@ def test_workers_find_what_one_process_finds(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_encoded_together_is_of_like_length() -> None:
-    units = [Unit(number, "", [4] * max(1, 50 - number)) for number in range(500)]
-    parts = list(alike(units))
+    units = [Segment(number, "", [4] * max(1, 50 - number)) for number in range(500)]
+    parts = list(similar_lengths(units))
     assert [unit for part in parts for unit in part] == units
     for part in parts:
-        places = [len(unit.ids) + 1 for unit in part]
-        assert len(places) * max(places) <= pipeline.PLACES
+        positions = [len(unit.ids) + 1 for unit in part]
+        assert len(positions) * max(positions) <= pipeline.ENCODED_POSITIONS
     assert [len(part) for part in parts[:2]] == [20, 33]
 
 
 # --- sources that are files --------------------------------------------------------------------------------------------------
 
 
-def make_listener(folder: Path, beside: Codec | None = None) -> Translator:
+def make_listener(folder: Path, auxiliary: Codec | None = None) -> Translator:
     """Hears 0-1.wav and 1-1.wav in a folder; has learnt nothing."""
     write_words(folder, ["ab", "cab"])
-    source, target = Sounds(8000, root=folder, beside=beside), Codec.learn(["a b c"], "words")
-    small = RnnSettings(width=8, embedding=4, score_width=4, front="sound", channels=4)
-    model = build(small, len(source), len(target), beside=0 if beside is None else len(beside)).eval()
+    source, target = Sounds(8000, root=folder, auxiliary=auxiliary), Codec.learn(["a b c"], "words")
+    small = RnnSettings(width=8, embedding=4, score_width=4, frontend="sound", channels=4)
+    model = build(small, len(source), len(target), auxiliary=0 if auxiliary is None else len(auxiliary)).eval()
     return Translator(model, source, target, torch.device("cpu"))
 
 
@@ -513,7 +513,7 @@ def test_error_rates_by_hand() -> None:
     outputs = [("A", "B"), ("A",), ("X", "Y", "Z")]
     references = [[("A", "B")], [("B", "C", "D"), ("A", "B")], [("A", "B", "C", "D"), ("X", "Q", "Z")]]
     rates = error_rates(outputs, references)
-    assert rates.word == pytest.approx(2 / 3)
+    assert rates.sequence == pytest.approx(2 / 3)
     assert rates.symbol == pytest.approx((0 + 1 + 1) / (2 + 2 + 3))
     assert str(rates) == "symbol error rate 28.57%; 66.67% of 3 outputs are not quite right"
     assert signature({"data": "x", "seed": 7}).startswith("data:x | seed:7 | regard:")
@@ -597,8 +597,8 @@ def test_maps_over_a_sound_have_an_axis_of_seconds(tmp_path) -> None:  # type: i
     """About ten ticks however long it is; rows are words; the largest weight is dark, however small, and its size is told."""
     import matplotlib.image
 
-    places = torch.arange(625.0)
-    weights = torch.stack([(-((places - centre) ** 2) / 200).softmax(0) for centre in (100, 500)])[None]
+    positions = torch.arange(625.0)
+    weights = torch.stack([(-((positions - centre) ** 2) / 200).softmax(0) for centre in (100, 500)])[None]
     times = tuple(f"{0.04 * place:.2f} s" for place in range(625))
     cross = AttentionMap(weights, times, ("one", "<eos>"), "cross", 0, seconds=0.04)
     alone = matplotlib.image.imread(render.draw(cross, tmp_path / "alone.png"))

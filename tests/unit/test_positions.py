@@ -36,9 +36,9 @@ def test_sinusoidal_by_hand(layout: Layout, first: int) -> None:  # SPEC A7.4
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:
-    places = torch.tensor([[3, 5, 977], [0, 1, 2]])
-    assert torch.equal(sinusoidal(places, 6), sinusoidal(places, 6, layout="interleaved", first=0))
-    assert sinusoidal(places, 6).shape == (2, 3, 6)
+    positions = torch.tensor([[3, 5, 977], [0, 1, 2]])
+    assert torch.equal(sinusoidal(positions, 6), sinusoidal(positions, 6, layout="interleaved", first=0))
+    assert sinusoidal(positions, 6).shape == (2, 3, 6)
 
 
 @every_layout
@@ -77,11 +77,11 @@ def test_far_places_keep_their_phase(make: Callable[..., Tensor]) -> None:  # SP
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("make", [sinusoidal, fourier])
 def test_tables_are_float64_until_they_are_cast(make: Callable[..., Tensor], dtype: torch.dtype) -> None:  # SPEC A7.4
-    places = torch.tensor([0, 1, 613, 4999])
-    exact = make(places, 22, dtype=torch.float64)
+    positions = torch.tensor([0, 1, 613, 4999])
+    exact = make(positions, 22, dtype=torch.float64)
     assert exact.dtype == torch.float64
-    assert torch.equal(make(places, 22, dtype=dtype), exact.to(dtype))
-    assert torch.equal(make(places.float(), 22, dtype=dtype), exact.to(dtype))
+    assert torch.equal(make(positions, 22, dtype=dtype), exact.to(dtype))
+    assert torch.equal(make(positions.float(), 22, dtype=dtype), exact.to(dtype))
 
 
 @pytest.mark.parametrize("width", [7, 1, 0, -2])
@@ -109,11 +109,11 @@ def test_raw_index() -> None:  # SPEC A7.10
 
 
 def test_one_hot() -> None:  # SPEC A7.10
-    places = torch.tensor([[4, 0, 2], [1, 3, 3]])
+    positions = torch.tensor([[4, 0, 2], [1, 3, 3]])
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        vectors = one_hot(places, 5, dtype=dtype)
+        vectors = one_hot(positions, 5, dtype=dtype)
         assert vectors.dtype == dtype
-        assert np.array_equal(vectors.double().numpy(), np.eye(5)[places.numpy()])
+        assert np.array_equal(vectors.double().numpy(), np.eye(5)[positions.numpy()])
     assert one_hot(torch.arange(0), 5).shape == (0, 5)
 
 
@@ -170,10 +170,10 @@ def test_fourier_refuses_a_bell_without_width(sharpness: float) -> None:
 @every_layout
 @pytest.mark.parametrize("base", [10000.0, 500.0])
 def test_rotate_is_a_product_of_complex_numbers(layout: Layout, base: float) -> None:
-    x, places = torch.randn(2, 3, 5, 14, dtype=torch.float64), torch.tensor([0, 1, 17, 977, 10_000_019])
-    rotated = rotate(x, places, layout=layout, base=base)
+    x, positions = torch.randn(2, 3, 5, 14, dtype=torch.float64), torch.tensor([0, 1, 17, 977, 10_000_019])
+    rotated = rotate(x, positions, layout=layout, base=base)
     assert rotated.shape == x.shape
-    for number, place in enumerate(places.tolist()):
+    for number, place in enumerate(positions.tolist()):
         for k in range(7):
             real, imaginary = columns(k, 14, layout)
             turn = cmath.exp(1j * place * base ** (-2 * k / 14))
@@ -185,8 +185,8 @@ def test_rotate_is_a_product_of_complex_numbers(layout: Layout, base: float) -> 
 @every_layout
 def test_scores_of_rotated_vectors_depend_on_the_distance_alone(layout: Layout) -> None:
     query, key = torch.randn(22, dtype=torch.float64), torch.randn(22, dtype=torch.float64)
-    places = torch.arange(31)
-    queries, keys = (rotate(one.expand(31, 22), places, layout=layout) for one in (query, key))
+    positions = torch.arange(31)
+    queries, keys = (rotate(one.expand(31, 22), positions, layout=layout) for one in (query, key))
     scores = queries @ keys.T
     for distance in range(-30, 31):
         along = scores.diagonal(distance)
@@ -198,31 +198,31 @@ def test_scores_of_rotated_vectors_depend_on_the_distance_alone(layout: Layout) 
 
 @every_layout
 def test_rotating_back(layout: Layout) -> None:
-    x, places = torch.randn(5, 22, dtype=torch.float64), torch.tensor([0, 1, 2, 613, 4999])
-    rotated = rotate(x, places, layout=layout)
+    x, positions = torch.randn(5, 22, dtype=torch.float64), torch.tensor([0, 1, 2, 613, 4999])
+    rotated = rotate(x, positions, layout=layout)
     assert torch.equal(rotated[0], x[0])
     torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1))
-    torch.testing.assert_close(rotate(rotated, -places, layout=layout), x)
+    torch.testing.assert_close(rotate(rotated, -positions, layout=layout), x)
 
 
 def test_places_may_differ_by_sentence() -> None:
-    x, places = torch.randn(2, 3, 5, 14), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
-    rotated = rotate(x, places[:, None])
+    x, positions = torch.randn(2, 3, 5, 14), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
+    rotated = rotate(x, positions[:, None])
     for sentence in range(2):
         for head in range(3):
-            torch.testing.assert_close(rotated[sentence, head], rotate(x[sentence, head], places[sentence]))
+            torch.testing.assert_close(rotated[sentence, head], rotate(x[sentence, head], positions[sentence]))
     assert torch.equal(rotate(x, torch.tensor(3)), rotate(x, torch.full((2, 3, 5), 3)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_rotated_in_float32(dtype: torch.dtype) -> None:
     """Far places included: one rounding at the end, and none of the angle."""
-    x, places = torch.randn(5, 22).to(dtype), torch.tensor([0, 1, 17, 4999, 10_000_019])
-    rotated = rotate(x, places)
+    x, positions = torch.randn(5, 22).to(dtype), torch.tensor([0, 1, 17, 4999, 10_000_019])
+    rotated = rotate(x, positions)
     assert rotated.dtype == dtype
-    in_float32 = rotate(x.float(), places)
+    in_float32 = rotate(x.float(), positions)
     assert torch.equal(rotated, in_float32.to(dtype))
-    torch.testing.assert_close(in_float32.double(), rotate(x.double(), places), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(in_float32.double(), rotate(x.double(), positions), rtol=1e-6, atol=1e-6)
 
 
 @every_layout
@@ -269,13 +269,13 @@ def test_alibi_slopes_of_other_counts() -> None:
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_everything_runs_on_tensors_without_numbers(device: str) -> None:
     with FakeTensorMode():
-        places = torch.ones(2, 5, dtype=torch.long, device=device)
+        positions = torch.ones(2, 5, dtype=torch.long, device=device)
         made = {
-            14: sinusoidal(places, 14),
-            16: fourier(places, 16),
-            1: raw_index(places),
-            11: one_hot(places, 11),
-            6: rotate(torch.ones(2, 5, 6, device=device), places),
+            14: sinusoidal(positions, 14),
+            16: fourier(positions, 16),
+            1: raw_index(positions),
+            11: one_hot(positions, 11),
+            6: rotate(torch.ones(2, 5, 6, device=device), positions),
         }
         for width, tensor in made.items():
             assert tensor.shape == (2, 5, width)
@@ -286,10 +286,10 @@ def test_everything_runs_on_tensors_without_numbers(device: str) -> None:
 
 def test_one_hot_can_be_exported() -> None:
     class Module(torch.nn.Module):
-        def forward(self, places: Tensor) -> Tensor:
-            return one_hot(places, 11)
+        def forward(self, positions: Tensor) -> Tensor:
+            return one_hot(positions, 11)
 
-    places = torch.tensor([3, 10, 0])
-    exported = torch.export.export(Module(), (places,)).module()
-    assert torch.equal(exported(places.flip(0)), one_hot(places.flip(0), 11))
+    positions = torch.tensor([3, 10, 0])
+    exported = torch.export.export(Module(), (positions,)).module()
+    assert torch.equal(exported(positions.flip(0)), one_hot(positions.flip(0), 11))
     assert (exported(torch.tensor([1, 11, 2])).sum(-1) == torch.tensor([1, 0, 1])).all()

@@ -16,13 +16,13 @@ import regard
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.cli.main import app
-from regard.data.tokenizers.codec import Codec, Unit
+from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.errors import UserError
-from regard.inspection.align import look_at_pairs
+from regard.inspection.align import inspect_pairs
+from regard.inspection.capture import inspect
 from regard.inspection.explain import explain
 from regard.inspection.render import in_terminal
 from regard.inspection.report import page_data, write_npz
-from regard.inspection.seeing import see
 from regard.models.build import build
 
 TEXTS = ["walk\tV\tPST", "talk on\tV\tIMP\tSG", "walked on"]
@@ -35,13 +35,13 @@ TAGGED = {  # what a user types -> the tokens of a model of characters
 }
 
 
-def make_saved(name: str, unit: Unit = "characters") -> Saved:
+def make_saved(name: str, unit: TokenUnit = "characters") -> Saved:
     torch.manual_seed(5)
     source, target = Codec.learn(TEXTS, unit, 300), Codec.learn(["X Y Z"], "symbols")
     return Saved(build(MODELS[name], len(source), len(target)).eval(), MODELS[name], source, target, {}, "")
 
 
-def make_translator(name: str, unit: Unit = "characters") -> regard.Translator:
+def make_translator(name: str, unit: TokenUnit = "characters") -> regard.Translator:
     saved = make_saved(name, unit)
     return regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
 
@@ -54,9 +54,9 @@ def everything(translator: regard.Translator, text: str) -> Iterator[object]:
     if not translator.continues:
         yield result.attention()
         yield result.alignment()
-        yield look_at_pairs(translator, [(text, "X Y")]) if isinstance(translator.source, Codec) else None
-    yield see(translator, text, max_length=3)
-    yield see(translator, text, output=(4, 5))
+        yield inspect_pairs(translator, [(text, "X Y")]) if isinstance(translator.source, Codec) else None
+    yield inspect(translator, text, max_length=3)
+    yield inspect(translator, text, output=(4, 5))
     yield explain(translator, text, max_length=3) if isinstance(translator.source, Codec) else None
 
 
@@ -66,7 +66,7 @@ def encoded(translator: regard.Translator, text: str, monkeypatch: pytest.Monkey
     encode = translator.model.encode
 
     def watch(source, look=None):  # type: ignore[no-untyped-def]
-        given[-1] = [source.values, *([] if source.beside is None else [source.beside.values])]
+        given[-1] = [source.values, *([] if source.auxiliary is None else [source.auxiliary.values])]
         return encode(source, look)
 
     monkeypatch.setattr(translator.model, "encode", watch)
@@ -79,7 +79,7 @@ def encoded(translator: regard.Translator, text: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("unit", ["characters", "symbols", "words", "bpe", "unigram"])
 @pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot", "decoder only", "rnn language model"])
-def test_every_way_in_encodes_the_same(name: str, unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_in_encodes_the_same(name: str, unit: TokenUnit, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(name, unit)
     for text in TAGGED:
         first, *others = encoded(translator, text, monkeypatch)
@@ -106,7 +106,7 @@ def test_every_output_shows_what_was_translated(text: str, tmp_path: Path) -> No
     result, tokens = translator(text, max_length=3), TAGGED[text]
     assert result.source_tokens == tokens
     labels = (*tokens, "<eos>")
-    seen = see(translator, text, max_length=3)
+    seen = inspect(translator, text, max_length=3)
     attention = result.attention()
     assert attention.source == seen.source == labels
     torch.testing.assert_close(seen.layer("cross", -1).numbers["weights"], attention.weights_HTS)
@@ -117,7 +117,7 @@ def test_every_output_shows_what_was_translated(text: str, tmp_path: Path) -> No
     lines = {line["name"]: line for line in explain(translator, text, max_length=3).as_dict()["lines"]}
     assert tuple(lines["keys"]["rows"]) == tuple(lines["weights"]["rows"]) == labels
     np.testing.assert_allclose(lines["weights"]["values"], attention.weights_HTS[0, 0].numpy(), atol=1e-6)
-    (aligned,) = look_at_pairs(translator, [(text, "X Y")])
+    (aligned,) = inspect_pairs(translator, [(text, "X Y")])
     assert aligned.source == labels
     head = in_terminal(attention).plain.splitlines()[0]
     assert head.split() == [token.strip("\t") if len(token) == 1 else f"[{token[1:]}]" for token in tokens] + ["<eos>"]
@@ -150,18 +150,18 @@ def test_a_text_that_was_split_is_not_shown_as_one() -> None:
         translator = replace(make_translator(name), max_source=6)
         text = "walk. Talk."
         assert len(translator(text, max_length=3).parts) == 2
-        for look in (see, explain):
+        for look in (inspect, explain):
             with pytest.raises(UserError, match="was too long and was translated in 2 parts; look at one sentence at a time"):
                 look(translator, text, max_length=3)
-        assert see(translator, text, output=(4,)).source == (*text, "<eos>")  # given an output, as `score` reads it
+        assert inspect(translator, text, output=(4,)).source == (*text, "<eos>")  # given an output, as `score` reads it
     with pytest.raises(UserError, match="a sentence of 8 tokens is longer than the 6 that are taken at once"):
-        see(translator, "talkwalk")
+        inspect(translator, "talkwalk")
 
 
 def test_half_a_character_is_refused() -> None:
     for unit in ("characters", "bpe"):
         translator = make_translator("rnn additive", unit)
-        for call in (translator, lambda text: see(translator, text), lambda text: explain(translator, text)):  # noqa: B023
+        for call in (translator, lambda text: inspect(translator, text), lambda text: explain(translator, text)):  # noqa: B023
             with pytest.raises(UserError, match="half a character"):
                 call("a\udcff")
         with pytest.raises(UserError, match=r"pair 2: .*half a character"):

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 from tokenizers import Tokenizer
 
-from regard.data.tokenizers.codec import Codec, Unit
+from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.errors import UserError
 
 TEXTS = {
@@ -16,15 +16,15 @@ TEXTS = {
 SENTENCE = "walk a dog, don't\tV\tX"
 
 
-def content_of(unit: Unit, texts: str = "plain") -> dict[str, Any]:
+def content_of(unit: TokenUnit, texts: str = "plain") -> dict[str, Any]:
     content: dict[str, Any] = json.loads(Codec.learn(TEXTS[texts], unit, 280).to_json())
     return content
 
 
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
 @pytest.mark.parametrize("texts", TEXTS)
-@pytest.mark.parametrize("unit", get_args(Unit))
-def test_all_that_is_written_is_read(unit: Unit, texts: str, normalizer: dict[str, str] | None) -> None:
+@pytest.mark.parametrize("unit", get_args(TokenUnit))
+def test_all_that_is_written_is_read(unit: TokenUnit, texts: str, normalizer: dict[str, str] | None) -> None:
     written = Codec.learn(TEXTS[texts], unit, 280)
     written.tokenizer = Tokenizer.from_str(json.dumps({**json.loads(written.tokenizer.to_str()), "normalizer": normalizer}))
     read = Codec.from_json(written.to_json())
@@ -104,7 +104,7 @@ BOMB = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 )
 @pytest.mark.parametrize("unit", ["words", "bpe"])
 def test_parts_that_regard_does_not_write_never_reach_the_library(
-    unit: Unit, part: str, value: Any, monkeypatch: pytest.MonkeyPatch
+    unit: TokenUnit, part: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = json.dumps({**content_of(unit), part: value})
     monkeypatch.setattr("regard.data.tokenizers.codec.Tokenizer.from_str", None, raising=False)
@@ -165,7 +165,7 @@ def exchanged(model: dict[str, Any]) -> None:
         ("unigram", lambda model: model.update(unk_id=10**9), "its model is .* which regard does not write"),
     ],
 )
-def test_a_vocabulary_is_whole(unit: Unit, change: Any, words: str) -> None:
+def test_a_vocabulary_is_whole(unit: TokenUnit, change: Any, words: str) -> None:
     content = content_of(unit)
     change(content["model"])
     with pytest.raises(UserError, match=words) as caught:

@@ -27,10 +27,10 @@ from regard.models.transformer import TransformerSettings
 def location_by_hand(query: np.ndarray, w: np.ndarray, real: np.ndarray) -> np.ndarray:
     """Row j of W belongs to the j-th real place; softmax over as many rows as there are real places."""
     weights = np.zeros((len(query), len(real)))
-    places = np.flatnonzero(real)
+    positions = np.flatnonzero(real)
     for i, s in enumerate(query):
-        e = np.exp(w[: len(places)] @ s)
-        weights[i, places] = e / e.sum()
+        e = np.exp(w[: len(positions)] @ s)
+        weights[i, positions] = e / e.sum()
     return weights
 
 
@@ -49,7 +49,7 @@ def test_location_counts_real_places(real: str) -> None:  # SPEC A2.5
 @pytest.mark.parametrize("left", [False, True])
 def test_location_in_a_model_counts_real_places(settings: type[ModelSettings], left: bool) -> None:  # SPEC A2.5
     """Cross-attention weights are softmax(W s) over the real places, left padding or not: the values say so."""
-    model = build(settings(score="location", max_places=11, dropout=0.0), 17, 19).double().eval()
+    model = build(settings(score="location", max_positions=11, dropout=0.0), 17, 19).double().eval()
     ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
     if left:
         ids[1] = torch.tensor([0, 0, 5, 6, 7])

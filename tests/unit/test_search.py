@@ -17,7 +17,7 @@ from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
 from regard.decoding.search import TorchEngine, choose, draw, shared
 from regard.errors import UserError
-from regard.models.state import Rows, per_hypothesis, per_sentence
+from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 PAD, SOS, EOS, A, B, C = range(6)
 # What follows what, for a source that says which table to use. Rows: the token before; columns: PAD SOS EOS A B C.
@@ -35,7 +35,7 @@ TABLES = {
 
 
 @dataclass(kw_only=True)
-class TableState(Rows):
+class TableState(BatchState):
     which_B: Tensor = per_sentence()
     past_BKT: Tensor = per_hypothesis(grows=2)
 
@@ -194,7 +194,7 @@ def test_sentences_leave_and_numbers_are_ours_to_give() -> None:
         assert ours[number] == found([row], beam=2, max_length=7)[0]
 
 
-# --- the choice, as a table --------------------------------------------------------------------------------------------------
+# --- the attention, as a table --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_the_choice_of_candidates(
     live: list[tuple[float, int, int]],
     ended: list[tuple[float, int]],
 ) -> None:
-    choice = choose(torch.tensor([total]).log(), torch.tensor([probabilities]).log(), 0, keep)
-    scores = choice.live_BK[0].exp().tolist()
-    ours = list(zip(scores, choice.parent_BK[0].tolist(), choice.token_BK[0].tolist(), strict=True))
+    attention = choose(torch.tensor([total]).log(), torch.tensor([probabilities]).log(), 0, keep)
+    scores = attention.live_BK[0].exp().tolist()
+    ours = list(zip(scores, attention.parent_BK[0].tolist(), attention.token_BK[0].tolist(), strict=True))
     assert len(ours) == keep
     assert [one for one in ours if one[0] > 0] == [(pytest.approx(score), *rest) for score, *rest in live]
-    ends = zip(choice.ended_BK[0].exp().tolist(), choice.ended_parent_BK[0].tolist(), strict=True)
+    ends = zip(attention.ended_BK[0].exp().tolist(), attention.ended_parent_BK[0].tolist(), strict=True)
     assert [one for one in ends if one[0] > 0] == [(pytest.approx(score), parent) for score, parent in ended]
 
 

@@ -13,7 +13,7 @@ import soundfile
 import torch
 
 from regard.core import masks
-from regard.core.spectrum import log_mel, normalise, resample
+from regard.core.spectrum import log_mel, normalise_bands, resample
 from regard.data.sound import add_noise, change_speed, mask_frames, read_sound
 from regard.errors import UserError
 from regard.layers.subsample import Subsampling
@@ -243,23 +243,23 @@ def test_log_mel_equals_the_definition(rate: int, number: int, bands: int) -> No
 
 def test_normalised_frames() -> None:  # SPEC A8.4
     frames = log_mel(torch.from_numpy(noise(8000)), 8000)
-    found = normalise(frames)
+    found = normalise_bands(frames)
     centred = frames.numpy() - frames.numpy().mean(0)
     np.testing.assert_allclose(found.numpy(), centred / centred.std(), rtol=0.02)
-    coloured = normalise(frames + torch.linspace(-3, 3, frames.shape[1]))  # another microphone
+    coloured = normalise_bands(frames + torch.linspace(-3, 3, frames.shape[1]))  # another microphone
     torch.testing.assert_close(coloured, found)
-    louder = normalise(log_mel(torch.from_numpy(noise(8000)) * 7, 8000))
+    louder = normalise_bands(log_mel(torch.from_numpy(noise(8000)) * 7, 8000))
     torch.testing.assert_close(louder, found)
 
 
 def test_silence_is_finite() -> None:
-    silent = normalise(log_mel(torch.zeros(8000), 8000))
+    silent = normalise_bands(log_mel(torch.zeros(8000), 8000))
     assert silent.shape == (100, 40)
     assert silent.abs().max() < 1e-3
     half = torch.cat((torch.zeros(4000), torch.from_numpy(noise(4000)).float()))
     frames = log_mel(half, 8000)
     assert frames.max() - frames.min() < 18.5  # 80 dB, and not down to the floor of digital silence
-    assert normalise(frames).isfinite().all()
+    assert normalise_bands(frames).isfinite().all()
 
 
 def test_noise_fills_what_is_quieter_and_leaves_what_is_louder() -> None:
@@ -333,7 +333,7 @@ def test_subsampling_equals_the_formula() -> None:
                 out[0, :, i, j] = np.maximum(0, np.einsum("cij,ocij->o", patch, weight) + bias)
         x = out
     flat = np.stack([x[0, :, i].reshape(-1) for i in range(x.shape[2])])
-    places = flat @ layer.project.weight.detach().numpy().T + layer.project.bias.detach().numpy()
-    expected = (places - places.mean(1, keepdims=True)) / np.sqrt(places.var(1, keepdims=True) + 1e-5)
+    positions = flat @ layer.project.weight.detach().numpy().T + layer.project.bias.detach().numpy()
+    expected = (positions - positions.mean(1, keepdims=True)) / np.sqrt(positions.var(1, keepdims=True) + 1e-5)
     found, _ = layer(frames, masks.first(torch.tensor([10]), 10))
     np.testing.assert_allclose(found[0].detach().numpy(), expected, atol=1e-12)

@@ -11,13 +11,13 @@ import soundfile
 import torch
 from tones import RATE, make_words, tones, write_wav, write_words
 
-from regard.core.spectrum import log_mel, normalise
+from regard.core.spectrum import log_mel, normalise_bands
 from regard.data.batch import Example, source_batch
 from regard.data.codecs import read_source, recognise
 from regard.data.corpus import Pair
 from regard.data.sound import LOUDEST, add_noise, read_sound, to_frames
 from regard.data.sounds import Sounds
-from regard.data.sources import num_places
+from regard.data.sources import num_positions
 from regard.data.store import Store, write_store
 from regard.errors import UserError
 from regard.training.settings import suggest
@@ -39,12 +39,12 @@ def test_what_is_kept_and_what_a_batch_holds(folder: Path) -> None:  # SPEC A8.4
     assert rows[0].abs().max() == LOUDEST
     kept = rows[0].flatten()[: len(samples)] / LOUDEST
     torch.testing.assert_close(kept, samples / samples.abs().max(), atol=1 / LOUDEST, rtol=0)
-    assert num_places(rows[0]) == -(-len(rows[0]) // 4)
+    assert num_positions(rows[0]) == -(-len(rows[0]) // 4)
     source = source_batch(rows)
     assert source.values.shape == (2, len(rows[0]), 40)
     assert source.allow.sum(1).tolist() == [len(rows[0]), len(rows[1])]
     for number, row in enumerate(rows):
-        expected = normalise(log_mel(row.flatten() / LOUDEST, RATE))
+        expected = normalise_bands(log_mel(row.flatten() / LOUDEST, RATE))
         torch.testing.assert_close(source.values[number, : len(row)], expected)
         assert (source.values[number, len(row) :] == 0).all()
 
@@ -105,7 +105,7 @@ def test_training_hears_other_speeds_and_less_than_everything(folder: Path) -> N
     for seed, one in enumerate(heard):
         chance = random.Random(seed)
         if chance.randint(-5, 5) == 0:  # as fast as it was
-            noisy = normalise(add_noise(log_mel(row.flatten() / LOUDEST, RATE), chance))
+            noisy = normalise_bands(add_noise(log_mel(row.flatten() / LOUDEST, RATE), chance))
             assert ((one == 0) | (one - noisy).abs().lt(1e-5)).all()
     assert any((one == 0).any() for one in heard)
     assert sounds.varied(sounds.missing(), 0.1, random.Random(1)).shape == (0, 40)
@@ -123,7 +123,7 @@ def test_sounds_in_the_store(folder: Path) -> None:
         assert isinstance(example.source, torch.Tensor)
         assert example.source.equal(row)
         assert example.source.dtype == torch.int16
-    assert store.sizes()[0].tolist() == list(map(num_places, rows))
+    assert store.sizes()[0].tolist() == list(map(num_positions, rows))
 
 
 def test_settings_for_sounds(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_settings_for_sounds(folder: Path) -> None:
     found = suggest(pairs, root=folder)
     assert (found.settings.data.source_unit, found.settings.data.target_unit) == ("sound", "symbols")
     assert found.settings.data.augment == 0.2
-    assert found.settings.model.front == "sound"  # type: ignore[union-attr]
+    assert found.settings.model.frontend == "sound"  # type: ignore[union-attr]
     assert found.reasons["data.target_unit"] == "8 different words in 200 texts"
     many = [Pair(f"{number}.FLAC", f"word{number} and{number}") for number in range(200)]
     assert suggest(many, root=folder).settings.data.target_unit == "characters"

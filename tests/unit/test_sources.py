@@ -19,18 +19,18 @@ from regard.checkpoint import folder
 from regard.contracts import Look, Tap
 from regard.core.losses import Baseline
 from regard.data.arrays import npy, read_array
-from regard.data.batch import Batches, Example, Order, collate, lengths, source_batch
+from regard.data.batch import Batches, BatchOrder, Example, collate, lengths, source_batch
 from regard.data.codecs import FILE_CODECS, read_source, recognise
 from regard.data.corpus import Pair
 from regard.data.features import Frames, Grids
 from regard.data.pictures import Pictures
-from regard.data.sources import num_places
+from regard.data.sources import num_positions
 from regard.data.store import Store, write_store
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.training.data import from_files, survey
 from regard.training.loop import batch_loss
-from regard.training.material import from_files, survey
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, override, suggest
 
@@ -240,9 +240,9 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
         ('{"unit": "grid", "mean": [], "deviation": []}', "0 means and 0 deviations, expected one of each per feature"),
         ('{"unit": "grid", "mean": [0, 1], "deviation": [1]}', "2 means and 1 deviations"),
         ('{"unit": "frames", "mean": "x", "deviation": {}}', "mean: Input should be a valid"),
-        ('{"unit": "sound", "rate": 8000, "beside": []}', r"texts that come with the files cannot be read: it is \[\]"),
+        ('{"unit": "sound", "rate": 8000, "auxiliary": []}', r"texts that come with the files cannot be read: it is \[\]"),
         (
-            '{"unit": "sound", "rate": 8000, "beside": {"model": {"type": "BPE"}}}',
+            '{"unit": "sound", "rate": 8000, "auxiliary": {"model": {"type": "BPE"}}}',
             "texts that come with the files cannot be read",
         ),
     ],
@@ -271,7 +271,7 @@ def test_pictures_and_frames_are_padded_at_their_ends() -> None:
     frames = source_batch([torch.ones(5, 3), torch.ones(2, 3)])
     assert frames.values.shape == (2, 5, 3)
     assert frames.allow.sum(1).tolist() == [5, 2]
-    assert [num_places(row) for row in (pictures[0], torch.ones(3, 4, 5), torch.ones(5, 3), [4, 5])] == [2, 20, 5, 2]
+    assert [num_positions(row) for row in (pictures[0], torch.ones(3, 4, 5), torch.ones(5, 3), [4, 5])] == [2, 20, 5, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -299,7 +299,7 @@ def test_augmentation_is_a_function_of_the_place_in_the_run() -> None:
     torch.manual_seed(1)
     codec = Pictures(1, 32)
     examples = [Example((torch.rand(1, 16, 32) * 255).to(torch.uint8), [4]) for _ in range(6)]
-    order = Order(lengths(examples), batch_tokens=30, seed=5)
+    order = BatchOrder(lengths(examples), batch_tokens=30, seed=5)
 
     def batches(amount: float) -> Batches:
         return Batches(examples, order, lambda one, chance: Example(codec.varied(one.source, amount, chance), one.target))  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def test_augmentation_is_a_function_of_the_place_in_the_run() -> None:
 
 SMALL = RunSettings(
     data=DataSettings(source_unit="picture", target_unit="words", picture_size=32, held_out=0.2),
-    model=RnnSettings(width=32, embedding=16, score_width=16, front="picture", channels=16, dropout=0.0),
+    model=RnnSettings(width=32, embedding=16, score_width=16, frontend="picture", channels=16, dropout=0.0),
     train=TrainSettings(steps=250, batch_tokens=200, learning_rate=5e-3),
 )
 
@@ -336,7 +336,7 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
     assert found.sample[0].source == "p/0.png"
     suggestion = suggest(found.sample, 12, tmp_path)
     chosen = suggestion.settings
-    assert (chosen.data.source_unit, chosen.data.target_unit, chosen.model.front) == ("picture", "words", "picture")  # type: ignore[union-attr]
+    assert (chosen.data.source_unit, chosen.data.target_unit, chosen.model.frontend) == ("picture", "words", "picture")  # type: ignore[union-attr]
     assert "names of pictures, such as p/0.png" in suggestion.reasons["data.source_unit"]
     (tmp_path / "f.npy").write_bytes(npy(torch.zeros(4, 3)))
     (tmp_path / "g.npy").write_bytes(npy(torch.zeros(4, 2, 3)))
@@ -378,8 +378,8 @@ def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -
     rows = [*draw_squares(tmp_path / "p", 20), *({"image": "p/gone.png", "text": "a"} for _ in range(30))]
     data = DataSettings(files=(str(write_rows(tmp_path / "a.jsonl", rows)),), source_unit="picture")
     console, out = quiet()
-    material = from_files(data, survey(data), tmp_path / "m.run", console)
-    assert len(material.examples) + len(material.held_out) == 20
+    training_data = from_files(data, survey(data), tmp_path / "m.run", console)
+    assert len(training_data.examples) + len(training_data.held_out) == 20
     assert "makes this an error): 30, which name 1 file\n  line 21: " in out.getvalue()
     with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; to leave such files out"):
         from_files(replace(data, bad_files="stop"), survey(data), tmp_path / "n.run", console)
@@ -400,15 +400,15 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
     settings = replace(SMALL, data=replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),), augment=0.05))
     console, out = quiet()
     place = tmp_path / "m.run"
-    material = from_files(settings.data, survey(settings.data), place, console)
-    assert len(material.examples) + len(material.held_out) == 147
+    training_data = from_files(settings.data, survey(settings.data), place, console)
+    assert len(training_data.examples) + len(training_data.held_out) == 147
     said = out.getvalue()
     assert "left out because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in said
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
         assert any(f"line {line}: " in one and f"{name}.png" in one and why in one for one in said.splitlines()), said
-    trained = run(material, settings, console, torch.device("cpu"))
+    trained = run(training_data, settings, console, torch.device("cpu"))
     assert "colour pictures of at most 32 pixels" in out.getvalue()
-    assert trained.rates.word < 0.1
+    assert trained.rates.sequence < 0.1
     folder.save(trained.saved, tmp_path / "m")
     assert {path.name for path in (tmp_path / "m").iterdir()} >= {"source.json", "target.tokenizer.json"}
 
@@ -432,7 +432,7 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
 
     console, out = quiet()
     later = from_files(settings.data, survey(settings.data), place, console, begun=True)
-    assert later.digest == material.digest
+    assert later.digest == training_data.digest
     assert "cannot be read" in out.getvalue()  # said again, without reading them again
     Image.new("RGB", (33, 47)).save(tmp_path / "p" / "9.png")
     with pytest.raises(UserError, match="the data is not what it was when this run began"):
@@ -448,9 +448,9 @@ def test_held_out_pictures_may_lie_elsewhere(tmp_path: Path) -> None:
         files=(str(write_rows(tmp_path / "one" / "a.jsonl", rows)),),
         held_out_files=(str(write_rows(tmp_path / "two" / "b.jsonl", others)),),
     )
-    material = from_files(data, survey(data), tmp_path / "run", quiet()[0])
-    assert (len(material.examples), len(material.held_out)) == (20, 5)
-    assert material.codecs.source.encode(material.held_out[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
+    training_data = from_files(data, survey(data), tmp_path / "run", quiet()[0])
+    assert (len(training_data.examples), len(training_data.held_out)) == (20, 5)
+    assert training_data.codecs.source.encode(training_data.held_out[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
 
 
 def test_when_no_file_can_be_read_the_first_reason_is_said(tmp_path: Path) -> None:
@@ -474,11 +474,11 @@ def test_frames_learn_too(tmp_path: Path) -> None:
             source_unit="frames",
             target_unit="symbols",
         ),
-        model=RnnSettings(width=32, embedding=16, score_width=16, front="frames", dropout=0.0),
+        model=RnnSettings(width=32, embedding=16, score_width=16, frontend="frames", dropout=0.0),
         train=TrainSettings(steps=200, batch_tokens=200, learning_rate=8e-3),
     )
-    material = from_files(settings.data, survey(settings.data), tmp_path / "run", quiet()[0])
-    trained = run(material, settings, quiet()[0], torch.device("cpu"))
+    training_data = from_files(settings.data, survey(settings.data), tmp_path / "run", quiet()[0])
+    trained = run(training_data, settings, quiet()[0], torch.device("cpu"))
     assert trained.rates.symbol < 0.25
     result = trained.translator(rows[0]["features"])
     assert result.attention().source == tuple(map(str, range(len(read_array(tmp_path / "0.npy")))))
@@ -507,7 +507,7 @@ def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A
 
 
 def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # SPEC A8.2
-    """No gradient runs through a choice; what teaches the score, and the network before it, is the reward of what was drawn."""
+    """No gradient runs through a attention; what teaches the score, and the network before it, is the reward of what was drawn."""
     model = make_front_model("picture, hard").train()
     batch = collate([Example(row, [4, 5, 6]) for row in make_rows("picture")])
     torch.manual_seed(3)
@@ -519,7 +519,7 @@ def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # 
     assert baseline != Baseline()
     torch.manual_seed(3)
     decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-    assert decoded.choice_log_prob_BT is not None
+    assert decoded.attention_log_prob_BT is not None
     model.zero_grad()
     decoded.logits_BTV.sum().backward()  # the words alone teach the score nothing
     assert all(one.grad is None or not one.grad.any() for name, one in model.named_parameters() if name.startswith("score."))
@@ -527,27 +527,27 @@ def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # 
 
 def test_another_kind_of_model_still_reads_pictures() -> None:
     changed = override(SMALL, ["model.kind=transformer"])
-    assert changed.model.front == "picture"  # type: ignore[union-attr]
-    assert override(SMALL, ["model.kind=tiny", "model.front=patches"]).model.front == "patches"  # type: ignore[union-attr]
+    assert changed.model.frontend == "picture"  # type: ignore[union-attr]
+    assert override(SMALL, ["model.kind=tiny", "model.frontend=patches"]).model.frontend == "patches"  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"the model reads tokens"):
         override(SMALL, ["model.kind=decoder_only"])
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"the model reads tokens .*unit picture; set model.front=picture or patches"):
+    with pytest.raises(UserError, match=r"the model reads tokens .*unit picture; set model.frontend=picture or patches"):
         override(RunSettings(), ["data.source_unit=picture"])
-    with pytest.raises(UserError, match=r"the model reads picture .*unit characters; set model.front=tokens"):
-        override(RunSettings(), ["model.front=picture"])
+    with pytest.raises(UserError, match=r"the model reads picture .*unit characters; set model.frontend=tokens"):
+        override(RunSettings(), ["model.frontend=picture"])
     with pytest.raises(UserError, match=r"this model has no soft attention to its source; set train.doubly_stochastic=0"):
-        override(RunSettings(), ["train.doubly_stochastic=1", "model.choice=one"])
+        override(RunSettings(), ["train.doubly_stochastic=1", "model.attention=hard"])
     with pytest.raises(UserError, match="this model has no soft attention"):
         override(RunSettings(), ["train.doubly_stochastic=1", "model.decoder=fixed"])
     with pytest.raises(ValueError, match="patches want an encoder of attention layers"):
-        RnnSettings(front="patches")
+        RnnSettings(frontend="patches")
     with pytest.raises(ValueError, match="width 22 does not split into sines and cosines of rows and columns"):
-        RnnSettings(width=22, front="picture")
+        RnnSettings(width=22, frontend="picture")
     with pytest.raises(ValueError, match="10 channels in its last stage"):
-        RnnSettings(front="picture", channels=10)
+        RnnSettings(frontend="picture", channels=10)
     with pytest.raises(ValueError, match="tie=all shares the embedding of source tokens, but this model reads patches"):
-        TransformerSettings(front="patches", tie="all")
+        TransformerSettings(frontend="patches", tie="all")
     assert collate([Example([4], [5])]).source.values.tolist() == [[4, 3]]

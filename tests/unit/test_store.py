@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from regard.data.batch import Example
-from regard.data.store import Store, fingerprint, write_store
+from regard.data.store import Store, file_fingerprint, write_store
 from regard.errors import UserError
 
 EXAMPLES = [Example([5, 4, 250], [7]), Example([], [6, 299]), Example([4], [])]
@@ -157,10 +157,11 @@ def test_a_fingerprint_changes_with_everything(tmp_path: Path) -> None:
     first.write_text("a\tb")
     second.write_text("a\tc")
     prints = [
-        fingerprint(*parts) for parts in ((first,), (second,), (first, second), (first, "x"), ("x", first), (first, "x", ""))
+        file_fingerprint(*parts)
+        for parts in ((first,), (second,), (first, second), (first, "x"), ("x", first), (first, "x", ""))
     ]
     assert len(set(prints)) == len(prints)
-    assert fingerprint(first, "x") == fingerprint(first, "x")
+    assert file_fingerprint(first, "x") == file_fingerprint(first, "x")
 
 
 MILLION = """
@@ -218,5 +219,5 @@ def test_a_million_pairs_need_little_memory(tmp_path: Path) -> None:
     assert found["pairs"] == 1_000_000
     assert found["size"] > 50
     assert found["written"] - found["start"] < 24  # 8 bytes per pair, what growing arrays keep in reserve, and buffers
-    assert found["counted"] - found["written"] < 4
+    assert found["with_progress"] - found["written"] < 4
     assert found["read"] - found["start"] < 26

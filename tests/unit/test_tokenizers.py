@@ -20,10 +20,10 @@ from transformers import PreTrainedTokenizerFast
 
 from regard.data.tokenizers import merges
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
-from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, Unit, _Reader, learn_shared
+from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, TokenUnit, _Reader, learn_shared
 from regard.errors import UserError
 
-UNITS: tuple[Unit, ...] = get_args(Unit)
+UNITS: tuple[TokenUnit, ...] = get_args(TokenUnit)
 DATA = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 TEXTS = [
@@ -188,7 +188,7 @@ def test_texts_are_read_once_and_their_errors_get_through() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_feature_is_one_token(unit: Unit) -> None:
+def test_a_feature_is_one_token(unit: TokenUnit) -> None:
     codec = Codec.from_json(Codec.learn([*TEXTS, *FEATURES], unit, 400).to_json())
     ids = codec.encode("walk\tV\tPRS")
     assert codec.pieces("walk\tV\tPRS")[-2:] == ("\tV", "\tPRS")
@@ -219,7 +219,7 @@ def test_without_features_a_tab_is_like_others() -> None:
     st.lists(st.tuples(st.text(characters, max_size=9), st.lists(st.text(characters, max_size=5), max_size=3)), max_size=5),
     st.sampled_from(["bpe", "characters", "symbols"]),
 )
-def test_texts_with_features_come_back(rows: list[tuple[str, list[str]]], unit: Unit) -> None:
+def test_texts_with_features_come_back(rows: list[tuple[str, list[str]]], unit: TokenUnit) -> None:
     texts = ["\t".join(part.replace("\t", "") for part in (head, *features)) for head, features in rows]
     if unit == "symbols":  # which keeps what stands between spaces only
         texts = [

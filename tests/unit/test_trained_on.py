@@ -22,7 +22,7 @@ from regard.data.trained import Sources, TrainedOn
 from regard.errors import UserError
 from regard.evaluation import ErrorRates, read_test_set
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.material import from_files, survey
+from regard.training.data import from_files, survey
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -49,8 +49,8 @@ def learn(place: Path, data: Path, **options: Any) -> Path:
         train=TrainSettings(steps=2),
     )
     console = Console(file=io.StringIO())
-    material = from_files(settings.data, survey(settings.data), place / "m.run", console)
-    folder.save(run(material, settings, console, torch.device("cpu")).saved, place / "model")
+    training_data = from_files(settings.data, survey(settings.data), place / "m.run", console)
+    folder.save(run(training_data, settings, console, torch.device("cpu")).saved, place / "model")
     return place / "model"
 
 
@@ -183,12 +183,12 @@ def test_many_sources_are_sampled_and_stay_small(monkeypatch: pytest.MonkeyPatch
     again = Sources.from_facts(json.loads(json.dumps(facts)))
     assert again.to_facts() == facts
     mixed = [f"seen {number}" for number in range(500)] + [f"new {number}" for number in range(500)]
-    said = again.say_seen(mixed)
+    said = again.describe_seen(mixed)
     count, total = (int(said.split()[at].replace(",", "")) for at in (0, 2))
     assert f"{count} of {total} sources that can be checked were seen in training" in said
     assert 50 < total < 200
     assert abs(count / total - 0.5) < 0.2
-    assert again.say_seen([f"new {number}" for number in range(500)]) == ""
+    assert again.describe_seen([f"new {number}" for number in range(500)]) == ""
     other = Sources(f"more {number}" for number in range(30))
     other.update(again)
     both = [*(f"seen {number}" for number in range(1000)), *(f"more {number}" for number in range(30))]
@@ -197,8 +197,8 @@ def test_many_sources_are_sampled_and_stay_small(monkeypatch: pytest.MonkeyPatch
 
 def test_one_source_is_counted_as_one() -> None:
     seen = Sources(["a", "b"])
-    assert seen.say_seen(["a"]).startswith("1 of 1 source was seen in training")
-    assert seen.say_seen(["a", "b", "c"]).startswith("2 of 3 sources were seen in training")
+    assert seen.describe_seen(["a"]).startswith("1 of 1 source was seen in training")
+    assert seen.describe_seen(["a", "b", "c"]).startswith("2 of 3 sources were seen in training")
 
 
 def test_rates_above_all_are_explained() -> None:

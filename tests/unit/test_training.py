@@ -17,7 +17,7 @@ from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
 from regard.contracts import Decoded
 from regard.core import losses, masks
 from regard.core.losses import Baseline, sequence_loss
-from regard.data.batch import Batch, Batches, Example, Order, collate, derived_seed, lengths
+from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, derived_seed, lengths
 from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import EOS
 from regard.errors import UserError
@@ -25,11 +25,11 @@ from regard.layers.dropout import Dropout
 from regard.models.build import Model, build, num_parameters
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
-from regard.training import record
+from regard.training import progress
+from regard.training.data import in_memory
 from regard.training.learner import Learner
-from regard.training.loop import Update, choice_loss, learning_rate, same_rates, train
-from regard.training.material import in_memory
-from regard.training.record import counted, progress
+from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
+from regard.training.progress import progress_bar, with_progress
 from regard.training.run import Trained, averaged, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings, expectation, override, suggest
 
@@ -51,12 +51,12 @@ def test_decisions_are_paid_for_what_came_of_them_beyond_what_was_to_be_expected
     """Σ_t (R_t − b n_t) log π(a_t), n_t tokens at b each: the baseline of an early decision is that of many tokens."""
     batch = collate([Example([5], [1, 4]), Example([5], [])])
     logits, log_pi = torch.randn(2, 3, 5), -torch.rand(2, 3)
-    decoded = Decoded(logits, torch.eye(5), torch.zeros(5), log_pi, torch.rand(2, 3), choices_last=lasting)
+    decoded = Decoded(logits, torch.eye(5), torch.zeros(5), log_pi, torch.rand(2, 3), affects_later_steps=lasting)
     log_probs = logits.log_softmax(-1)
     one, four, end, short = (log_probs[b, t, token].item() for b, t, token in ((0, 0, 1), (0, 1, 4), (0, 2, EOS), (1, 0, EOS)))
     gains = [one + four + end + 6, four + end + 4, end + 2] if lasting else [one + 2, four + 2, end + 2]
     expected = -sum(gain * log_pi[0, t].item() for t, gain in enumerate(gains)) - (short + 2) * log_pi[1, 0].item()
-    loss, after = choice_loss(decoded, batch, Baseline(-2.0, 1), entropy_bonus=0.0)
+    loss, after = hard_attention_loss(decoded, batch, Baseline(-2.0, 1), entropy_bonus=0.0)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert after.value == pytest.approx((-2.0 + (one + four + end + short) / 4) / 2, rel=1e-5)
 
@@ -71,24 +71,24 @@ def test_learning_rate_rises_and_falls_to_nothing() -> None:
     assert learning_rate(0, TrainSettings(steps=1, learning_rate=2.0)) == 2.0
 
 
-class Watching:
-    """A supervisor that only remembers. badness: what its validations find, one after the other."""
+class Recorder:
+    """Callbacks that only remember. values: what the validations find, one after the other."""
 
     interrupted = False
 
-    def __init__(self, badness: Sequence[float] = ()) -> None:
-        self.badness = iter(badness)
+    def __init__(self, values: Sequence[float] = ()) -> None:
+        self.values = iter(values)
         self.updates: list[Update] = []
         self.kept: list[int] = []
         self.checkpoints: list[int] = []
 
-    def record(self, update: Update) -> None:
+    def on_update(self, update: Update) -> None:
         self.updates.append(update)
 
     def validate(self) -> float:
-        return next(self.badness)
+        return next(self.values)
 
-    def keep(self) -> None:
+    def save_best(self) -> None:
         self.kept.append(len(self.updates))
 
     def checkpoint(self) -> None:
@@ -97,14 +97,14 @@ class Watching:
 
 def batches_of(examples: Sequence[Example], settings: TrainSettings, seed: int) -> Batches:
     tokens, accumulate = settings.batch_tokens, settings.accumulate
-    return Batches(examples, Order(lengths(examples), batch_tokens=tokens, accumulate=accumulate, seed=seed))
+    return Batches(examples, BatchOrder(lengths(examples), batch_tokens=tokens, accumulate=accumulate, seed=seed))
 
 
 def learn(model: Model, examples: Sequence[Example], settings: TrainSettings, seed: int) -> list[Update]:
-    watching = Watching()
+    recorder = Recorder()
     batches = batches_of(examples, settings, seed)
-    train(Learner(model, settings), batches, settings, seed=seed, supervisor=watching)
-    return watching.updates
+    train(Learner(model, settings), batches, settings, seed=seed, callbacks=recorder)
+    return recorder.updates
 
 
 def run_once(name: str, seed: int, steps: int = 6) -> tuple[list[Update], list[torch.Tensor]]:
@@ -265,9 +265,9 @@ def test_few_pairs_come_with_a_word_of_caution() -> None:
 
 
 def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(Console(force_terminal=False), 100) as record:
+    with progress_bar(Console(force_terminal=False), 100) as on_update:
         for number in range(100):
-            record(Update(number, loss=2.0, norm=1.0, learning_rate=1e-3, num_targets=50))
+            on_update(Update(number, loss=2.0, norm=1.0, learning_rate=1e-3, num_targets=50))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 20
     assert lines[-1].startswith("update 100/100  loss 2.000  ")
@@ -276,9 +276,9 @@ def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(Console(force_terminal=True, width=100), 10) as record:
+    with progress_bar(Console(force_terminal=True, width=100), 10) as on_update:
         for number in range(10):
-            record(Update(number, loss=2.0, norm=1.0, learning_rate=1e-3, num_targets=50))
+            on_update(Update(number, loss=2.0, norm=1.0, learning_rate=1e-3, num_targets=50))
     out = capsys.readouterr().out
     assert "10/10" in out
     assert "loss 2.000" in out
@@ -286,12 +286,12 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reading_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(counted(range(7), 7, "tokenising", Console(force_terminal=True, width=100))) == list(range(7))
+    assert list(with_progress(range(7), 7, "tokenising", Console(force_terminal=True, width=100))) == list(range(7))
     assert "7/7" in capsys.readouterr().out
-    assert list(counted(range(7), 7, "tokenising", Console(force_terminal=False))) == list(range(7))
+    assert list(with_progress(range(7), 7, "tokenising", Console(force_terminal=False))) == list(range(7))
     assert capsys.readouterr().out == ""  # quicker than anybody can read
-    monkeypatch.setattr(record, "PATIENCE", 0.0)
-    assert list(counted(range(2), 7, "tokenising", Console(force_terminal=False))) == [0, 1]
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    assert list(with_progress(range(2), 7, "tokenising", Console(force_terminal=False))) == [0, 1]
     assert capsys.readouterr().out.splitlines() == ["tokenising: 1 of 7", "tokenising: 2 of 7"]
 
 
@@ -343,16 +343,16 @@ def test_four_batches_gathered_are_one_of_four_times_the_size() -> None:
         for module in model.modules():
             if isinstance(module, Dropout):
                 module.p = 0.0
-        order = Order(lengths(EXAMPLES), batch_tokens=40, accumulate=4, seed=1)
+        order = BatchOrder(lengths(EXAMPLES), batch_tokens=40, accumulate=4, seed=1)
         batches = Batches(EXAMPLES, order)
         if accumulate == 1:
 
-            def batches(number: int, order: Order = order) -> tuple[Batch, ...]:
+            def batches(number: int, order: BatchOrder = order) -> tuple[Batch, ...]:
                 return (collate([EXAMPLES[index] for part in order.update(number) for index in part]),)
 
-        watching = Watching()
-        train(Learner(model, settings), batches, settings, seed=1, supervisor=watching)
-        results.append((watching.updates, [parameter.detach() for parameter in model.parameters()]))
+        recorder = Recorder()
+        train(Learner(model, settings), batches, settings, seed=1, callbacks=recorder)
+        results.append((recorder.updates, [parameter.detach() for parameter in model.parameters()]))
     (gathered, weights), (whole, other) = results
     assert [update.num_targets for update in gathered] == [update.num_targets for update in whole]
     assert [update.loss for update in gathered] == pytest.approx([update.loss for update in whole], rel=1e-12)
@@ -378,13 +378,13 @@ def test_schedules(schedule: Any, half_way: float, at_the_end: float) -> None:
 
 def test_validations_keep_the_best_and_patience_ends_the_run() -> None:
     settings = TrainSettings(steps=100, batch_tokens=40, validate_every=2, patience=2, checkpoint_every=5)
-    learner, watching = Learner(make_model("rnn additive"), settings), Watching([3.0, 1.0, 2.0, 1.0, 0.0])
-    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=watching)
-    assert watching.kept == [2, 4]
-    assert watching.checkpoints == [5, 8]  # the last one is where it ended
-    assert (learner.counts.best, learner.counts.best_at, learner.counts.stale, learner.counts.update) == (1.0, 4, 2, 8)
-    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=watching)
-    assert len(watching.updates) == 8, "a run that has ended does not go on"
+    learner, recorder = Learner(make_model("rnn additive"), settings), Recorder([3.0, 1.0, 2.0, 1.0, 0.0])
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=recorder)
+    assert recorder.kept == [2, 4]
+    assert recorder.checkpoints == [5, 8]  # the last one is where it ended
+    assert (learner.state.best, learner.state.best_at, learner.state.stale, learner.state.update) == (1.0, 4, 2, 8)
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=recorder)
+    assert len(recorder.updates) == 8, "a run that has ended does not go on"
 
 
 def test_a_moving_average_is_used_but_not_learnt_from() -> None:
@@ -394,16 +394,16 @@ def test_a_moving_average_is_used_but_not_learnt_from() -> None:
     learner = Learner(averaged, settings)
     before, by_hand = [p.detach().clone() for p in averaged.parameters()], None
 
-    class Averaging(Watching):
-        def record(self, update: Update) -> None:
+    class Averaging(Recorder):
+        def on_update(self, update: Update) -> None:
             nonlocal by_hand
             now = [parameter.detach().clone() for parameter in averaged.parameters()]
             decay = min(0.5, (1 + update.number) / (10 + update.number))
             by_hand = [decay * one + (1 - decay) * other for one, other in zip(by_hand or before, now, strict=True)]
 
-    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=Averaging())
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=Averaging())
     assert all(map(torch.equal, plain.parameters(), averaged.parameters()))
-    with learner.at_its_best() as model:
+    with learner.evaluation_weights() as model:
         assert not model.training
         torch.testing.assert_close([p.detach() for p in model.parameters()], by_hand)
     assert all(map(torch.equal, plain.parameters(), averaged.parameters()))
@@ -413,21 +413,21 @@ def test_a_moving_average_is_used_but_not_learnt_from() -> None:
 def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     """Through the files and into another model, in the middle of an epoch."""
     settings = TrainSettings(steps=9, batch_tokens=40, accumulate=2, ema=0.9, checkpoint_every=4, validate_every=3)
-    badness = [5.0, 4.0, 6.0]
+    values = [5.0, 4.0, 6.0]
     whole = Learner(make_model(name, torch.float32), settings)
     batches = batches_of(EXAMPLES, settings, 1)
-    train(whole, batches, settings, seed=1, supervisor=Watching(badness))
+    train(whole, batches, settings, seed=1, callbacks=Recorder(values))
 
     saved = Checkpoints(tmp_path, keep=2)
     first = Learner(make_model(name, torch.float32), settings)
 
-    class Stopping(Watching):
+    class Stopping(Recorder):
         def checkpoint(self) -> None:
             saved.write(first.checkpoint())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(first, batches, settings, seed=1, supervisor=Stopping(badness))
+        train(first, batches, settings, seed=1, callbacks=Stopping(values))
     torch.manual_seed(99)
     second = Learner(make_model(name, torch.float32), settings)
     for parameter in second.model.parameters():
@@ -436,8 +436,8 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, t
     assert found is not None
     assert found.update == 4
     second.restore(found)
-    train(second, batches, settings, seed=1, supervisor=Watching(badness[1:]))
-    assert second.counts == whole.counts
+    train(second, batches, settings, seed=1, callbacks=Recorder(values[1:]))
+    assert second.state == whole.state
     assert all(map(torch.equal, second.model.parameters(), whole.model.parameters()))
     assert all(map(torch.equal, second.average, whole.average))
     one, other = second.checkpoint(), whole.checkpoint()
@@ -463,7 +463,7 @@ def small_run(unit: Any = "characters", **train: Any) -> tuple[str, Trained]:
     return console.file.getvalue(), trained  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("metric", ["loss", "symbol_error_rate", "word_error_rate", "bleu"])
+@pytest.mark.parametrize("metric", ["loss", "symbol_error_rate", "sequence_error_rate", "bleu"])
 def test_the_best_validation_is_what_is_kept(metric: Any) -> None:
     said, trained = small_run(steps=60, validate_every=20, metric=metric)
     name, scale = {"loss": ("loss", 1), "bleu": ("BLEU", 1)}.get(metric, (metric.replace("_", " "), 100))
@@ -471,7 +471,7 @@ def test_the_best_validation_is_what_is_kept(metric: Any) -> None:
     assert len(found) == 3
     assert said.count(" -> ") == 15, "five examples each time"
     best = max(found) if metric == "bleu" else min(found)
-    again = {"symbol_error_rate": trained.rates.symbol, "word_error_rate": trained.rates.word}
+    again = {"symbol_error_rate": trained.rates.symbol, "sequence_error_rate": trained.rates.sequence}
     if metric in again:
         assert again[metric] == pytest.approx(best, abs=1e-4)
     assert trained.rates.symbol < 0.7
@@ -509,7 +509,7 @@ def test_what_cannot_be_repeated_is_said() -> None:
 def test_a_checkpoint_of_something_else_is_refused(change: Callable[[Checkpoint], Checkpoint], words: str) -> None:
     settings = TrainSettings(steps=2, batch_tokens=40, ema=0.9)
     learner = Learner(make_model("rnn additive", torch.float32), settings)
-    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, supervisor=Watching())
+    train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=Recorder())
     learner.check(learner.checkpoint())
     with pytest.raises(Damaged, match=words):
         learner.check(change(learner.checkpoint()))

@@ -24,7 +24,7 @@ def test_the_papers_base_model() -> None:  # SPEC A7.3
     bias = 37_000  # of the output, whose matrix is the embedding's
     assert num_parameters(model) - embeddings - bias == 44_138_496
     settings = PRESETS["base"]
-    assert (settings.order, settings.encoder_layers, settings.decoder_layers) == ("post", 6, 6)
+    assert (settings.norm_order, settings.encoder_layers, settings.decoder_layers) == ("post", 6, 6)
     assert (settings.heads, settings.width, settings.feed_forward) == (8, 512, 2048)
 
 
@@ -66,11 +66,11 @@ def test_a_fresh_preset_knows_nothing(kind: str) -> None:
     assert math.log(1000) - 0.05 <= loss <= math.log(1000) + 0.6
 
 
-@pytest.mark.parametrize("order", ["pre", "post"])
-def test_one_matrix_for_three(order: str) -> None:
-    settings = TransformerSettings(width=20, heads=2, feed_forward=29, tie="all", order=order)
+@pytest.mark.parametrize("norm_order", ["pre", "post"])
+def test_one_matrix_for_three(norm_order: str) -> None:
+    settings = TransformerSettings(width=20, heads=2, feed_forward=29, tie="all", norm_order=norm_order)
     model = Transformer(settings, 17, 17)
-    untied = Transformer(TransformerSettings(width=20, heads=2, feed_forward=29, order=order), 17, 17)
+    untied = Transformer(TransformerSettings(width=20, heads=2, feed_forward=29, norm_order=norm_order), 17, 17)
     assert num_parameters(untied) - num_parameters(model) == 2 * 17 * 20
     assert sum("tokens.weight" in name for name in model.state_dict()) == 1  # saved once
     memory = model.encode(make_source(7, 3))

@@ -16,16 +16,16 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
-from regard.data.corpus import Counts, Pair, Spelling, is_held_out, stream_pairs
+from regard.data.corpus import CorpusCounts, Normalisation, Pair, is_held_out, stream_pairs
 from regard.data.sounds import Sounds
-from regard.data.tokenizers.codec import UNK, Codec, Unit, learn_shared
+from regard.data.tokenizers.codec import UNK, Codec, TokenUnit, learn_shared
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError
 from regard.evaluation import read_test_set
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.pipeline import Translator
-from regard.training.material import Given, from_files, in_memory, names_files, survey
+from regard.training.data import StartCodecs, from_files, in_memory, names_files, survey
 from regard.training.settings import DataSettings
 
 WORDS = ["café", "naïve", "Ärger", "Žižek", "tiếng Việt", "한국어", "ñandú", "x̂ y̌ can be two", "plain"]
@@ -53,8 +53,8 @@ def test_the_library_and_python_agree_on_characters() -> None:
     assert nfc("half \ud800 é") == "half \ud800 é"  # whoever encodes it complains
 
 
-@pytest.mark.parametrize("unit", get_args(Unit))
-def test_both_spellings_are_the_same_tokens(unit: Unit) -> None:
+@pytest.mark.parametrize("unit", get_args(TokenUnit))
+def test_both_spellings_are_the_same_tokens(unit: TokenUnit) -> None:
     codec = Codec.learn([*WORDS, *map(nfd, WORDS)], unit, 400, normalise=True)
     kept = Codec.from_json(codec.to_json())
     other_tool = Tokenizer.from_str(codec.to_json())
@@ -72,8 +72,8 @@ def test_both_spellings_are_the_same_tokens(unit: Unit) -> None:
     assert unseen == (("café"[:3] + "ê",) if unit in ("words", "symbols") else ("ê",))
 
 
-@pytest.mark.parametrize("unit", get_args(Unit))
-def test_a_vocabulary_without_a_normaliser_reads_as_before(unit: Unit) -> None:
+@pytest.mark.parametrize("unit", get_args(TokenUnit))
+def test_a_vocabulary_without_a_normaliser_reads_as_before(unit: TokenUnit) -> None:
     codec = Codec.learn(WORDS, unit, 400)
     assert json.loads(codec.to_json())["normalizer"] is None
     assert not codec.normalises
@@ -84,8 +84,8 @@ def test_a_vocabulary_without_a_normaliser_reads_as_before(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize("text", ALONE)
-@pytest.mark.parametrize("unit", get_args(Unit))
-def test_pieces_are_those_of_the_normalised_text(unit: Unit, text: str) -> None:
+@pytest.mark.parametrize("unit", get_args(TokenUnit))
+def test_pieces_are_those_of_the_normalised_text(unit: TokenUnit, text: str) -> None:
     codec = Codec.learn([*ALONE, *WORDS], unit, 400, normalise=True)
     given = f"a{text}b"
     assert nfc(given) == unicodedata.normalize("NFC", given) != given
@@ -95,8 +95,8 @@ def test_pieces_are_those_of_the_normalised_text(unit: Unit, text: str) -> None:
     assert codec.decode(codec.encode(text)).replace(" ", "") == nfc(text)
 
 
-@pytest.mark.parametrize("unit", get_args(Unit))
-def test_features_are_normalised_too(unit: Unit) -> None:
+@pytest.mark.parametrize("unit", get_args(TokenUnit))
+def test_features_are_normalised_too(unit: TokenUnit) -> None:
     codec = Codec.learn([f"aller\t{nfd('passé')}", "aller\tV"], unit, 400, normalise=True)
     assert codec.has_features
     assert codec.encode("aller\tpassé") == codec.encode(nfd("aller\tpassé"))
@@ -124,37 +124,40 @@ def write(path: Path, rows: list[tuple[str, ...]]) -> Path:
 
 def test_a_file_is_read_in_one_spelling_and_changes_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv", [("café", "x"), (nfd("café"), "x"), ("a", nfd("é")), ("b", "c")])
-    counts = Counts()
-    pairs = list(stream_pairs(path, counts=counts, spelling=Spelling(True, True)))
+    counts = CorpusCounts()
+    pairs = list(stream_pairs(path, counts=counts, normalisation=Normalisation(True, True)))
     assert pairs == [("café", "x"), ("café", "x"), ("a", "é"), ("b", "c")]
     assert (counts.normalised, counts.not_normalised) == (2, 0)
-    assert "Kept: pairs that occur again (1). Normalised to Unicode's NFC: 2 lines." in counts.say()
-    counts = Counts()
+    assert "Kept: pairs that occur again (1). Normalised to Unicode's NFC: 2 lines." in counts.describe()
+    counts = CorpusCounts()
     assert list(stream_pairs(path, counts=counts))[1].source == nfd("café")
     assert (counts.normalised, counts.not_normalised) == (0, 2)
-    assert "Kept as written, though not in Unicode's NFC: 2 lines" in counts.say()
-    counts = Counts()
-    assert list(stream_pairs(path, counts=counts, spelling=Spelling(target=True)))[1:3] == [(nfd("café"), "x"), ("a", "é")]
+    assert "Kept as written, though not in Unicode's NFC: 2 lines" in counts.describe()
+    counts = CorpusCounts()
+    assert list(stream_pairs(path, counts=counts, normalisation=Normalisation(target=True)))[1:3] == [
+        (nfd("café"), "x"),
+        ("a", "é"),
+    ]
     assert (counts.normalised, counts.not_normalised) == (1, 1)
 
 
 def test_what_cannot_be_seen_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv", [("a\u200bb", "x"), ("c\ufeffd\ufeff", "x\u00a0y"), ("e\x07", "z\u200b"), ("é f", "g")])
-    counts = Counts()
+    counts = CorpusCounts()
     first, *_ = stream_pairs(path, counts=counts)
     assert first.source == "a\u200bb"  # it stays
-    said = counts.say()
+    said = counts.describe()
     assert "(U+200B in 2 lines, U+FEFF in 1 line, U+00A0 in 1 line, U+0007 in 1 line)" in said
     path = write(tmp_path / "p.tsv", [("é f", "g")])
-    list(stream_pairs(path, counts=(counts := Counts())))
-    assert "invisible" not in counts.say()
+    list(stream_pairs(path, counts=(counts := CorpusCounts())))
+    assert "invisible" not in counts.describe()
 
 
 def test_a_sign_that_becomes_a_semicolon_parts_features(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv", [("aller", "va", "V\u037ePRS")])
     from regard.data.corpus import Columns
 
-    (pair,) = stream_pairs(path, Columns(("1", "3"), "2"), spelling=Spelling(True, True))
+    (pair,) = stream_pairs(path, Columns(("1", "3"), "2"), normalisation=Normalisation(True, True))
     assert pair == ("aller\tV\tPRS", "va")
 
 
@@ -163,14 +166,14 @@ def test_names_of_files_stay_as_they_are_on_disk(tmp_path: Path) -> None:
 
     name = nfd("é.wav")
     path = write(tmp_path / "p.tsv", [(name, nfd("sagt é"), nfd("é"))])
-    (pair,) = stream_pairs(path, Columns(("1", "2"), "3"), spelling=Spelling(True, True, names=True))
+    (pair,) = stream_pairs(path, Columns(("1", "2"), "3"), normalisation=Normalisation(True, True, names=True))
     assert pair == (f"{name}\tsagt\té", "é")
     write(path, [(name, "x"), (nfd("ä.wav"), "y")])
     data = DataSettings(files=(str(path),))
     assert names_files(data)
     assert survey(data, names=True).sample[0].source == name
     assert not names_files(DataSettings(files=(str(write(tmp_path / "t.tsv", [("é", "x")])),)))
-    codec = Sounds(rate=8000, beside=Codec.learn(["é"], "words", 400, normalise=True))
+    codec = Sounds(rate=8000, auxiliary=Codec.learn(["é"], "words", 400, normalise=True))
     assert codec.normalises
     assert codec.normalised(f"{name}\t{nfd('é')}") == f"{name}\té"
     assert not Sounds(rate=8000).normalises
@@ -182,7 +185,7 @@ def pairs_in(spell: object) -> list[tuple[str, str]]:
     return [(spell(word), spell(word[::-1])) for word in words]  # type: ignore[operator]
 
 
-def material(tmp_path: Path, name: str, rows: list[tuple[str, str]], **data: object):  # type: ignore[no-untyped-def]
+def training_data(tmp_path: Path, name: str, rows: list[tuple[str, str]], **data: object):  # type: ignore[no-untyped-def]
     path = write(tmp_path / f"{name}.tsv", rows)
     settings = DataSettings(files=(str(path),), held_out=0.3, **data)  # type: ignore[arg-type]
     console = Console(file=io.StringIO())
@@ -190,12 +193,12 @@ def material(tmp_path: Path, name: str, rows: list[tuple[str, str]], **data: obj
 
 
 def test_data_in_either_spelling_is_the_same_data(tmp_path: Path) -> None:
-    composed, decomposed = material(tmp_path, "c", pairs_in(nfc)), material(tmp_path, "d", pairs_in(nfd))
+    composed, decomposed = training_data(tmp_path, "c", pairs_in(nfc)), training_data(tmp_path, "d", pairs_in(nfd))
     assert list(composed.held_out) == list(decomposed.held_out)
     assert composed.examples[:] == decomposed.examples[:]
     assert composed.codecs.source.to_json() == decomposed.codecs.source.to_json()
     assert composed.codecs.target.normalises
-    raw = material(tmp_path, "r", pairs_in(nfd), normalise="none")
+    raw = training_data(tmp_path, "r", pairs_in(nfd), normalise="none")
     assert list(raw.held_out) != list(composed.held_out)
     assert not raw.codecs.source.normalises
 
@@ -203,8 +206,8 @@ def test_data_in_either_spelling_is_the_same_data(tmp_path: Path) -> None:
 def test_both_spellings_of_a_source_are_on_one_side_of_the_split(tmp_path: Path) -> None:
     rows = [*pairs_in(nfc), *pairs_in(nfd)]
     found = survey(DataSettings(files=(str(write(tmp_path / "p.tsv", rows)),)))
-    border = found.counts.border(0.3)
-    sides = {source: is_held_out(source, border) for source, _ in found.sample}
+    threshold = found.counts.threshold(0.3)
+    sides = {source: is_held_out(source, threshold) for source, _ in found.sample}
     assert len(sides) == len(pairs_in(nfc))
     assert found.counts.hashes.repeats().pairs == len(pairs_in(nfc))
 
@@ -226,7 +229,7 @@ def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_
     from regard.data.store import Store
 
     def known() -> str:
-        return Store.open(tmp_path / "p.run" / "tokens.safetensors").metadata["material"]
+        return Store.open(tmp_path / "p.run" / "tokens.safetensors").metadata["training_data"]
 
     assert known() == digest.hexdigest()
     normal = replace(data, normalise="nfc")
@@ -237,7 +240,7 @@ def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_
 def test_codecs_of_an_older_model_win() -> None:
     old = Codec.learn(WORDS, "characters")
     pairs = [Pair(nfd(word), nfd(word)) for word in WORDS]
-    found = in_memory("w", pairs, pairs, DataSettings(normalise="none"), Given(old, old))
+    found = in_memory("w", pairs, pairs, DataSettings(normalise="none"), StartCodecs(old, old))
     assert found.codecs.source is old
     assert found.unknown["\u0301"] > 0
     assert not found.codecs.target.normalises
@@ -255,8 +258,8 @@ def translator(request: pytest.FixtureRequest) -> Translator:
 
 
 def test_a_model_answers_both_spellings_alike(translator: Translator) -> None:
+    from regard.inspection.capture import inspect
     from regard.inspection.explain import explain
-    from regard.inspection.seeing import see
 
     for text in WORDS:
         one, other = translator(text, max_length=8), translator(nfd(text), max_length=8)
@@ -265,7 +268,7 @@ def test_a_model_answers_both_spellings_alike(translator: Translator) -> None:
         assert one.attention().source == other.attention().source
         assert [part.text for part in translator.stream(nfd(text), max_length=8)][-1] == one.text
     assert translator.score(["café"], ["naïve"]) == translator.score([nfd("café")], [nfd("naïve")])
-    assert see(translator, nfd("café"), max_length=5).source == see(translator, "café", max_length=5).source
+    assert inspect(translator, nfd("café"), max_length=5).source == inspect(translator, "café", max_length=5).source
     one, other = (explain(translator, text, max_length=5) for text in ("café", nfd("café")))
     assert torch.equal(one["logits"], other["logits"])
 
@@ -279,10 +282,10 @@ def test_prefixes_and_banned_words_are_normalised(translator: Translator) -> Non
 
 
 def test_align_reads_both_spellings_alike(translator: Translator) -> None:
-    from regard.inspection.align import links, look_at_pairs, places
+    from regard.inspection.align import alignment_heads, inspect_pairs, links
 
-    one, other = (look_at_pairs(translator, [(spell("café"), spell("naïve"))])[0] for spell in (nfc, nfd))
-    assert links(places(one)[0], one) == links(places(other)[0], other)
+    one, other = (inspect_pairs(translator, [(spell("café"), spell("naïve"))])[0] for spell in (nfc, nfd))
+    assert links(alignment_heads(one)[0], one) == links(alignment_heads(other)[0], other)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------------------
@@ -374,7 +377,7 @@ def test_a_test_set_in_either_spelling_gives_the_same_figures(
     assert len(changed) == 1
     assert said[0] == [line for line in said[1] if line not in changed]
     table = write(tmp_path / "r.tsv", [(nfd("é"), nfd("à"), "à"), ("é", nfd("ä"), "b")])
-    data = read_test_set([table], spelling=Spelling(True, True))
+    data = read_test_set([table], normalisation=Normalisation(True, True))
     assert (data.sources, data.references) == (("é",), (("à", "ä", "b"),))
     assert data.notes == ("Normalised to Unicode's NFC: 2 lines",)
     assert read_test_set([table]).notes[0].startswith("Kept as written, though not in Unicode's NFC: 2 lines")

@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training import run as running
-from regard.training.material import from_files, in_memory, survey
+from regard.training.data import from_files, in_memory, survey
 from regard.training.run import Trained, run, sample_of
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -63,19 +63,19 @@ def test_a_validation_says_that_its_metric_is_that_of_a_sample(monkeypatch: pyte
     """The same sources each time; the loss is that of all."""
     monkeypatch.setattr(running, "MOST_DECODED", 30)
     pairs, decoded = words(140), []
-    plain = running.answer
+    plain = running.predict
 
-    def answer(translator: Any, some: list[Pair], *others: Any, **named: Any) -> Any:
+    def predict(translator: Any, some: list[Pair], *others: Any, **named: Any) -> Any:
         decoded.append([pair.source for pair in some])
         return plain(translator, some, *others, **named)
 
-    monkeypatch.setattr(running, "answer", answer)
+    monkeypatch.setattr(running, "predict", predict)
     said, _ = train_on(pairs[40:], pairs[:40], steps=4, validate_every=2, metric="symbol_error_rate")
     assert decoded[0] == decoded[1] != [pair.source for pair in pairs[:30]]
     assert [len(one) for one in decoded] == [30, 30, 40]
     found = re.findall(
         r"held out, after update \d+: loss \d\.\d{4}; on a sample of 30 of 40 held-out sources: "
-        r"symbol error rate \d+\.\d\d%, word error rate \d+\.\d\d%\n",
+        r"symbol error rate \d+\.\d\d%, sequence error rate \d+\.\d\d%\n",
         said,
     )
     assert len(found) == 2, said
@@ -85,7 +85,7 @@ def test_a_validation_on_everything_speaks_of_no_sample() -> None:
     said, _ = train_on(words(100)[20:], words(20), validate_every=2, metric="bleu")
     assert "sample" not in said
     assert re.search(
-        r"update 2: loss \d\.\d{4}, symbol error rate \d+\.\d\d%, word error rate \d+\.\d\d%, BLEU \d+\.\d\d\n", said
+        r"update 2: loss \d\.\d{4}, symbol error rate \d+\.\d\d%, sequence error rate \d+\.\d\d%, BLEU \d+\.\d\d\n", said
     )
     assert re.search(r"update 2: loss \d\.\d{4}\n", train_on(words(100)[20:], words(20), validate_every=2)[0])
 
@@ -110,16 +110,16 @@ def test_pairs_and_their_different_sources_are_both_counted() -> None:
     held_out = [*words(20), *(Pair(one.source, "X") for one in words(5))]
     said, trained = train_on(words(100)[20:], held_out)
     assert "80 pairs to learn from, 25 pairs with 20 different sources held out;" in said
-    assert len(trained.answers) == 20
+    assert len(trained.predictions) == 20
     assert "80 pairs to learn from, 20 pairs held out;" in train_on(words(100)[20:], words(20))[0]
 
 
 def test_references_that_are_equal_count_once() -> None:
     _, trained = train_on(words(100)[20:], [Pair("cab", "C A B"), Pair("cab", "C A B"), Pair("cab", "K"), Pair("bad", "B")])
-    assert trained.answers[0].references == ("C A B", "K")
-    assert len(trained.answers[0].reference_tokens) == 2
-    assert "(expected C A B or K)" in str(trained.answers[0])
-    assert str(trained.answers[1]).endswith("(expected B)")
+    assert trained.predictions[0].references == ("C A B", "K")
+    assert len(trained.predictions[0].reference_tokens) == 2
+    assert "(expected C A B or K)" in str(trained.predictions[0])
+    assert str(trained.predictions[1]).endswith("(expected B)")
 
 
 NOUNS = "pair update source output token character symbol word file line parameter validation checkpoint reference text weight"
@@ -160,8 +160,8 @@ def test_the_signature_names_the_file_whose_fingerprint_it_holds(tmp_path: Path)
     with_file = DataSettings(**{**vars(settings.data), "held_out_files": (str(tmp_path / "measure.tsv"),)})
     names = {}
     for data in (settings.data, with_file):
-        material = from_files(data, survey(data), tmp_path / f"run{len(names)}", console)
-        trained = run(material, settings, console, CPU)
+        training_data = from_files(data, survey(data), tmp_path / f"run{len(names)}", console)
+        trained = run(training_data, settings, console, CPU)
         names[bool(data.held_out_files)] = re.match(r"data:(.*?):[0-9a-f]{6} \| ", trained.signature)[1]  # type: ignore[index]
         assert "- Data: learn.tsv, " in trained.saved.card
     assert names == {False: "learn.tsv", True: "measure.tsv"}
@@ -170,7 +170,7 @@ def test_the_signature_names_the_file_whose_fingerprint_it_holds(tmp_path: Path)
 # --- positions that are counted ----------------------------------------------------------------------------------------------
 
 
-COUNTING = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_places": 12, "dropout": 0.0}
+COUNTING = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_positions": 12, "dropout": 0.0}
 
 
 def test_an_output_without_end_does_not_end_the_run() -> None:
@@ -189,13 +189,13 @@ def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_it_le
     model = TransformerSettings(width=16, heads=2, feed_forward=16, **COUNTING)
     console = Console(file=io.StringIO())
     settings = RunSettings(data=DataSettings(target_unit="symbols"), model=model)
-    material = in_memory("words", words(60)[20:], [*words(20), long], settings.data)
-    with pytest.raises(UserError, match=r"^held-out pairs: there are 13 places, but .* max_places=13$"):
-        run(material, settings, console, CPU)
+    training_data = in_memory("words", words(60)[20:], [*words(20), long], settings.data)
+    with pytest.raises(UserError, match=r"^held-out pairs: there are 13 places, but .* max_positions=13$"):
+        run(training_data, settings, console, CPU)
     assert "update 1/" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_long_sources_that_were_held_out_do_not_end_the_run() -> None:
     """More than a translator takes at once, without a full stop to split them at."""
     _, trained = train_on(words(60)[20:], [Pair("ab" * 600, "A"), Pair("b", "B")], validate_every=2)
-    assert len(trained.answers) == 2
+    assert len(trained.predictions) == 2

@@ -9,9 +9,10 @@ from table import SCORES
 from torch import Tensor
 
 import regard
-from regard.core import attention, masks
+from regard.core import attention as core_attention
+from regard.core import masks
 from regard.core.losses import Baseline, policy_gradient, reward_to_go
-from regard.core.weights import choose_gates, choose_one, normalise
+from regard.core.weights import gated_weights, hard_weights, masked_softmax
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -39,7 +40,7 @@ def make_score(name: str) -> regard.Score:
 @pytest.mark.parametrize("score_name", SCORES)
 def test_one_key_is_chosen(score_name: str, generator: int | None) -> None:  # SPEC A3.2
     query, key, value, allow = inputs()
-    how = {"score": make_score(score_name), "allow": allow, "choice": "one"}
+    how = {"score": make_score(score_name), "allow": allow, "attention": "hard"}
     soft = regard.attention_weights(query, key, score=how["score"], allow=allow)
     weights = regard.attention_weights(query, key, **how, generator=generator and seeded(generator))
     attended = regard.attend(query, key, value, **how, generator=generator and seeded(generator))
@@ -56,11 +57,11 @@ def test_one_key_is_chosen(score_name: str, generator: int | None) -> None:  # S
 
 def test_choices_follow_the_softmax() -> None:  # SPEC A3.2
     scores, allow = torch.tensor([1.0, 0.0, 5.0, -1.0]), torch.tensor([True, True, False, True])
-    many = choose_one(scores.expand(20_000, 4), allow, seeded())
-    expected = normalise(scores, allow)
+    many = hard_weights(scores.expand(20_000, 4), allow, seeded())
+    expected = masked_softmax(scores, allow)
     error = (expected * (1 - expected) / 20_000).sqrt()
     assert ((many.weights.mean(0) - expected).abs() <= 4 * error).all()
-    again, other = (choose_one(scores.expand(20_000, 4), allow, seeded(seed)).weights for seed in (0, 1))
+    again, other = (hard_weights(scores.expand(20_000, 4), allow, seeded(seed)).weights for seed in (0, 1))
     assert torch.equal(again, many.weights)
     assert not torch.equal(other, many.weights)
 
@@ -71,8 +72,8 @@ def test_gates_open_one_by_one() -> None:  # SPEC A3.2
     chances = score.scores(query, key).sigmoid()
     for generator in (None, seeded()):
         state = None if generator is None else generator.clone_state()
-        weights = regard.attention_weights(query, key, allow=allow, choice="gates", generator=generator)
-        attended = regard.attend(query, key, value, allow=allow, choice="gates", generator=state)
+        weights = regard.attention_weights(query, key, allow=allow, attention="gated", generator=generator)
+        attended = regard.attend(query, key, value, allow=allow, attention="gated", generator=state)
         gates = (weights > 0).double()
         torch.testing.assert_close(weights, gates / gates.sum(-1, keepdim=True).clamp(min=1))
         assert (gates[(~allow).expand_as(gates)] == 0).all()
@@ -84,16 +85,16 @@ def test_gates_open_one_by_one() -> None:  # SPEC A3.2
         torch.testing.assert_close(attended.entropy, (each.entropy() * allow).sum(-1))
         torch.testing.assert_close(attended.context, weights @ value)
     scores = torch.tensor([1.0, -2.0, 0.0])
-    many = choose_gates(scores.expand(20_000, 3), None, seeded()).weights > 0
+    many = gated_weights(scores.expand(20_000, 3), None, seeded()).weights > 0
     expected = scores.sigmoid()
     error = (expected * (1 - expected) / 20_000).sqrt()
     assert ((many.float().mean(0) - expected).abs() <= 4 * error).all()
 
 
-@pytest.mark.parametrize("choice", ["one", "gates"])
-def test_an_empty_row_decides_nothing(choice: str) -> None:  # SPEC A4.4
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_an_empty_row_decides_nothing(attention: str) -> None:  # SPEC A4.4
     query, key, value, allow = (tensor.requires_grad_() if tensor.is_floating_point() else tensor for tensor in inputs())
-    attended = regard.attend(query, key, value, allow=allow, choice=choice, generator=seeded())
+    attended = regard.attend(query, key, value, allow=allow, attention=attention, generator=seeded())
     for tensor in (attended.context, attended.log_prob, attended.entropy):
         assert (tensor[:, :, 1] == 0).all()
     (attended.context.square().sum() + attended.log_prob.sum() + attended.entropy.sum()).backward()
@@ -101,10 +102,10 @@ def test_an_empty_row_decides_nothing(choice: str) -> None:  # SPEC A4.4
     assert (query.grad[:, :, 1] == 0).all()
 
 
-@pytest.mark.parametrize("choice", ["one", "gates"])
-def test_no_gradient_runs_straight_through(choice: str) -> None:  # SPEC A3.2
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_no_gradient_runs_straight_through(attention: str) -> None:  # SPEC A3.2
     query, key, value, allow = (tensor.requires_grad_() if tensor.is_floating_point() else tensor for tensor in inputs())
-    attended = regard.attend(query, key, value, allow=allow, choice=choice, generator=seeded())
+    attended = regard.attend(query, key, value, allow=allow, attention=attention, generator=seeded())
     assert (torch.autograd.grad(attended.context.sum(), query, retain_graph=True)[0] == 0).all()
     assert torch.autograd.grad(attended.context.sum(), value, retain_graph=True)[0].abs().max() > 0
     assert torch.autograd.grad(attended.log_prob.sum(), query)[0].abs().max() > 0
@@ -153,7 +154,12 @@ def test_policy_gradient_is_unbiased() -> None:  # SPEC A3.2
     def drawn(scores: Tensor, step: int) -> tuple[Tensor, Tensor]:
         one, zero = torch.eye(1, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
         attended = regard.attend(
-            one.expand(len(scores), 1, 1), scores[..., None], zero, score=regard.scores.Dot(), choice="one", generator=generator
+            one.expand(len(scores), 1, 1),
+            scores[..., None],
+            zero,
+            score=regard.scores.Dot(),
+            attention="hard",
+            generator=generator,
         )
         return attended.context[:, 0], attended.log_prob[:, 0]
 
@@ -188,36 +194,44 @@ def test_rewards_and_baseline_by_hand() -> None:  # SPEC A3.2
 def test_sums_without_a_normaliser(score_name: str, monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A3.4
     query, key, value, allow = inputs()
     score = make_score(score_name)
-    prepared = attention.prepare(score, key, allow)
+    prepared = core_attention.prepare(score, key, allow)
     f = score.scores(query, prepared).masked_fill(~allow, 0.0)
     expected = torch.zeros(2, 3, 5, 2, dtype=torch.float64)
     for i, j in itertools.product(range(5), range(7)):
         expected[:, :, i] += f[:, :, i, j, None] * value[:, :, j]
-    for tile in (attention.TILE, 1):
-        monkeypatch.setattr(attention, "TILE", tile)
-        torch.testing.assert_close(regard.attend(query, key, value, score=score, allow=allow, choice="sum"), expected)
+    for tile in (core_attention.TILE, 1):
+        monkeypatch.setattr(core_attention, "TILE", tile)
+        torch.testing.assert_close(
+            regard.attend(query, key, value, score=score, allow=allow, attention="unnormalised"), expected
+        )
     torch.testing.assert_close(
-        regard.attention_weights(query, key, score=score, allow=allow, choice="sum"), f.expand(2, 3, 5, 7)
+        regard.attention_weights(query, key, score=score, allow=allow, attention="unnormalised"), f.expand(2, 3, 5, 7)
     )
 
 
 # --- randomness in the hand --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", ["soft", "one", "gates"])
-def test_tiles_draw_the_same_numbers_again_in_their_backward_pass(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("attention", ["soft", "hard", "gated"])
+def test_tiles_draw_the_same_numbers_again_in_their_backward_pass(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpointed tiles are computed twice; the gradient must belong to what came out."""
-    monkeypatch.setattr(attention, "TILE", 2 * 3 * 7 * 2)  # two rows of five at a time
+    monkeypatch.setattr(core_attention, "TILE", 2 * 3 * 7 * 2)  # two rows of five at a time
     query, key, value, allow = inputs()
 
     def run(query: Tensor, value: Tensor) -> Tensor:
         result = regard.attend(
-            query, key, value, allow=allow, choice=choice, dropout=0.4 if choice == "soft" else 0.0, generator=seeded(7)
+            query,
+            key,
+            value,
+            allow=allow,
+            attention=attention,
+            dropout=0.4 if attention == "soft" else 0.0,
+            generator=seeded(7),
         )
         return result if isinstance(result, Tensor) else torch.cat((result.context, result.log_prob[..., None]), -1)
 
     assert torch.equal(run(query, value), run(query, value))
-    wrt = (query.requires_grad_(), value.requires_grad_()) if choice == "soft" else (query, value.requires_grad_())
+    wrt = (query.requires_grad_(), value.requires_grad_()) if attention == "soft" else (query, value.requires_grad_())
     assert torch.autograd.gradcheck(run, wrt)
 
 
@@ -239,8 +253,8 @@ def test_no_generator_no_random_numbers() -> None:
     query, key, value, allow = inputs()
     before = torch.get_rng_state()
     generator = seeded()
-    regard.attend(query, key, value, allow=allow, choice="one")
-    regard.attend(query, key, value, allow=allow, choice="one", generator=generator)
+    regard.attend(query, key, value, allow=allow, attention="hard")
+    regard.attend(query, key, value, allow=allow, attention="hard", generator=generator)
     regard.attend(query, key, value, allow=allow, dropout=0.3, generator=generator)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -248,13 +262,13 @@ def test_no_generator_no_random_numbers() -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"choice": "hard"}, r"choice is 'hard', expected one of soft, sum, one, gates"),
+        ({"attention": "one"}, r"attention is 'one', expected one of soft, unnormalised, hard, gated"),
         (
             {"dropout": 0.1},
             r"dropout is 0.1, which needs random numbers, but there is no generator; pass generator=torch.default",
         ),
         ({"dropout": 1.0}, r"dropout is 1.0, expected a share from 0 up to, but not, 1"),
-        ({"dropout": 0.1, "choice": "one"}, r"dropout is 0.1 and choice is 'one'; dropout is for soft attention only"),
+        ({"dropout": 0.1, "attention": "hard"}, r"dropout is 0.1 and attention is 'hard'; dropout is for soft attention only"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(how: dict[str, object], words: str) -> None:

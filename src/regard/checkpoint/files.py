@@ -47,7 +47,7 @@ def write(path: Path, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Writes under another name first: whoever reads finds the old file or the new one."""
-    fresh = beside(path, "new")
+    fresh = sibling(path, "new")
     with writing(path):
         try:
             write(fresh, content)
@@ -103,7 +103,7 @@ def resolved(folder: Path) -> Path:
     return whole
 
 
-def beside(path: Path, what: str) -> Path:
+def sibling(path: Path, what: str) -> Path:
     """A hidden name of its own in the same folder, so that a rename is enough."""
     return path.with_name(f".{path.name}-{what}-{secrets.token_hex(4)}")
 
@@ -112,7 +112,7 @@ def discard(path: Path, of: Path | None = None) -> None:
     """Removes a file or a folder; after a kill it is there whole or not at all. What is not there is no error.
 
     of: the path that this is a hidden name of."""
-    gone = beside(of or path, "gone")
+    gone = sibling(of or path, "gone")
     try:
         path.rename(gone)
     except FileNotFoundError:

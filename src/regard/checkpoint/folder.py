@@ -18,17 +18,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoint.files import beside, discard, leftovers, resolved, sha256, tensor_bytes, write, writing
+from regard.checkpoint import migrate
+from regard.checkpoint.files import discard, leftovers, resolved, sha256, sibling, tensor_bytes, write, writing
+from regard.checkpoint.migrate import FORMAT
 from regard.checkpoint.weights import check_finite, load_weights
 from regard.data.codecs import check_fit, read_source
 from regard.data.documents import mapping, parse, validated
-from regard.data.sources import SourceCodec, beside_size
+from regard.data.sources import SourceCodec, auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, shown
 from regard.layers.scores import SCORES, ScoreMaker
 from regard.models.build import SETTINGS, Model, ModelSettings, build
 
-FORMAT = 1
 CONFIG, CARD = "config.json", "card.md"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
 FILE_SOURCE = "source.json"
@@ -50,7 +51,7 @@ class Saved:
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     """Writes the folder under another name first, so that it is there whole or not at all."""
     folder = resolved(folder)  # a link stays a link, and "." gets a name
-    check_place(folder, replace=replace)
+    check_destination(folder, replace=replace)
     check_finite(folder / WEIGHTS, saved.model)
     files = {
         WEIGHTS: tensor_bytes(saved.model.state_dict()),
@@ -66,13 +67,13 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         "sha256": {name: sha256(content) for name, content in files.items() if name != CARD},
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
-    fresh = beside(folder, "new")
+    fresh = sibling(folder, "new")
     with writing(folder, "make room there, or choose another folder with --out"):
         try:
             fresh.mkdir()
             for name, content in files.items():
                 write(fresh / name, content)
-            _move_into_place(fresh, folder)
+            _move_to_destination(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
@@ -82,7 +83,7 @@ def weights_digest(model: Model) -> str:
     return sha256(tensor_bytes(model.state_dict()))
 
 
-def check_place(folder: Path, *, replace: bool) -> None:
+def check_destination(folder: Path, *, replace: bool) -> None:
     """Raises if the folder cannot be written; better before hours of training than after."""
     empty = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not empty and not replace:
@@ -130,15 +131,15 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
             f"{folder / CONFIG} speaks of vocabularies {shown(config['vocabulary'])}, but the tokenizers hold {sizes}"
         )
     try:
-        check_fit("text" if isinstance(source, Codec) else source.unit, getattr(settings, "front", "tokens"))
+        check_fit("text" if isinstance(source, Codec) else source.unit, getattr(settings, "frontend", "tokens"))
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
     _check_score(folder, settings, scores or {})
 
     def make(scores: Mapping[str, ScoreMaker]) -> Model:
-        return build(settings, len(source), len(target), scores, beside=beside_size(source))
+        return build(settings, len(source), len(target), scores, auxiliary=auxiliary_vocabulary_size(source))
 
-    model = load_weights(folder / WEIGHTS, settings, make, scores or {})
+    model = load_weights(folder / WEIGHTS, settings, make, scores or {}, number=config["format"])
     check_finite(folder / WEIGHTS, model)
     return Saved(model.eval(), settings, source, target, config["training"], _read_card(folder / CARD))
 
@@ -152,13 +153,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = mapping(parse(_read(path)), "its content")
         if type(config.get("format")) is not int:
             raise UserError(f"its format is {shown(config.get('format'))}, expected {FORMAT}")
-        if config["format"] == FORMAT:
+        if config["format"] in (1, FORMAT):
+            config = migrate.config(config)
             _check_parts(config)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    if config["format"] != FORMAT:
+    if config["format"] not in (1, FORMAT):
         raise UserError(
-            f"{path} has format {shown(config['format'])}, expected {FORMAT}; this folder needs another version of regard"
+            f"{path} has format {shown(config['format'])}, expected {FORMAT} or 1; this folder needs another version of regard"
         )
     return config
 
@@ -182,7 +184,7 @@ def read_source_codec(path: Path, content: bytes) -> SourceCodec:
     if path.name == SOURCE:
         return read_codec(path, content)
     try:
-        return read_source(content)
+        return read_source(content, migrate.SOURCE_FIELDS)
     except UserError as error:
         raise UserError(f"{path}: {error}", error.details) from None
 
@@ -247,11 +249,11 @@ def _check_regular(path: Path) -> None:
         raise UserError(f"{path} is not a regular file")
 
 
-def _move_into_place(fresh: Path, folder: Path) -> None:
+def _move_to_destination(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         fresh.rename(folder)
         return
-    old = beside(folder, "old")
+    old = sibling(folder, "old")
     folder.rename(old)
     try:
         fresh.rename(folder)

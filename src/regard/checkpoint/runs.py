@@ -20,10 +20,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from regard.checkpoint.files import beside, clean, discard, sha256, sync_folder, tensor_bytes, write, writing
+from regard.checkpoint import migrate
+from regard.checkpoint.files import clean, discard, sha256, sibling, sync_folder, tensor_bytes, write, writing
+from regard.checkpoint.migrate import FORMAT
 from regard.errors import UserError, one_line
 
-FORMAT = 1
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
@@ -73,17 +74,17 @@ class Checkpoints:
             "sha256": {name: sha256(content) for name, content in files.items()},
         }
         files[STATE] = json.dumps({**state, "self": _digest(state)}, indent=2).encode()
-        place = self._place(checkpoint.update)
+        folder = self._folder(checkpoint.update)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             clean(self.folder)
-            fresh = beside(place, "new")
+            fresh = sibling(folder, "new")
             fresh.mkdir()
             for name, content in files.items():
                 write(fresh / name, content)
             sync_folder(fresh)
-            discard(place)  # of a run that was cut back to an earlier one
-            fresh.rename(place)
+            discard(folder)  # of a run that was cut back to an earlier one
+            fresh.rename(folder)
             sync_folder(self.folder)
         except OSError as error:
             clean(self.folder)
@@ -100,9 +101,9 @@ class Checkpoints:
             clean(self.folder)
             for update in self.updates()[: -self.keep]:
                 if update not in needed:
-                    discard(self._place(update))
+                    discard(self._folder(update))
 
-    def newest(self, tell: Callable[[str], None], check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
+    def newest(self, report: Callable[[str], None], check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
         """The last one that is whole. Tells about those that are not; they are put aside. check: raises Damaged if it is of no
         use to this run."""
         for update in reversed(self.updates()):
@@ -112,11 +113,11 @@ class Checkpoints:
                     check(found)
                 return found
             except Damaged as error:
-                aside = beside(self._place(update), "damaged")
+                aside = sibling(self._folder(update), "damaged")
                 with writing(aside):
-                    self._place(update).rename(aside)
+                    self._folder(update).rename(aside)
                 used = f"that of update {earlier[-1]} is used" if (earlier := self.updates()) else "the run begins again"
-                tell(f"the checkpoint of update {update} is damaged: {error}; it is kept as {aside}, and {used}")
+                report(f"the checkpoint of update {update} is damaged: {error}; it is kept as {aside}, and {used}")
         return None
 
     def learnt(self) -> tuple[int, Mapping[str, Any]]:
@@ -133,18 +134,19 @@ class Checkpoints:
         with writing(self.folder):
             for later in self.updates():
                 if later > update:
-                    discard(self._place(later))
+                    discard(self._folder(later))
 
     def read(self, update: int) -> Checkpoint:
-        place, state = self._place(update), self._state(update)
-        model, training = (_read_tensors(place / name, state["sha256"].get(name)) for name in (MODEL, TRAINING))
+        folder, state = self._folder(update), self._state(update)
+        parts = (_read_tensors(folder / name, state["sha256"].get(name)) for name in (MODEL, TRAINING))
+        model, training = (migrate.weights(part, state["format"]) for part in parts)
         return Checkpoint(update, state["numbers"], model, training, state.get("origin", {}))
 
     def _state(self, update: int) -> dict[str, Any]:
         """state.json, checked as far as its digests reach."""
-        place = self._place(update)
+        folder = self._folder(update)
         try:
-            state: dict[str, Any] = json.loads((place / STATE).read_bytes())
+            state: dict[str, Any] = json.loads((folder / STATE).read_bytes())
             whole = state.pop("self") == _digest(state)
             number = state["format"]
         except OSError as error:
@@ -153,8 +155,8 @@ class Checkpoints:
             raise Damaged(f"{STATE} cannot be read ({one_line(repr(error), 120)})") from None
         if not whole:
             raise Damaged(f"{STATE} is not what it was")
-        if number != FORMAT:
-            raise UserError(f"{place} has format {number}, expected {FORMAT}; it needs another version of regard")
+        if number not in (1, FORMAT):
+            raise UserError(f"{folder} has format {number}, expected {FORMAT} or 1; it needs another version of regard")
         if state.get("update") != update:
             raise Damaged(f"{STATE} is of update {state.get('update')!r}")
         for key, value in (
@@ -164,7 +166,7 @@ class Checkpoints:
         ):
             if not isinstance(value, dict):
                 raise Damaged(f"{STATE} has {value!r} as {key}, expected values by name")
-        return state
+        return migrate.checkpoint(state)
 
     def is_whole(self, update: int) -> bool:
         try:
@@ -185,7 +187,7 @@ class Checkpoints:
                 total[name] = total[name] + tensor.double() if name in total else tensor.double()
         return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 
-    def _place(self, update: int) -> Path:
+    def _folder(self, update: int) -> Path:
         return self.folder / f"update-{update:08}"
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
+from regard.checkpoint import migrate
 from regard.errors import UserError, one_line, plural, shown
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, ModelSettings
@@ -29,7 +30,9 @@ Scores = Mapping[str, ScoreMaker]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def load_weights(path: Path, settings: ModelSettings, make: Callable[[Scores], Model], scores: Scores) -> Model:
+def load_weights(
+    path: Path, settings: ModelSettings, make: Callable[[Scores], Model], scores: Scores, number: int = migrate.FORMAT
+) -> Model:
     """The model of these settings, with the weights of this file. make: builds it with score functions of the user's own.
 
     The model is first built without memory (torch's meta device), and only if the header of the file has exactly its weights,
@@ -37,14 +40,15 @@ def load_weights(path: Path, settings: ModelSettings, make: Callable[[Scores], M
     """
     try:
         with safe_open(path, framework="pt") as file:
-            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 it is no mapping
+            names = migrate.weights({name: name for name in file.keys()}, number)  # noqa: SIM118 it is no mapping
+            found = {name: file.get_slice(stored) for name, stored in names.items()}
             shapes = {name: tuple(one.get_shape()) for name, one in found.items()}
             _check_types({name: one.get_dtype() for name, one in found.items()})
             _check_layers(settings, len(shapes))
             _compare(_expected_shapes(make, scores), shapes)
             with _Blank() as blank:
                 model = make(blank.own(scores))
-            model.load_state_dict({name: file.get_tensor(name) for name in found}, strict=True)
+            model.load_state_dict({name: file.get_tensor(stored) for name, stored in names.items()}, strict=True)
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {one_line(error)}") from None
     except UserError as error:

@@ -52,12 +52,12 @@ def align(
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; say one of them")
     translator = open_model(model, score, device, threads, names_in=pairs)
-    align.look_at_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
+    align.inspect_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
     columns = TrainedOn.from_facts(translator.training).columns(
         [pairs], columns_of(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
-    corpus = read_pairs(pairs, columns.each[0], spelling=translator.spelling)
-    for line in (*columns.say(), *corpus.counts.say_reading()):
+    corpus = read_pairs(pairs, columns.each[0], normalisation=translator.normalisation)
+    for line in (*columns.describe(), *corpus.counts.describe_reading()):
         print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
     cut = align.cut_differently(translator, texts)
@@ -68,23 +68,23 @@ def align(
         )
     if cut:
         print(f"regard: the numbers count tokens, not words: {cut}", file=sys.stderr)
-    place = align.kept_place(model)
-    seen = align.look_at_pairs(translator, texts)
+    head = align.read_alignment_head(model)
+    seen = align.inspect_pairs(translator, texts)
     if gold:
         lines = list(read_lines(gold))
         if len(lines) != len(texts):
             sizes = f"{gold} has {plural(len(lines), 'line')}, but {pairs} has {plural(len(texts), 'pair')}"
             raise UserError(f"{sizes}; expected a line for each")
         people = [align.parse_pharaoh(line) for line in lines]
-        place, error = align.best_place(seen, [sure for sure, _ in people], [possible for _, possible in people])
-        align.keep_place(model, place, error_rate=error, by="gold")
+        head, error = align.best_alignment_head(seen, [sure for sure, _ in people], [possible for _, possible in people])
+        align.write_alignment_head(model, head, error_rate=error, by="gold")
     elif backward:
         other = open_model(backward, score, device, threads)
-        turned = align.look_at_pairs(other, [(target, source) for source, target in texts])
-        place, there, error = align.best_agreement(seen, turned)
-        align.keep_place(model, place, error_rate=error, by="agreement")
-        align.keep_place(backward, there, error_rate=error, by="agreement")
+        turned = align.inspect_pairs(other, [(target, source) for source, target in texts])
+        head, there, error = align.best_agreement(seen, turned)
+        align.write_alignment_head(model, head, error_rate=error, by="agreement")
+        align.write_alignment_head(backward, there, error_rate=error, by="agreement")
     if gold or backward:
-        print(f"regard: aligned by {place}, alignment error rate {error:.3f}; kept in {model}", file=sys.stderr)
+        print(f"regard: aligned by {head}, alignment error rate {error:.3f}; kept in {model}", file=sys.stderr)
     for one in seen:
-        print(align.pharaoh(align.links(place, one)))
+        print(align.pharaoh(align.links(head, one)))

@@ -76,7 +76,7 @@ def evaluate(
     systems = [open_model(folder, score, device, threads, max_source, names_in=test[0]) for folder in folders]
     trained = TrainedOn.from_facts(systems[0].training)
     columns = trained.columns(test, columns_of(from_), columns_of(to), header=header, bad_lines=on_bad_lines(skip_bad_lines))
-    whole = read_test_set(test, columns.each, spelling=systems[0].spelling, one_reference=trained.one_reference)
+    whole = read_test_set(test, columns.each, normalisation=systems[0].normalisation, one_reference=trained.one_reference)
     data, (results, *others), bad = translated(systems, whole, search)
     texts = spelt_like(systems[0], results)
     if outputs:
@@ -84,7 +84,7 @@ def evaluate(
             print(*map(one_cell, (source, text, known[0])), sep="\t")  # a console would make spaces of TABs
     console = make_console()
     say_data(console, data, bad)
-    for line in (*columns.say(), *say_seen(folders, systems, data.sources)):
+    for line in (*columns.describe(), *describe_seen(folders, systems, data.sources)):
         console.print(line)
     if stopped := sum(not result.finished for result in results):
         console.print(f"outputs that did not end and were stopped at {plural(max_length, 'token')}: {stopped:,}")
@@ -108,13 +108,13 @@ def spelt_like(system: "Translator", results: "Sequence[Result]") -> list[str]:
     return [system.target.normalised(result.text) for result in results]
 
 
-def say_seen(folders: "Sequence[Path]", systems: "Sequence[Translator]", sources: "Sequence[str]") -> "Iterator[str]":
+def describe_seen(folders: "Sequence[Path]", systems: "Sequence[Translator]", sources: "Sequence[str]") -> "Iterator[str]":
     """What of the test set was seen in training, a line for each model."""
     from regard.data.trained import TrainedOn
 
     for folder, system in zip(folders, systems, strict=True):
         seen = TrainedOn.from_facts(system.training).sources
-        if seen and (line := seen.say_seen(sources)):
+        if seen and (line := seen.describe_seen(sources)):
             yield f"{folder}: {line}"
 
 
@@ -126,9 +126,9 @@ def translated(
 
     from regard.data.sources import FileCodec
     from regard.pipeline import Refused
-    from regard.training.record import counted
+    from regard.training.progress import with_progress
 
-    tally = partial(counted, what="translating", console=make_console(stderr=True))
+    progress = partial(with_progress, what="translating", console=make_console(stderr=True))
     bad: dict[int, str] = {}  # by their places
     found: list[dict[int, Result]] = []
     for system in systems:
@@ -136,18 +136,18 @@ def translated(
             system.check_columns(source)
     for system in systems:
         own: dict[int, Result] = {}
-        for place, one in enumerate(system.translate(whole.sources, tally=tally, **search)):
+        for index, one in enumerate(system.translate(whole.sources, progress=progress, **search)):
             if not isinstance(one, Refused):
-                own[place] = one
+                own[index] = one
             elif isinstance(system.source, FileCodec):
-                bad.setdefault(place, f"line {whole.lines[place][0]}: {one.reason}")
+                bad.setdefault(index, f"line {whole.lines[index][0]}: {one.reason}")
             else:  # without its longest texts a test set would flatter
-                raise UserError(f"{whole.name}: line {whole.lines[place][0]}: {one.reason}")
+                raise UserError(f"{whole.name}: line {whole.lines[index][0]}: {one.reason}")
         found.append(own)
-    good = [place for place in range(len(whole.sources)) if place not in bad]
+    good = [index for index in range(len(whole.sources)) if index not in bad]
     if not good:
         raise UserError(f"none of the {len(whole.sources):,} files in {whole.name} can be read; the first: {bad[0]}")
-    return whole.only(good), [[own[place] for place in good] for own in found], [bad[place] for place in sorted(bad)]
+    return whole.only(good), [[own[index] for index in good] for own in found], [bad[index] for index in sorted(bad)]
 
 
 def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:

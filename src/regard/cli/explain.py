@@ -37,7 +37,7 @@ def explain(
         return
     console = make_console()
     console.print(f"{readable(found.text)} -> {readable(found.output)}\n")
-    console.print(f"token {found.place} of the output, {label(found.token)} ({found.about})\n")
+    console.print(f"token {found.position} of the output, {label(found.token)} ({found.about})\n")
     for line in found.lines:
         size = "×".join(map(str, line.values.shape))
         console.print(f"{line.name:<14} {line.formula}" + (f"   [{size}]" if size else ""), style="bold")

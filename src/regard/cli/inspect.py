@@ -20,7 +20,7 @@ def inspect(
             show_default=False,
         ),
     ] = None,
-    beside: Annotated[
+    auxiliary: Annotated[
         str | None, typer.Option(help="The text that stands beside a sound or picture.", show_default=False)
     ] = None,
     kind: Annotated[str, typer.Option(help="cross, encoder, decoder or fusion.")] = "cross",
@@ -51,7 +51,7 @@ def inspect(
             raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
         check_drawing(out)
     translator = open_model(model, score, device, threads)
-    text = trimmed(translator, text if beside is None else f"{text}\t{beside}")
+    text = trimmed(translator, text if auxiliary is None else f"{text}\t{auxiliary}")
     result = translator.whole(text)
     console = make_console()
     title = translator.source.title(text) if isinstance(translator.source, FileCodec) else translator.read(text).text
@@ -73,10 +73,10 @@ def inspect(
     if out is None:
         return
     if whole:
+        from regard.inspection.capture import inspect
         from regard.inspection.report import opens_at, write_npz, write_page
-        from regard.inspection.seeing import see
 
-        seen = see(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
+        seen = inspect(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
         opens_at(seen, kind, layer)  # type: ignore[arg-type]  # whether there is such a layer
         name = f"{model} · regard {regard.__version__}"
         if ending == PAGE:

@@ -80,28 +80,26 @@ def open_model(
     return translator if max_source is None else replace(translator, max_source=max_source)
 
 
-def own_score(place: str | None) -> "dict[str, ScoreMaker]":
+def own_score(spec: str | None) -> "dict[str, ScoreMaker]":
     """Runs the file that the user names and takes the class out of it: {"its name": class}."""
-    if place is None:
+    if spec is None:
         return {}
     from types import ModuleType
 
-    file, _, name = place.rpartition(":")
+    file, _, name = spec.rpartition(":")
     if not Path(file).is_file() or Path(file).suffix != ".py":
-        raise UserError(f"--score {place}: expected FILE.py:CLASS with a Python file that exists")
+        raise UserError(f"--score {spec}: expected FILE.py:CLASS with a Python file that exists")
     module = ModuleType(Path(file).stem)
     module.__file__ = file
     try:
         exec(compile(Path(file).read_bytes(), file, "exec"), vars(module))  # an import would leave a __pycache__ behind
     except Exception as error:  # whatever the user's code raises
-        raise UserError(f"--score {place}: {file} does not run: {type(error).__name__}: {error}") from error
+        raise UserError(f"--score {spec}: {file} does not run: {type(error).__name__}: {error}") from error
     maker = getattr(module, name, None)
     if maker is None:
-        raise UserError(f"--score {place}: {file} has no {name!r}{did_you_mean(name, dir(module))}")
+        raise UserError(f"--score {spec}: {file} has no {name!r}{did_you_mean(name, dir(module))}")
     if not isinstance(getattr(maker, "name", None), str):
-        raise UserError(
-            f'--score {place}: {name} needs a name, such as name = "{name.lower()}", which model folders call it by'
-        )
+        raise UserError(f'--score {spec}: {name} needs a name, such as name = "{name.lower()}", which model folders call it by')
     return {maker.name: maker}
 
 
@@ -120,9 +118,9 @@ def on_bad_lines(skip: bool) -> Literal["stop", "skip"]:
 def trimmed(translator: "Translator", text: str) -> str:
     """One text as `translate` reads a line: stripped as the sides of a pair are in training. Before the TAB of a text that
     stands beside a file, the name of that file may be missing."""
-    from regard.data.sources import beside_size
+    from regard.data.sources import auxiliary_vocabulary_size
 
-    if beside_size(translator.source):
+    if auxiliary_vocabulary_size(translator.source):
         return text.strip(" \r\n") if text.strip() else ""
     return text.strip()
 

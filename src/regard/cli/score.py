@@ -39,7 +39,7 @@ def score(
     import math
     import sys
 
-    from regard.data.corpus import Counts, Pair, stream_pairs
+    from regard.data.corpus import CorpusCounts, Pair, stream_pairs
     from regard.data.trained import TrainedOn
     from regard.pipeline import Refused, Scored
 
@@ -47,16 +47,16 @@ def score(
     columns = TrainedOn.from_facts(translator.training).columns(
         pairs, columns_of(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
-    counts, places, given = Counts(), list[int](), list[Pair]()
-    for pair in stream_pairs(pairs, columns.each[0], counts=counts, spelling=translator.spelling):
+    counts, lines, given = CorpusCounts(), list[int](), list[Pair]()
+    for pair in stream_pairs(pairs, columns.each[0], counts=counts, normalisation=translator.normalisation):
         given.append(pair)
-        places.append(counts.lines)
+        lines.append(counts.lines)
     for pair in given:
         translator.check_columns(pair.source)
     results = translator.score_each([pair.source for pair in given], [pair.target for pair in given])
-    for place, pair, one in zip(places, given, results, strict=True):
+    for line, pair, one in zip(lines, given, results, strict=True):
         if isinstance(one, Refused):
-            print(f"regard: line {place} is left out: {one.reason}", file=sys.stderr)
+            print(f"regard: line {line} is left out: {one.reason}", file=sys.stderr)
             continue
         if json:
             record = {
@@ -77,8 +77,8 @@ def score(
     mean = sum(one.log_prob for one in scored) / tokens
     sizes = f"{plural(len(scored), 'pair')}, {plural(tokens, 'token')}"
     print(f"regard: {sizes}, perplexity {math.exp(-mean):.4f}", file=sys.stderr)
-    for line in (*columns.say(), *counts.say_reading()):
-        print(f"regard: {line}", file=sys.stderr)
+    for note in (*columns.describe(), *counts.describe_reading()):
+        print(f"regard: {note}", file=sys.stderr)
     if counts.empty:
         print(f"regard: {plural(counts.empty, 'line')} left out because a side is empty", file=sys.stderr)
     if unknown := sum(len(one.unknown) for one in scored):

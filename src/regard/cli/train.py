@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from regard.checkpoint.folder import Saved
     from regard.layers.scores import ScoreMaker
-    from regard.training.material import Survey
-    from regard.training.place import RunFolder
+    from regard.training.data import Survey
     from regard.training.run import Trained
+    from regard.training.run_folder import RunFolder
     from regard.training.settings import DataSettings, NormalForm, RunSettings, StartSettings, TrainSettings
     from regard.training.transfer import Transfer
 
@@ -107,25 +107,25 @@ def train(
     from regard.checkpoint import folder
     from regard.checkpoint.lock import locked
     from regard.training.board import check_tensorboard
-    from regard.training.material import Given, from_files
-    from regard.training.place import RunFolder
+    from regard.training.data import StartCodecs, from_files
     from regard.training.run import run
+    from regard.training.run_folder import RunFolder
 
     console, chosen = make_console(), prepare(device, threads)
     if tensorboard:
         check_tensorboard()
-    place = RunFolder.beside(out, tensorboard=tensorboard)
+    run_folder = RunFolder.for_model(out, tensorboard=tensorboard)
     context.with_resource(locked(out))
     folder.recover(out)
-    place.clean()
-    begun = not overwrite and place.begun
-    folder.check_place(out, replace=overwrite or begun)
+    run_folder.clean()
+    begun = not overwrite and run_folder.begun
+    folder.check_destination(out, replace=overwrite or begun)
     scores = own_score(score)
     start = start_of(given, str(start_from or ""), str(encoder_from or ""), freeze, scores)
     transfer, parent = origins(start, scores)
     origin = transfer.saved if transfer else parent
-    done, learnt = place.checkpoints(1).learnt() if begun else (0, {})
-    before = settings_before(place, learnt, scores) if begun else None
+    done, learnt = run_folder.checkpoints(1).learnt() if begun else (0, {})
+    before = settings_before(run_folder, learnt, scores) if begun else None
     options: dict[str, Any] = {
         "files": () if given else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
@@ -143,20 +143,22 @@ def train(
     if parent and settings.model != parent.settings:
         raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
     check_columns(settings, origin)
-    check_spelling(settings, origin)
+    check_normalisation(settings, origin)
     if before:
         check_same(settings, before, done, files, out)
 
-    say(console, found, f"from {given}" if given else "chosen from the data", place.config, settings, reasons)
-    known = Given(parent.source, parent.target) if parent else Given(transfer.saved.source if transfer else None)
+    print_choices(console, found, f"from {given}" if given else "chosen from the data", run_folder.config, settings, reasons)
+    known = StartCodecs(parent.source, parent.target) if parent else StartCodecs(transfer.saved.source if transfer else None)
     if not begun:
-        place.clear()
-    material = from_files(settings.data, found, place.path, console, known, begun=begun, learnt=learnt)
-    if write_settings(place, given, settings, reasons, scores, begun=begun) and begun:
-        console.print(f"{place.config} is written again: it did not say what this run does from here on")
-    trained = run(material, settings, console, chosen, place=place, scores=scores, transfer=transfer, start_from=parent)
+        run_folder.clear()
+    training_data = from_files(settings.data, found, run_folder.path, console, known, begun=begun, learnt=learnt)
+    if write_settings(run_folder, given, settings, reasons, scores, begun=begun) and begun:
+        console.print(f"{run_folder.config} is written again: it did not say what this run does from here on")
+    trained = run(
+        training_data, settings, console, chosen, run_folder=run_folder, scores=scores, transfer=transfer, start_from=parent
+    )
     folder.save(trained.saved, out, replace=True)
-    tell(trained, out, console)
+    print_result(trained, out, console)
 
 
 def start_of(given: Path | None, model: str, encoder: str, freeze: bool, scores: "Mapping[str, ScoreMaker]") -> "StartSettings":
@@ -169,7 +171,7 @@ def start_of(given: Path | None, model: str, encoder: str, freeze: bool, scores:
 
 
 def write_settings(
-    place: "RunFolder",
+    run_folder: "RunFolder",
     given: Path | None,
     settings: "RunSettings",
     reasons: Mapping[str, str],
@@ -181,27 +183,27 @@ def write_settings(
     from regard.training.config import read_config, save_config
     from regard.training.settings import OLDER
 
-    if place.config.exists() and (begun or (given and place.config.samefile(given))):
+    if run_folder.config.exists() and (begun or (given and run_folder.config.samefile(given))):
         with suppress(UserError):
-            if read_config(place.config, scores, OLDER) == settings:
+            if read_config(run_folder.config, scores, OLDER, old_names=begun) == settings:
                 return False
-    save_config(place.config, settings, reasons)
+    save_config(run_folder.config, settings, reasons)
     return True
 
 
-def settings_before(place: "RunFolder", learnt: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]") -> dict[str, Any]:
+def settings_before(run_folder: "RunFolder", learnt: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]") -> dict[str, Any]:
     """With which settings a run has learnt or, if it has not yet, or with an earlier version, those in its run.yaml."""
     from regard.training.config import read_config
     from regard.training.settings import OLDER
 
     if "settings" in learnt:
         return dict(learnt["settings"])
-    if not place.config.exists():
+    if not run_folder.config.exists():
         raise UserError(
-            f"{place.path} holds checkpoints, but no {place.config.name} that says with which settings; bring it back, or "
+            f"{run_folder.path} holds checkpoints, but no {run_folder.config.name} that says with which settings; bring it back, or "
             "begin anew with another --out, or with --overwrite"
         )
-    return asdict(read_config(place.config, scores, OLDER))
+    return asdict(read_config(run_folder.config, scores, OLDER, old_names=True))
 
 
 def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
@@ -219,7 +221,7 @@ def normal_form(start: "StartSettings", origin: "Saved | None") -> "NormalForm":
 
     if origin is None:
         return "nfc"
-    source = origin.source if isinstance(origin.source, Codec) else origin.source.beside
+    source = origin.source if isinstance(origin.source, Codec) else origin.source.auxiliary
     taken = [codec for codec in (source, origin.target if start.model else None) if codec is not None]
     return "nfc" if all(codec.normalises for codec in taken) else "none"
 
@@ -239,7 +241,7 @@ def settle(
     """
     from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
-    from regard.training.material import folder_of, names_files, survey
+    from regard.training.data import folder_of, names_files, survey
     from regard.training.settings import DataSettings, RunSettings, override, suggest
 
     def with_options(settings: RunSettings) -> RunSettings:
@@ -247,14 +249,14 @@ def settle(
         return replace(settings, data=data, start=start)
 
     told_changes = [tuple(part.strip() for part in change.partition("=")) for change in changes]
-    told = {key: "given with --set" for key, _, _ in told_changes}
-    if any(key.startswith("start.") for key in told):
+    given_reasons = {key: "given with --set" for key, _, _ in told_changes}
+    if any(key.startswith("start.") for key in given_reasons):
         raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
     if given:
         settings = override(with_options(read_config(given, scores, {"data.normalise": normalise})), changes, scores)
         if not settings.data.files:
             raise UserError(f"{given}: data.files: got none, expected what to learn from, such as files: [pairs.tsv]")
-        return settings, told, survey(settings.data)
+        return settings, given_reasons, survey(settings.data)
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
     reading = override(with_options(RunSettings(data=DataSettings(normalise=normalise))), early).data
     unit = next((value for key, _, value in told_changes if key == "data.source_unit"), "")
@@ -269,33 +271,33 @@ def settle(
         same = ("source_unit", "target_unit", "shared", "vocabulary") if start.model else ("source_unit",)
         tokens = {name: before[name] for name in same if name in before}
         settings = replace(settings, model=origin.settings, data=replace(settings.data, **tokens))
-    return override(settings, changes, scores), {**reasons, **told}, found
+    return override(settings, changes, scores), {**reasons, **given_reasons}, found
 
 
-def say(
+def print_choices(
     console: "Console", found: "Survey", whence: str, config: Path, settings: "RunSettings", reasons: Mapping[str, str]
 ) -> None:
     """What there is to learn from, and how it will be learnt."""
     from regard.training.settings import describe, expectation
 
-    console.print(found.counts.say())
+    console.print(found.counts.describe())
     if advice := expectation(found.counts.pairs):
         console.print(advice)
     console.print(f"settings {whence}; all of them: {config}; change any with --set")
     console.print(describe(settings, reasons))
 
 
-def tell(trained: "Trained", out: Path, console: "Console") -> None:
+def print_result(trained: "Trained", out: Path, console: "Console") -> None:
     """How good it is, where it is wrong, and what to type next."""
     from regard.data.tokenizers.codec import Codec
 
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}\n\n{trained.assessment}")
-    worst = sorted((one for one in trained.answers if not one.right), key=lambda one: one.result.log_prob)
-    for title, some in (("some of them", trained.answers), ("wrong, and what the model was least sure of", worst)):
+    worst = sorted((one for one in trained.predictions if not one.right), key=lambda one: one.result.log_prob)
+    for title, some in (("some of them", trained.predictions), ("wrong, and what the model was least sure of", worst)):
         if some:
             console.print(f"\n{title}:")
-        for answered in some[:5]:
-            console.print(f"  {answered}")
+        for prediction in some[:5]:
+            console.print(f"  {prediction}")
     what = "texts" if isinstance(trained.saved.source, Codec) else "names"
     console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {what}.txt")
 
@@ -305,14 +307,14 @@ def check_columns(settings: "RunSettings", origin: "Saved | None") -> None:
     from regard.data.sources import FileCodec
 
     columns, start = settings.data.source_columns, settings.start
-    if origin and isinstance(origin.source, FileCodec) and origin.source.beside is None and len(columns) > 1:
+    if origin and isinstance(origin.source, FileCodec) and origin.source.auxiliary is None and len(columns) > 1:
         raise UserError(
             f"{start.model or start.encoder} reads no text beside its {origin.source.nouns}, but there are the source columns "
             f"{' and '.join(columns)}; say --from {columns[0]}, or train without that model"
         )
 
 
-def check_spelling(settings: "RunSettings", origin: "Saved | None") -> None:
+def check_normalisation(settings: "RunSettings", origin: "Saved | None") -> None:
     """Raises if texts would be normalised in another way than the model that this one starts from reads them."""
     normalise, expected = settings.data.normalise, normal_form(settings.start, origin)
     if origin and normalise != expected:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from regard.contracts import Result
     from regard.pipeline import Refused, Translator
 
-HANDFUL = 1024
+CHUNK_LINES = 1024
 
 
 def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
@@ -50,7 +50,7 @@ def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.str
 def as_they_come(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
     """The same from a pipe: whatever has arrived while the last handful was translated, and at least one line.
 
-    Reading goes on beside the translation, so a slow pipe is answered line by line and a fast one in full handfuls.
+    Reading goes on beside the translation, so a slow pipe is answered line by line and a fast one in full chunks.
     """
     from queue import Empty, Queue
     from threading import Thread
@@ -234,7 +234,7 @@ def translate(
         if stream:
             number = stream_lines(reader, lines, search, report, trim, number)
             continue
-        for group in groups(lines, HANDFUL, trim) if files else handfuls(lines, trim):
+        for group in groups(lines, CHUNK_LINES, trim) if files else chunks(lines, trim):
             report.num_normalised += sum(reader.source.normalised(text) != text for text in group)
             for text, result in zip(group, reader.translate(group, first=number, **search), strict=True):
                 line = written(number, text, result, json=json, align=align, lists=lists)
@@ -266,13 +266,13 @@ def inputs(translator: "Translator", files: Sequence[Path]) -> "Iterator[tuple[T
     yield translator, decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
 
 
-def handfuls(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[str]]:
-    """From a file always the same handfuls, from a pipe or a keyboard what has come."""
+def chunks(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[str]]:
+    """From a file always the same chunks, from a pipe or a keyboard what has come."""
     import os
     import stat
 
     whole = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    return groups(lines, HANDFUL, trim) if whole else as_they_come(lines, HANDFUL, trim)
+    return groups(lines, CHUNK_LINES, trim) if whole else as_they_come(lines, CHUNK_LINES, trim)
 
 
 def stream_lines(
@@ -285,13 +285,13 @@ def stream_lines(
 ) -> int:
     """Prints each output while it is written. number: of the first line; gives that of the next."""
     for line in lines:
-        told = 0
+        num_printed = 0
         report.num_normalised += translator.source.normalised(line) != line
         try:
             for part in translator.stream(trim(line), **search):
                 text = one_line(part.text)
-                print(text[told:], end="", flush=True)
-                told = max(told, len(text))
+                print(text[num_printed:], end="", flush=True)
+                num_printed = max(num_printed, len(text))
                 if part.result:
                     report.add(number, part.result)
         except UserError as error:

@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from regard.contracts import ByValue, Score, Seen
 from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
-from regard.core.rule import Rule
-from regard.core.weights import HARD, Choice
+from regard.core.mechanism import Mechanism
+from regard.core.weights import HARD, AttentionType
 from regard.errors import check_positive
 
 TILE = 1 << 22
@@ -74,7 +74,7 @@ class ScaledDot(Score):
 
 
 @dataclass(frozen=True, eq=False)
-class Attended(ByValue):
+class AttentionOutput(ByValue):
     """What came of attention.
 
     context (..., Lq, dv).  log_prob, entropy (..., Lq): of the decision of every query, where attention is hard.
@@ -95,7 +95,7 @@ def attend(
     *,
     score: Score | None = None,
     allow: Tensor | None = None,
-    choice: Literal["soft", "sum"] = "soft",
+    attention: Literal["soft", "unnormalised"] = "soft",
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor: ...
@@ -109,10 +109,10 @@ def attend(
     *,
     score: Score | None = None,
     allow: Tensor | None = None,
-    choice: Literal["one", "gates"],
+    attention: Literal["hard", "gated"],
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
-) -> Attended: ...
+) -> AttentionOutput: ...
 
 
 def attend(
@@ -122,23 +122,25 @@ def attend(
     *,
     score: Score | None = None,
     allow: Tensor | None = None,
-    choice: Choice = "soft",
+    attention: AttentionType = "soft",
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
-) -> Tensor | Attended:
+) -> Tensor | AttentionOutput:
     """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given.
 
-    choice: "soft" (softmax), "sum" (Σ_j f(q, k_j) v_j, no normaliser), "one" (a single key) or "gates" (each key alone). The
-    last two give `Attended`, with the log-probability and entropy of each decision for a policy gradient
+    attention: "soft" (softmax), "unnormalised" (Σ_j f(q, k_j) v_j, no normaliser), "hard" (a single key) or "gated" (each key alone). The
+    last two give `AttentionOutput`, with the log-probability and entropy of each decision for a policy gradient
     (`regard.losses.policy_gradient`); they are drawn with the generator, or arg-max without one. No gradient runs straight
     through a decision. dropout leaves out weights and needs a generator.
     """
-    rule = Rule(ScaledDot() if score is None else score, allow, choice=choice, dropout=dropout, generator=generator)
-    rule.check()
+    mechanism = Mechanism(
+        ScaledDot() if score is None else score, allow, attention=attention, dropout=dropout, generator=generator
+    )
+    mechanism.check()
     check_tensor("value", value)
     check_shapes(query, key, value, allow)
-    attended = mix(query, prepare(rule.score, key, allow), value, rule)
-    return attended if choice in HARD else attended.context
+    attended = attend_prepared(query, prepare(mechanism.score, key, allow), value, mechanism)
+    return attended if attention in HARD else attended.context
 
 
 def self_attention(x: Tensor, *, allow: Tensor | None = None) -> Tensor:
@@ -152,26 +154,26 @@ def attention_weights(
     *,
     score: Score | None = None,
     allow: Tensor | None = None,
-    choice: Choice = "soft",
+    attention: AttentionType = "soft",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """The weights themselves: (..., Lq, Lk). Soft ones sum to 1 in every row, except those with no key allowed, which are 0."""
-    rule = Rule(ScaledDot() if score is None else score, allow, choice=choice, generator=generator)
-    rule.check()
+    mechanism = Mechanism(ScaledDot() if score is None else score, allow, attention=attention, generator=generator)
+    mechanism.check()
     check_shapes(query, key, None, allow)
-    return weigh(query, prepare(rule.score, key, allow), rule)
+    return weights_prepared(query, prepare(mechanism.score, key, allow), mechanism)
 
 
 def prepare(score: Score, key: Tensor, allow: Tensor | None) -> Tensor:
     """What a score makes of the keys. A key that no query may see is not there, so it does not count as a place."""
-    if not score.by_place:
+    if not score.by_position:
         return score.prepare(key)
     if allow is None:
-        places = torch.arange(key.shape[-2], device=key.device)
+        positions = torch.arange(key.shape[-2], device=key.device)
     else:
-        places = masks.places(allow.any(-2).expand(*allow.shape[:-2], key.shape[-2]))
-    lead = torch.broadcast_shapes(places.shape[:-1], key.shape[:-2])
-    return score.prepare(key, places.expand(*lead, -1))
+        positions = masks.positions(allow.any(-2).expand(*allow.shape[:-2], key.shape[-2]))
+    lead = torch.broadcast_shapes(positions.shape[:-1], key.shape[:-2])
+    return score.prepare(key, positions.expand(*lead, -1))
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
@@ -228,61 +230,61 @@ def check_device(allow: Tensor, query: Tensor) -> None:
 # --- one place that chooses the path -----------------------------------------------------------------------------------------
 
 
-def mix(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:
+def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
     """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain in tiles.
 
     What leaves the fused kernel: scores that have no such form, decisions, sums, and dropout (with which torch's own function
     leaves it too, without a word).
     """
-    rule = rule.without_unknown(prepared)
-    dot = rule.score.as_dot(query, prepared) if rule.choice == "soft" and not rule.dropout else None
+    mechanism = mechanism.without_unknown(prepared)
+    dot = mechanism.score.as_dot(query, prepared) if mechanism.attention == "soft" and not mechanism.dropout else None
     if dot is None:
-        return _plain(query, prepared, value, rule)
-    if rule.nearness is None:
-        return Attended(_fused(*dot, value, rule.allow, causal=rule.causal))
+        return _plain(query, prepared, value, mechanism)
+    if mechanism.alibi is None:
+        return AttentionOutput(_fused(*dot, value, mechanism.allow, causal=mechanism.causal))
     query, key, scale = dot
 
     def fused(part: slice, seed: int | None) -> Tensor:
-        return _fused(query[..., part, :], key, scale, value, rule.bias_rows(part).to(query.dtype))
+        return _fused(query[..., part, :], key, scale, value, mechanism.bias_rows(part).to(query.dtype))
 
-    return Attended(_in_tiles(fused, query, prepared[..., :1, :, :], rule))  # the heads are those of the queries
+    return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # the heads are those of the queries
 
 
-def weigh(query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
+def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
     """`attention_weights` for keys that are prepared already. The matrix is wanted, but what leads to it comes in tiles."""
-    rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
+    mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
 
     def weights(part: slice, seed: int | None) -> Tensor:
-        return rule.decide(query, prepared, part, seed).weights
+        return mechanism.weights(query, prepared, part, seed).weights
 
-    return _in_tiles(weights, query, prepared, rule)
+    return _in_tiles(weights, query, prepared, mechanism)
 
 
-def score_rows(query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
+def scores_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
     """What `weigh` makes its weights of: (..., Lq, Lk), −∞ where a query may not look."""
-    rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
+    mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
 
     def scores(part: slice, seed: int | None) -> Tensor:
-        found, allow = rule.scores(query, prepared, part), rule.allow_rows(part)
+        found, allow = mechanism.scores(query, prepared, part), mechanism.allow_rows(part)
         return found if allow is None else found.masked_fill(~allow, -math.inf)
 
-    return _in_tiles(scores, query, prepared, rule)
+    return _in_tiles(scores, query, prepared, mechanism)
 
 
-def _plain(query: Tensor, prepared: Tensor, value: Tensor, rule: Rule) -> Attended:
+def _plain(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
     prepared, value = same_heads(prepared, query), same_heads(value, query)
 
     def context(part: slice, seed: int | None) -> Tensor:
-        decided = rule.decide(query, prepared, part, seed)
-        mixed = rule.dropped(decided.weights, seed) @ value
+        decided = mechanism.weights(query, prepared, part, seed)
+        mixed = mechanism.dropped(decided.weights, seed) @ value
         if decided.log_prob is None or decided.entropy is None:
             return mixed
         return torch.cat((mixed, torch.stack((decided.log_prob, decided.entropy), dim=-1)), dim=-1)  # one tensor per tile
 
-    together = _in_tiles(context, query, prepared, rule)
-    if rule.choice not in HARD:
-        return Attended(together)
-    return Attended(together[..., :-2], together[..., -2], together[..., -1])
+    together = _in_tiles(context, query, prepared, mechanism)
+    if mechanism.attention not in HARD:
+        return AttentionOutput(together)
+    return AttentionOutput(together[..., :-2], together[..., -2], together[..., -1])
 
 
 def same_heads(x: Tensor, query: Tensor) -> Tensor:
@@ -340,22 +342,22 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
     return context[..., :width].reshape(*lead, num_queries, width)
 
 
-def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, prepared: Tensor, rule: Rule) -> Tensor:
+def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
     """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again.
 
     A tile that needs random numbers gets a seed, so that it draws the same ones again. A graph for export is one tile,
     because it must serve sizes that are not known yet.
     """
     if torch.compiler.is_exporting():
-        return compute(slice(None), rule.draw_seed())
-    lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
-    numbers_per_row = lead.numel() * prepared.shape[-2] * rule.score.numbers_per_pair
+        return compute(slice(None), mechanism.draw_seed())
+    lead = leading_shape(query, prepared) if mechanism.allow is None else leading_shape(query, prepared, mechanism.allow)
+    numbers_per_row = lead.numel() * prepared.shape[-2] * mechanism.score.numbers_per_pair
     rows = max(1, TILE // max(1, numbers_per_row))
     num_queries = query.shape[-2]
     tiles = []
     for start in range(0, max(1, num_queries), rows):
         part = slice(start, start + rows)
-        seed = rule.draw_seed()
+        seed = mechanism.draw_seed()
         if rows < num_queries and torch.is_grad_enabled():
             tiles.append(checkpoint(compute, part, seed, use_reentrant=False, preserve_rng_state=False))
         else:

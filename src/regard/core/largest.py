@@ -13,12 +13,12 @@ def largest(numbers: Tensor, k: int) -> tuple[Tensor, Tensor]:
     length = numbers.shape[-1]
     num_blocks = length // BLOCK
     if num_blocks < 4 * k:
-        top, place = numbers.topk(k)
-        return top, place
+        top, index = numbers.topk(k)
+        return top, index
     whole, rest = numbers.split((num_blocks * BLOCK, length % BLOCK), dim=-1)
     blocks = whole.unflatten(-1, (num_blocks, BLOCK))
     best = blocks.amax(-1).topk(k, sorted=False).indices
     chosen = blocks.gather(-2, best.unsqueeze(-1).expand(*best.shape, BLOCK)).flatten(-2)
-    top, place = torch.cat((chosen, rest), dim=-1).topk(k)
-    block, behind = best.gather(-1, (place // BLOCK).clamp(max=k - 1)), place - k * BLOCK
-    return top, torch.where(behind < 0, block * BLOCK + place % BLOCK, num_blocks * BLOCK + behind)
+    top, index = torch.cat((chosen, rest), dim=-1).topk(k)
+    block, behind = best.gather(-1, (index // BLOCK).clamp(max=k - 1)), index - k * BLOCK
+    return top, torch.where(behind < 0, block * BLOCK + index % BLOCK, num_blocks * BLOCK + behind)

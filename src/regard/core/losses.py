@@ -89,8 +89,8 @@ def reward_to_go(log_prob_BT: Tensor) -> Tensor:
 
 def policy_gradient(
     reward_BT: Tensor,
-    choice_log_prob_BT: Tensor,
-    choice_entropy_BT: Tensor | None = None,
+    attention_log_prob_BT: Tensor,
+    attention_entropy_BT: Tensor | None = None,
     *,
     baseline: Tensor | float = 0.0,
     entropy_bonus: float = 0.0,
@@ -98,23 +98,23 @@ def policy_gradient(
     """−Σ_t (R_t − b) log π(a_t), whose gradient teaches where to look (Xu et al. 2015, 4.1; Williams 1992).
 
     reward_BT: R_t, detached (`reward_to_go`); where a decision bears on its own token alone, log p(y_t) does, with far less
-    noise: the tokens after it add nothing in the mean. choice_log_prob_BT, choice_entropy_BT: of the decisions, 0 at padding.
+    noise: the tokens after it add nothing in the mean. attention_log_prob_BT, attention_entropy_BT: of the decisions, 0 at padding.
     Added to −Σ_t log p(y_t | a_≤t), the gradient is, in the mean over the decisions, that of the expected log-likelihood.
     b (a number, or one for each t; see `Baseline`) changes the spread of the estimate only, the bonus for undecided attention
     also its aim.
     """
-    decisions = {"reward": reward_BT, "choice_log_prob": choice_log_prob_BT}
-    if choice_entropy_BT is not None:
-        decisions["choice_entropy"] = choice_entropy_BT
+    decisions = {"reward": reward_BT, "attention_log_prob": attention_log_prob_BT}
+    if attention_entropy_BT is not None:
+        decisions["attention_entropy"] = attention_entropy_BT
     elif entropy_bonus:
-        raise ValueError(f"entropy_bonus is {entropy_bonus}, but there is no entropy; pass choice_entropy_BT, or no bonus")
+        raise ValueError(f"entropy_bonus is {entropy_bonus}, but there is no entropy; pass attention_entropy_BT, or no bonus")
     if len({one.shape for one in decisions.values()}) > 1:
         shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in decisions.items())
         raise ValueError(f"the decisions have shapes {shapes}; expected equal ones, (B, T)")
-    loss = -((reward_BT.detach() - baseline) * choice_log_prob_BT).sum()
-    if choice_entropy_BT is None or not entropy_bonus:
+    loss = -((reward_BT.detach() - baseline) * attention_log_prob_BT).sum()
+    if attention_entropy_BT is None or not entropy_bonus:
         return loss
-    return loss - entropy_bonus * choice_entropy_BT.sum()
+    return loss - entropy_bonus * attention_entropy_BT.sum()
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Baseline:
         return Baseline(self.value + share * (reward - self.value), self.num_rewards + 1)
 
 
-def unevenness(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tensor) -> Tensor:
+def doubly_stochastic_loss(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tensor) -> Tensor:
     """Σ_i (1 − Σ_t α_ti)² over all real places i, summed over the batch: the doubly stochastic regulariser (Xu et al. 2015,
     eq. 14), which wants attention to have been everywhere when the last word is written."""
     looked_BS = (weights_BTS * real_BT.unsqueeze(-1)).sum(1)

@@ -33,27 +33,27 @@ def not_padding(ids: Tensor, pad: int) -> Tensor:
     return ids != pad
 
 
-def first(lengths_B: Tensor, num_places: int) -> Tensor:
-    """(B, num_places): True for the first `lengths[b]` places of each row."""
-    return _arange("lengths", lengths_B, num_places) < lengths_B[:, None]
+def first(lengths_B: Tensor, num_positions: int) -> Tensor:
+    """(B, num_positions): True for the first `lengths[b]` places of each row."""
+    return _arange("lengths", lengths_B, num_positions) < lengths_B[:, None]
 
 
-def behind(firsts_B: Tensor, num_places: int) -> Tensor:
-    """(B, num_places): True from place `firsts[b]` on."""
-    return _arange("firsts", firsts_B, num_places) >= firsts_B[:, None]
+def behind(firsts_B: Tensor, num_positions: int) -> Tensor:
+    """(B, num_positions): True from place `firsts[b]` on."""
+    return _arange("firsts", firsts_B, num_positions) >= firsts_B[:, None]
 
 
-def places(allow: Tensor) -> Tensor:
+def positions(allow: Tensor) -> Tensor:
     """The number of each real place among the real ones, from 0, wherever the padding stands; padding itself has 0."""
     check_tensor("allow", allow)
     return (allow.cumsum(-1) - 1) * allow
 
 
-def among(places: Tensor, allow: Tensor, num_places: int) -> Tensor:
-    """(..., num_places): True at the places (..., T) that are listed, if allow (broadcasts to them) is True for them."""
-    listed = torch.where(allow, places, num_places)  # the others point behind the end
-    marks = torch.zeros(*places.shape[:-1], num_places + 1, dtype=torch.bool, device=places.device)
-    return marks.scatter_(-1, listed, True)[..., :num_places]
+def among(positions: Tensor, allow: Tensor, num_positions: int) -> Tensor:
+    """(..., num_positions): True at the places (..., T) that are listed, if allow (broadcasts to them) is True for them."""
+    listed = torch.where(allow, positions, num_positions)  # the others point behind the end
+    marks = torch.zeros(*positions.shape[:-1], num_positions + 1, dtype=torch.bool, device=positions.device)
+    return marks.scatter_(-1, listed, True)[..., :num_positions]
 
 
 def every(allow_BHW: Tensor, step: int) -> Tensor:
@@ -84,9 +84,9 @@ def _num_keys(num_queries: int, num_keys: int | None) -> int:
     return num_keys
 
 
-def _arange(name: str, numbers_B: Tensor, num_places: int) -> Tensor:
+def _arange(name: str, numbers_B: Tensor, num_positions: int) -> Tensor:
     check_tensor(name, numbers_B)
-    check_length("num_places", num_places)
+    check_length("num_positions", num_positions)
     if numbers_B.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(numbers_B.shape)}, expected (batch,): one number for each sentence")
-    return torch.arange(num_places, device=numbers_B.device)
+    return torch.arange(num_positions, device=numbers_B.device)

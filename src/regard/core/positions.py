@@ -22,20 +22,20 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
 def sinusoidal(
-    places: Tensor, width: int, *, layout: Layout = "interleaved", first: int = 0, dtype: torch.dtype = torch.float32
+    positions: Tensor, width: int, *, layout: Layout = "interleaved", first: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Pairs sin(ω_k i), cos(ω_k i), ω_k = 10000^(−2k/width) (Vaswani et al. 2017, 3.5); k counts from `first`.
 
     φ(i)·φ(j) = Σ_k cos(ω_k (i − j)): it depends on the distance only.
     """
     _check_pairs(width, layout)
-    check_tensor("places", places)
-    angle = _angles(places, width, first=first)
+    check_tensor("positions", positions)
+    angle = _angles(positions, width, first=first)
     return _join(angle.sin(), angle.cos(), layout).to(dtype)
 
 
 def fourier(
-    places: Tensor,
+    positions: Tensor,
     width: int,
     *,
     sharpness: float = 0.01,
@@ -49,64 +49,64 @@ def fourier(
     away the bell comes back upside down, around |i−j| = π·width/(6√λ).
     """
     _check_pairs(width, layout)
-    check_tensor("places", places)
+    check_tensor("positions", positions)
     check_positive("sharpness", sharpness, "a number above 0; 0.01 lets similarity fade over some ten places")
-    u = 6 * (torch.arange(width // 2, dtype=torch.float64, device=places.device) + 0.5) / width
-    angle = places.to(torch.float64).unsqueeze(-1) * (2 * sharpness**0.5 * u)
+    u = 6 * (torch.arange(width // 2, dtype=torch.float64, device=positions.device) + 0.5) / width
+    angle = positions.to(torch.float64).unsqueeze(-1) * (2 * sharpness**0.5 * u)
     amplitude = (-u.square()).softmax(-1).sqrt()
     return _join(amplitude * angle.sin(), amplitude * angle.cos(), layout).to(dtype)
 
 
-def raw_index(places: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def raw_index(positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """φ(i) = i, of width 1. Half precision blurs it early: bfloat16 knows every whole number only up to 256."""
-    check_tensor("places", places)
-    return places.unsqueeze(-1).to(dtype)
+    check_tensor("positions", positions)
+    return positions.unsqueeze(-1).to(dtype)
 
 
-def one_hot(places: Tensor, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """φ(i) = e_i. A place outside 0 … width − 1 is an error; in an exported graph, which cannot ask, it gives zeros."""
-    check_tensor("places", places)
+    check_tensor("positions", positions)
     check_length("width", width)
-    hot = places.unsqueeze(-1) == torch.arange(width, device=places.device)
-    if _readable(places) and not (known := hot.any(-1)).all():
+    hot = positions.unsqueeze(-1) == torch.arange(width, device=positions.device)
+    if _readable(positions) and not (known := hot.any(-1)).all():
         raise ValueError(
-            f"place {places[~known][0].item()} has no one-hot vector of width {width}, for places 0 to {width - 1}; "
+            f"place {positions[~known][0].item()} has no one-hot vector of width {width}, for places 0 to {width - 1}; "
             "make the width larger or the input shorter"
         )
     return hot.to(dtype)
 
 
-def num_places(places: Tensor) -> int:
+def num_positions(positions: Tensor) -> int:
     """The largest number plus one; 0 where there is none to read."""
-    return int(places.max()) + 1 if places.numel() and _readable(places) else 0
+    return int(positions.max()) + 1 if positions.numel() and _readable(positions) else 0
 
 
-def _readable(places: Tensor) -> bool:
+def _readable(positions: Tensor) -> bool:
     """Meta and fake tensors hold no numbers, and tracing must not look at them."""
-    return not torch.compiler.is_compiling() and places.untyped_storage().device.type != "meta"
+    return not torch.compiler.is_compiling() and positions.untyped_storage().device.type != "meta"
 
 
 # --- places inside attention -------------------------------------------------------------------------------------------------
 
 
-def rotate(x: Tensor, places: Tensor, *, layout: Layout = "halves", base: float = 10000.0) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, *, layout: Layout = "halves", base: float = 10000.0) -> Tensor:
     """Turns pair k of every vector by the angle i · base^(−2k/d) (Su et al. 2021, 3.2.2): (..., L, d) with places (..., L).
 
     Done to queries and keys, it makes their dot product depend on i − j only. Half precision is turned in float32.
     """
     check_tensor("x", x)
-    check_tensor("places", places)
+    check_tensor("positions", positions)
     check_positive("base", base)
     _check_pairs(x.shape[-1], layout)
     try:
-        places.expand(x.shape[:-1])
+        positions.expand(x.shape[:-1])
     except RuntimeError:
         raise ValueError(
-            f"places {tuple(places.shape)} do not broadcast to {tuple(x.shape[:-1])}, the leading axes of x {tuple(x.shape)}; "
+            f"places {tuple(positions.shape)} do not broadcast to {tuple(x.shape[:-1])}, the leading axes of x {tuple(x.shape)}; "
             "places (B, L) for heads (B, H, L, d) want places[:, None]"
         ) from None
     work = torch.promote_types(x.dtype, torch.float32)
-    angle = _angles(places, x.shape[-1], base=base)
+    angle = _angles(positions, x.shape[-1], base=base)
     sin, cos = angle.sin().to(work), angle.cos().to(work)
     a, b = _part(x.to(work), layout)
     return _join(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
@@ -137,10 +137,10 @@ def _check_pairs(width: int, layout: str) -> None:
         raise ValueError(f"unknown layout {shown(layout)}; expected {' or '.join(map(repr, LAYOUTS))}")
 
 
-def _angles(places: Tensor, width: int, *, base: float = 10000.0, first: int = 0) -> Tensor:
+def _angles(positions: Tensor, width: int, *, base: float = 10000.0, first: int = 0) -> Tensor:
     """i · base^(−2k/width), k = first, first + 1, …: (...,) -> (..., width/2)."""
-    k = torch.arange(first, first + width // 2, dtype=torch.float64, device=places.device)
-    return places.to(torch.float64).unsqueeze(-1) * base ** (-2 * k / width)
+    k = torch.arange(first, first + width // 2, dtype=torch.float64, device=positions.device)
+    return positions.to(torch.float64).unsqueeze(-1) * base ** (-2 * k / width)
 
 
 def _join(a: Tensor, b: Tensor, layout: Layout) -> Tensor:

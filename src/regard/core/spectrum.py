@@ -100,7 +100,7 @@ def extremes(samples_N: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return torch.stack([one.min() for one in stretches]), torch.stack([one.max() for one in stretches])
 
 
-def normalise(frames_SF: Tensor) -> Tensor:
+def normalise_bands(frames_SF: Tensor) -> Tensor:
     """Every band of this one sound has mean 0, and all of them together variance 1: neither how loud it is matters, nor what a
     microphone or a room adds to a band throughout. Silence becomes 0.
 

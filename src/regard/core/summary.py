@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.contracts import Score, Summary
 from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare, same_heads
 from regard.core.largest import largest
-from regard.core.rule import Rule
+from regard.core.mechanism import Mechanism
 from regard.errors import check_whole
 
 TILE = 1 << 19
@@ -43,43 +43,51 @@ def summarise(
     distance: bool = False,
 ) -> Summary:
     """Exact figures about `attention_weights(query, key, …)` in memory O(Lq·top + Lk), worked off in tiles of query rows."""
-    rule = Rule(ScaledDot() if score is None else score, allow)
-    rule.check()
+    mechanism = Mechanism(ScaledDot() if score is None else score, allow)
+    mechanism.check()
     check_shapes(query, key, None, allow)
     num_keys = key.shape[-2]
     check_whole("top", top)
     if top > num_keys:
         raise ValueError(f"top is {top}, but there are {num_keys} keys; expected at most as many")
-    places = range(query.shape[-2]) if distance else None
-    return summarise_rule(query, prepare(rule.score, key, allow), rule, top=top, blocks=blocks, places=places)
+    positions = range(query.shape[-2]) if distance else None
+    return summarise_prepared(
+        query, prepare(mechanism.score, key, allow), mechanism, top=top, blocks=blocks, positions=positions
+    )
 
 
-def summarise_rule(
-    query: Tensor, prepared: Tensor, rule: Rule, *, top: int, blocks: bool = False, places: Sequence[int] | None = None
+def summarise_prepared(
+    query: Tensor,
+    prepared: Tensor,
+    mechanism: Mechanism,
+    *,
+    top: int,
+    blocks: bool = False,
+    positions: Sequence[int] | None = None,
 ) -> Summary:
     """`summarise` for keys that are prepared already. places: the numbers of the queries, if distances are wanted."""
-    rule, prepared = rule.without_unknown(prepared), same_heads(prepared, query)
+    mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
     num_queries, num_keys = query.shape[-2], prepared.shape[-2]
-    lead = leading_shape(query, prepared) if rule.allow is None else leading_shape(query, prepared, rule.allow)
-    found = _empty(query, (*lead, num_queries, num_keys), top, blocks=blocks, distance=places is not None)
-    numbers_per_row = max(1, num_keys * rule.score.numbers_per_pair)
+    lead = leading_shape(query, prepared) if mechanism.allow is None else leading_shape(query, prepared, mechanism.allow)
+    found = _empty(query, (*lead, num_queries, num_keys), top, blocks=blocks, distance=positions is not None)
+    numbers_per_row = max(1, num_keys * mechanism.score.numbers_per_pair)
     rows = TILE // (numbers_per_row * max(1, lead.numel()))
-    if rows >= min(MIN_ROWS, num_queries) or rule.nearness is not None:
-        _add_rows(found, query, prepared, rule, max(1, rows), places)
+    if rows >= min(MIN_ROWS, num_queries) or mechanism.alibi is not None:
+        _add_rows(found, query, prepared, mechanism, max(1, rows), positions)
         return found
     for index in itertools.product(*map(range, lead)):  # head by head: a product of few rows is slow
-        alone = replace(rule, allow=rule.allow if rule.allow is None else _at(rule.allow, lead, index))
+        alone = replace(mechanism, allow=mechanism.allow if mechanism.allow is None else _at(mechanism.allow, lead, index))
         parts = (getattr(found, field.name) for field in fields(found))
         one = Summary(*(None if part is None else part[index] for part in parts))  # type: ignore[arg-type]
-        _add_rows(one, _at(query, lead, index), _at(prepared, lead, index), alone, max(1, TILE // numbers_per_row), places)
+        _add_rows(one, _at(query, lead, index), _at(prepared, lead, index), alone, max(1, TILE // numbers_per_row), positions)
     return found
 
 
-def summarise_weights(weights: Tensor, *, top: int, places: Sequence[int] | None = None) -> Summary:
+def summarise_weights(weights: Tensor, *, top: int, positions: Sequence[int] | None = None) -> Summary:
     """The same of weights (..., Lq, Lk) that are there already."""
-    found = _empty(weights, weights.shape, top, blocks=True, distance=places is not None)
+    found = _empty(weights, weights.shape, top, blocks=True, distance=positions is not None)
     everything = slice(0, weights.shape[-2])
-    _add_sums(found, everything, weights, _add_weights(found, everything, weights), places)
+    _add_sums(found, everything, weights, _add_weights(found, everything, weights), positions)
     return found
 
 
@@ -100,18 +108,20 @@ def _at(tensor: Tensor, lead: torch.Size, index: tuple[int, ...]) -> Tensor:
     return tensor.expand(*lead, *tensor.shape[-2:])[index]
 
 
-def _add_rows(found: Summary, query: Tensor, prepared: Tensor, rule: Rule, rows: int, places: Sequence[int] | None) -> None:
+def _add_rows(
+    found: Summary, query: Tensor, prepared: Tensor, mechanism: Mechanism, rows: int, positions: Sequence[int] | None
+) -> None:
     for start in range(0, query.shape[-2], rows):
         part = slice(start, min(start + rows, query.shape[-2]))
-        if rule.choice == "soft":
-            powers, share = _add_tile(found, part, rule.scores(query, prepared, part), rule.allow_rows(part))
+        if mechanism.attention == "soft":
+            powers, share = _add_tile(found, part, mechanism.scores(query, prepared, part), mechanism.allow_rows(part))
         else:
-            powers = rule.decide(query, prepared, part, rule.draw_seed()).weights
+            powers = mechanism.weights(query, prepared, part, mechanism.draw_seed()).weights
             share = _add_weights(found, part, powers)
-        _add_sums(found, part, powers, share, places)
+        _add_sums(found, part, powers, share, positions)
 
 
-def _add_sums(found: Summary, part: slice, powers: Tensor, share: Tensor, places: Sequence[int] | None) -> None:
+def _add_sums(found: Summary, part: slice, powers: Tensor, share: Tensor, positions: Sequence[int] | None) -> None:
     """What adds up weights (powers · share): mass, block means, distances. By matrix products, with no other large tensor."""
     if found.blocks is None:
         found.mass.add_((share.transpose(-1, -2) @ powers).squeeze(-2))
@@ -127,8 +137,8 @@ def _add_sums(found: Summary, part: slice, powers: Tensor, share: Tensor, places
         columns = torch.arange(found.blocks.shape[-1], device=powers.device)
         pairs = _filled(num_queries, high, groups)[:, None] * _filled(num_keys, wide, columns)
         found.blocks[..., first:last, :] += _block_sums(sums, wide) / pairs
-    if found.distance is not None and places is not None:
-        own = places[part]
+    if found.distance is not None and positions is not None:
+        own = positions[part]
         near = (min(own), max(own) + 1)
         in_order = tuple(own) == tuple(range(*near))
         runs = [near] if in_order else [(one, one + 1) for one in own]

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Choice = Literal["soft", "sum", "one", "gates"]
+AttentionType = Literal["soft", "unnormalised", "hard", "gated"]
 """soft: softmax. sum: the scores as they are (Σ_j f(q, k_j) v_j). one: a single key. gates: any keys, each decided alone."""
 
-HARD = ("one", "gates")
+HARD = ("hard", "gated")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AttentionWeights:
     """Weights (..., Lq, Lk). Where attention is hard they have no gradient; what a policy gradient needs has: log_prob and
     entropy (..., Lq) of the decision of each query."""
 
@@ -28,7 +28,7 @@ class Chosen:
     entropy: Tensor | None = None
 
 
-def normalise(scores: Tensor, allow: Tensor | None = None) -> Tensor:
+def masked_softmax(scores: Tensor, allow: Tensor | None = None) -> Tensor:
     """How much each query looks at each key: softmax over the allowed keys. A row with nothing allowed gives zeros, not NaN."""
     if allow is None:
         return scores.softmax(-1)
@@ -41,13 +41,13 @@ def unnormalised(scores: Tensor, allow: Tensor | None = None) -> Tensor:
     return scores if allow is None else scores.masked_fill(~allow, 0.0)
 
 
-def choose_one(scores: Tensor, allow: Tensor | None = None, generator: torch.Generator | None = None) -> Chosen:
+def hard_weights(scores: Tensor, allow: Tensor | None = None, generator: torch.Generator | None = None) -> AttentionWeights:
     """All weight on one key, drawn from the softmax (Xu et al. 2015, 4.1), or the likeliest. Nothing allowed: no key."""
     filled = scores if allow is None else scores.masked_fill(~allow, torch.finfo(scores.dtype).min)
     if not filled.shape[-1]:  # there is no key at all
-        return Chosen(filled, filled.sum(-1), filled.sum(-1))
+        return AttentionWeights(filled, filled.sum(-1), filled.sum(-1))
     log_weights = filled.log_softmax(-1)
-    weights = normalise(scores, allow)
+    weights = masked_softmax(scores, allow)
     with torch.no_grad():
         race = weights  # the largest p / Exp(1) is a draw from p, and p = 0 never wins
         if generator is not None:
@@ -56,12 +56,12 @@ def choose_one(scores: Tensor, allow: Tensor | None = None, generator: torch.Gen
         one = torch.zeros_like(weights).scatter_(-1, index, 1.0)
     log_prob, entropy = log_weights.gather(-1, index).squeeze(-1), -(weights * log_weights).sum(-1)
     if allow is None:
-        return Chosen(one, log_prob, entropy)
+        return AttentionWeights(one, log_prob, entropy)
     empty = ~allow.any(-1)
-    return Chosen(one.masked_fill(~allow, 0.0), log_prob.masked_fill(empty, 0.0), entropy.masked_fill(empty, 0.0))
+    return AttentionWeights(one.masked_fill(~allow, 0.0), log_prob.masked_fill(empty, 0.0), entropy.masked_fill(empty, 0.0))
 
 
-def choose_gates(scores: Tensor, allow: Tensor | None = None, generator: torch.Generator | None = None) -> Chosen:
+def gated_weights(scores: Tensor, allow: Tensor | None = None, generator: torch.Generator | None = None) -> AttentionWeights:
     """A 0/1 gate per key, open with probability σ(score), or where that is above 1/2; weights g / max(1, Σ g)."""
     chances = scores.sigmoid()
     with torch.no_grad():
@@ -69,13 +69,13 @@ def choose_gates(scores: Tensor, allow: Tensor | None = None, generator: torch.G
         gates = unnormalised(gates, allow)
     log_prob = -F.softplus(torch.where(gates > 0, -scores, scores))
     entropy = F.softplus(scores) - scores * chances
-    return Chosen(
+    return AttentionWeights(
         weights=gates / gates.sum(-1, keepdim=True).clamp(min=1.0),
         log_prob=unnormalised(log_prob, allow).sum(-1),
         entropy=unnormalised(entropy, allow).sum(-1),
     )
 
 
-def dropped(weights: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def drop_weights(weights: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Attention dropout: each weight is set to 0 with this probability, the others grow so that the mean stays."""
     return weights * torch.empty_like(weights).bernoulli_(1 - share, generator=generator) / (1 - share)

@@ -17,13 +17,13 @@ from torch import Tensor
 from regard.contracts import Source
 from regard.core import masks
 from regard.data.corpus import Pair
-from regard.data.sources import Both, Row, SourceCodec, num_places, tensor_batch
+from regard.data.sources import FileAndText, SourceCodec, SourceRow, num_positions, tensor_batch
 from regard.data.tokenizers.codec import EOS, PAD, SOS, Codec
 from regard.errors import UserError
 
 
 class Example(NamedTuple):
-    source: Row
+    source: SourceRow
     target: list[int]
 
 
@@ -59,9 +59,9 @@ def encode_pairs(
     return examples
 
 
-def source_batch(rows: Sequence[Row]) -> Source:
+def source_batch(rows: Sequence[SourceRow]) -> Source:
     """Sources of any length, padded at the end; texts are closed by <eos>."""
-    if both := [row for row in rows if isinstance(row, Both)]:
+    if both := [row for row in rows if isinstance(row, FileAndText)]:
         files = tensor_batch([row.file for row in both])
         return Source(files.values, files.allow, source_batch([row.text for row in both]))
     texts = [[*row, EOS] for row in rows if isinstance(row, list)]
@@ -85,7 +85,7 @@ def _padded(rows: list[list[int]]) -> Tensor:
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
 
-class Order:
+class BatchOrder:
     """Which examples make up which update: a function of (seed, number of the update), so that any update can come next.
 
     Examples of like size stand side by side; which of equal size do, and which batch comes when, is drawn anew for every epoch.
@@ -112,9 +112,9 @@ class Order:
             first = self.borders[-1]  # sizes only grow, so the last example of a batch sets its width
             room = bisect_right(range(1, len(ordered) - first + 1), batch_tokens, key=lambda n: n * ordered[first + n - 1])
             self.borders.append(first + max(1, room))
-        places = [(end - start) * ordered[end - 1] for start, end in pairwise(self.borders)]
-        self.largest = max(range(len(places)), key=places.__getitem__)
-        self.epoch_length = -(-len(places) // accumulate)
+        sizes = [(end - start) * ordered[end - 1] for start, end in pairwise(self.borders)]
+        self.largest = max(range(len(sizes)), key=sizes.__getitem__)
+        self.epoch_length = -(-len(sizes) // accumulate)
         """How many updates make an epoch."""
 
     def update(self, number: int) -> tuple[list[int], ...]:
@@ -128,10 +128,10 @@ class Order:
     def padding(self) -> float:
         """The share of places in the batches of the first epoch, both sides counted, that hold nothing."""
         order_N, _ = self._epoch(0)
-        places = 0
+        sizes = 0
         for part in order_N.tensor_split(self.borders[1:-1]):
-            places += len(part) * sum(int(lengths_N[part].max()) + 1 for lengths_N in self.lengths)
-        return 1 - sum(int((lengths_N + 1).sum()) for lengths_N in self.lengths) / places
+            sizes += len(part) * sum(int(lengths_N[part].max()) + 1 for lengths_N in self.lengths)
+        return 1 - sum(int((lengths_N + 1).sum()) for lengths_N in self.lengths) / sizes
 
     @lru_cache(maxsize=1)  # noqa: B019 an Order lives as long as its run
     def _epoch(self, epoch: int) -> tuple[Tensor, list[int]]:
@@ -149,7 +149,7 @@ class Order:
 
 def lengths(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
     """How many places each source and each target has."""
-    source_N, target_N = (torch.tensor([num_places(example[side]) for example in examples]) for side in (0, 1))
+    source_N, target_N = (torch.tensor([num_positions(example[side]) for example in examples]) for side in (0, 1))
     return source_N, target_N
 
 
@@ -163,7 +163,7 @@ class Batches:
     """The batches of every update of a run."""
 
     examples: Sequence[Example]
-    order: Order
+    order: BatchOrder
     vary: Callable[[Example, random.Random], Example] | None = None
     """Another form of an example, by chance: cut into other subwords, or a picture moved a little."""
 

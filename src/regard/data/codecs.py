@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,10 +13,10 @@ from regard.data.features import Features, Frames, Grids, kind_of
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
-from regard.data.tokenizers.codec import Codec, Unit
+from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.errors import UserError, shown
 
-SourceUnit = Literal[Unit, "picture", "sound", "grid", "frames"]
+SourceUnit = Literal[TokenUnit, "picture", "sound", "grid", "frames"]
 """What a source is made of: tokens of a text, or the name of a file.
 
 picture: a picture, whose cells of 8 x 8 pixels are the places. sound: WAV or FLAC, with a place for every 40 ms.
@@ -34,30 +34,31 @@ FITTING: dict[str, tuple[str, ...]] = {
 """unit -> what a model's setting `front` may be; that of every text is tokens."""
 
 
-def check_fit(unit: str, front: str) -> None:
+def check_fit(unit: str, frontend: str) -> None:
     """Raises if a model whose setting `front` is this cannot read sources of this unit."""
     fitting = FITTING.get(unit, ("tokens",))
-    if front not in fitting:
+    if frontend not in fitting:
         raise UserError(
-            f"the model reads {front} (model.front), but the source is of the unit {unit}; set model.front="
+            f"the model reads {frontend} (model.frontend), but the source is of the unit {unit}; set model.frontend="
             f"{' or '.join(fitting)}, in a model of the kind rnn or transformer"
         )
 
 
-def read_source(content: str | bytes) -> FileCodec:
-    """A source.json."""
-    fields = dict(mapping(parse(content), "the description of a source"))
+def read_source(content: str | bytes, names: Mapping[str, str] | None = None) -> FileCodec:
+    """Makes a codec from the content of a source.json. names: old names of its fields, and what they are called now."""
+    given = mapping(parse(content), "the description of a source")
+    fields = {(names or {}).get(name, name): value for name, value in given.items()}
     unit = fields.pop("unit", None)
     if not isinstance(unit, str) or unit not in FILE_CODECS:
         raise UserError(
             f"unknown unit {shown(unit)}; expected one of {', '.join(FILE_CODECS)}; is it of a newer version of regard?"
         )
-    beside = fields.pop("beside", None)
+    auxiliary = fields.pop("auxiliary", None)
     codec = FILE_CODECS[unit].from_dict(fields)
-    if beside is None:
+    if auxiliary is None:
         return codec
     try:
-        return replace(codec, beside=Codec.from_content(beside))
+        return replace(codec, auxiliary=Codec.from_content(auxiliary))
     except UserError as error:
         raise UserError(f"the tokenizer of the texts that come with the files cannot be read: {error}") from None
 
@@ -73,7 +74,7 @@ def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
     Raises where names of files would be learnt as if they were text, because they are of other kinds, stand in another column,
     or are few.
     """
-    _check_beside(sources)
+    _check_auxiliary(sources)
     names = [name for name, _ in map(split_source, sources) if name]
     unread = [name for name in names if _ending(name) in UNREAD]
     if 10 * len(unread) >= 9 * len(names) > 0 or _exists(unread, root):
@@ -120,11 +121,11 @@ def _ending(name: str) -> str:
     return Path(name).suffix.lower()
 
 
-def _check_beside(sources: Sequence[str]) -> None:
+def _check_auxiliary(sources: Sequence[str]) -> None:
     """Raises where nine of ten of the texts beside what comes first name files."""
-    beside = [text for _, text in map(split_source, sources) if text]
-    files = [text for text in beside if any(_ending(word) in NAMES for word in text.split())]
-    if files and 10 * len(files) >= 9 * len(beside):
+    auxiliary = [text for _, text in map(split_source, sources) if text]
+    files = [text for text in auxiliary if any(_ending(word) in NAMES for word in text.split())]
+    if files and 10 * len(files) >= 9 * len(auxiliary):
         raise UserError(
             f"the names of files, such as {files[0]!r}, stand in a column behind the first; expected them in the first source "
             f"column, and only there, with a text beside each if you like, e.g. --from audio,instruction; {_AS_TEXT}"

@@ -22,17 +22,17 @@ from regard.errors import UserError, plural
 __all__ = [
     "Columns",
     "Corpus",
-    "Counts",
+    "CorpusCounts",
+    "Normalisation",
     "Pair",
-    "Spelling",
     "decode_lines",
+    "hash_fraction",
     "is_held_out",
     "join_columns",
-    "place_of",
+    "normalise_line",
     "read_lines",
     "read_pairs",
     "shorten",
-    "spell_line",
     "stream_pairs",
 ]
 
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     target: str
 
 
-class Spelling(NamedTuple):
+class Normalisation(NamedTuple):
     """Which texts of a pair are normalised to Unicode's composed spelling, NFC.
 
     names: the first source column holds names of files, which stay as they are on disk.
@@ -61,7 +61,7 @@ class Spelling(NamedTuple):
         return [*read, nfc(written) if self.target else written]
 
 
-AS_IT_IS = Spelling()
+NO_NORMALISATION = Normalisation()
 
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
 """Characters that cannot be seen, or look like a space, but make another text."""
@@ -103,7 +103,7 @@ class Hashes:
 
 
 @dataclass
-class Counts(Report):
+class CorpusCounts(Report):
     """What was met while reading; complete when the stream has ended.
 
     lines: all of them, with blank ones and the header.
@@ -112,7 +112,7 @@ class Counts(Report):
     normalised: lines that NFC changed.   not_normalised: lines that it would have changed.
     unseen: lines that hold an invisible character or an unusual space, by character.
     without: rows that lack one of several source columns, by its name or number.
-    lowest, highest: the first and the last `place_of` a source.
+    lowest, highest: the first and the last `hash_fraction` a source.
     """
 
     name: str = ""
@@ -134,11 +134,11 @@ class Counts(Report):
     def add(self, pair: Pair) -> None:
         number = _number(pair.source)
         self.hashes.add(number, pair.target)
-        place = number / 2**64
-        self.lowest, self.highest = min(self.lowest, place), max(self.highest, place)
+        fraction = number / 2**64
+        self.lowest, self.highest = min(self.lowest, fraction), max(self.highest, fraction)
         self.pairs += 1
 
-    def border(self, share: float) -> float:
+    def threshold(self, share: float) -> float:
         """For `is_held_out`: the share itself, unless one side would be empty; then the least change that leaves it a source.
 
         For at most n pairs, ask for the share min(share, n / counts.pairs).
@@ -147,7 +147,7 @@ class Counts(Report):
             raise UserError("found fewer than 2 distinct sources, expected at least 2: one to learn from and one to hold out")
         return min(max(share, math.nextafter(self.lowest, 1)), self.highest)
 
-    def say(self) -> str:
+    def describe(self) -> str:
         """For the console, in plain sentences; what did not happen is not mentioned."""
         repeats = self.hashes.repeats()
         left_out = {
@@ -167,14 +167,14 @@ class Counts(Report):
             sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
         if any(kept.values()):
             sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
-        sentences += [*self.notes, *self.say_spelling()]
+        sentences += [*self.notes, *self.describe_normalisation()]
         return ". ".join(sentences) + "."
 
-    def say_reading(self) -> list[str]:
+    def describe_reading(self) -> list[str]:
         """What a reader should know who is not told the counts: guesses, lines left out, spellings; a clause for each."""
-        return [*self.notes, *self.say_bad_lines(), *self.say_spelling()]
+        return [*self.notes, *self.describe_bad_lines(), *self.describe_normalisation()]
 
-    def say_spelling(self) -> list[str]:
+    def describe_normalisation(self) -> list[str]:
         """What looks like something else, a clause for each."""
         found = []
         if self.normalised:
@@ -189,7 +189,7 @@ class Counts(Report):
             found.append(f"Kept: invisible characters or unusual spaces ({which}{', …' if len(self.unseen) > 5 else ''})")
         return found
 
-    def say_shared(self, held_out: Counts) -> str:
+    def describe_shared(self, held_out: CorpusCounts) -> str:
         """How many held-out sources the training data holds too, as a sentence; nothing if there are none."""
         shared = self.hashes.shared_sources(held_out.hashes)
         if not shared:
@@ -207,7 +207,7 @@ class Corpus:
 
     name: str
     pairs: tuple[Pair, ...]
-    counts: Counts = field(default_factory=Counts)
+    counts: CorpusCounts = field(default_factory=CorpusCounts)
 
     @property
     def num_empty(self) -> int:
@@ -218,11 +218,11 @@ def read_pairs(
     files: Path | Sequence[Path],
     columns: Columns = TWO_COLUMNS,
     max_length: int | None = None,
-    spelling: Spelling = AS_IT_IS,
+    normalisation: Normalisation = NO_NORMALISATION,
 ) -> Corpus:
     """As `stream_pairs`, for what fits into memory."""
-    counts = Counts()
-    pairs = tuple(stream_pairs(files, columns, max_length, counts, spelling))
+    counts = CorpusCounts()
+    pairs = tuple(stream_pairs(files, columns, max_length, counts, normalisation))
     return Corpus(counts.name, pairs, counts)
 
 
@@ -230,8 +230,8 @@ def stream_pairs(
     files: Path | Sequence[Path],
     columns: Columns = TWO_COLUMNS,
     max_length: int | None = None,
-    counts: Counts | None = None,
-    spelling: Spelling = AS_IT_IS,
+    counts: CorpusCounts | None = None,
+    normalisation: Normalisation = NO_NORMALISATION,
 ) -> Iterator[Pair]:
     """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix says of what kind:
 
@@ -245,12 +245,12 @@ def stream_pairs(
     Texts are normalised as `spelling` says, before anything is counted or compared.
     """
     files = [files] if isinstance(files, Path) else list(files)
-    counts = Counts() if counts is None else counts
+    counts = CorpusCounts() if counts is None else counts
     counts.name = "+".join(path.name for path in files)
     counts.max_length = max_length
     for number, row in read_rows(files, columns, counts):
         counts.lines = number
-        cells = spell_line([_clean(cell, counts) for cell in row], spelling, counts)
+        cells = normalise_line([_clean(cell, counts) for cell in row], normalisation, counts)
         if not any(cells[:-1]) or not cells[-1]:
             counts.empty += 1
             continue
@@ -287,7 +287,7 @@ def join_columns(cells: Sequence[str]) -> str:
     return "\t".join((first.strip(), *features))
 
 
-def _clean(cell: str, counts: Counts) -> str:
+def _clean(cell: str, counts: CorpusCounts) -> str:
     cell = cell.strip()
     if "\t" in cell or "\n" in cell or "\r" in cell:
         counts.with_breaks += 1
@@ -295,13 +295,13 @@ def _clean(cell: str, counts: Counts) -> str:
     return cell
 
 
-def spell_line(cells: list[str], spelling: Spelling, counts: Counts) -> list[str]:
+def normalise_line(cells: list[str], normalisation: Normalisation, counts: CorpusCounts) -> list[str]:
     """Source columns and target in the wanted spelling; what changes, and what cannot be seen, is counted."""
     line = "".join(cells)
     counts.unseen.update(dict.fromkeys(_UNSEEN.findall(line), 1))
     if line.isascii():
         return cells
-    normal, spelt = Spelling(True, True, spelling.names).of(cells), spelling.of(cells)
+    normal, spelt = Normalisation(True, True, normalisation.names).of(cells), normalisation.of(cells)
     counts.normalised += spelt != cells
     counts.not_normalised += spelt != normal
     return spelt
@@ -315,12 +315,12 @@ def _number(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
-def place_of(source: str) -> float:
+def hash_fraction(source: str) -> float:
     """Where a source stands from 0 to 1, by a hash of its text alone."""
     return _number(source) / 2**64
 
 
-def is_held_out(source: str, border: float) -> bool:
+def is_held_out(source: str, threshold: float) -> bool:
     """Depends on this source alone: it can be told on a stream, and stays when pairs are added. Get `border` from
     `Counts.border`: it is the share that is wanted, unless there are so few sources that a side would be empty."""
-    return place_of(source) < border
+    return hash_fraction(source) < threshold

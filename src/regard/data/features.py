@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import read_array
-from regard.data.sources import FileCodec, look_at
+from regard.data.sources import FileCodec, read_sample
 from regard.errors import UserError, WrongNumbers
 
 SAMPLE = 200
@@ -45,9 +45,9 @@ class Features(FileCodec):
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
-        moments = look_at(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
-        alike = [one for one in moments if one.shape == moments[0].shape]  # the others cannot be read: `read` says so
-        count, total, squares = torch.stack(alike).sum(0)
+        moments = read_sample(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
+        similar = [one for one in moments if one.shape == moments[0].shape]  # the others cannot be read: `read` says so
+        count, total, squares = torch.stack(similar).sum(0)
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
         return cls(tuple(mean.tolist()), tuple(one if one > SMALLEST else 1.0 for one in deviation.tolist()), root=root)

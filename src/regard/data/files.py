@@ -25,7 +25,7 @@ from regard.data.header import NUMBERS, SOURCES, TARGETS, are_usual_names, evide
 from regard.data.labels import readable
 from regard.errors import UserError, did_you_mean, plural
 
-Row = tuple[int, list[str]]
+NumberedRow = tuple[int, list[str]]
 """The number of a line and its cells. Chosen cells are: the first source column, further ones, and last the target."""
 
 
@@ -81,7 +81,7 @@ class Report:
     bad_lines_at: list[int] = field(default_factory=list)
     header_again: int = 0
 
-    def say_bad_lines(self) -> list[str]:
+    def describe_bad_lines(self) -> list[str]:
         """What was left out, a clause for each reason."""
         said = []
         if self.bad_lines:
@@ -276,7 +276,7 @@ def shorten(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterator[Row]:
+def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterator[NumberedRow]:
     """The chosen cells of every line but the header. What had to be guessed, and left out, is written to the report."""
     for path in files:
         if _kind(path) in _NOT_TEXT:
@@ -298,7 +298,7 @@ def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterat
     return good_rows(path, read(path, columns, report), columns, report)
 
 
-def good_rows(path: Path, rows: Iterable[Row | BadLine], columns: Columns, report: Report) -> Iterator[Row]:
+def good_rows(path: Path, rows: Iterable[NumberedRow | BadLine], columns: Columns, report: Report) -> Iterator[NumberedRow]:
     """Without the bad lines. If these are an error, the file is read to its end first, so that all of them are reported."""
     first: BadLine | None = None
     for row in rows:
@@ -329,7 +329,7 @@ def _is_packed(path: Path) -> bool:
 # --- two parallel files ------------------------------------------------------------------------------------------------------
 
 
-def _parallel_rows(source: Path, target: Path, columns: Columns, report: Report) -> Iterator[Row]:
+def _parallel_rows(source: Path, target: Path, columns: Columns, report: Report) -> Iterator[NumberedRow]:
     for path in (source, target):
         if _kind(path) in (".tsv", ".csv", ".xlsx", *_JSON):
             raise UserError(
@@ -367,12 +367,12 @@ class Table(NamedTuple):
 
     first: list[str]
     named: bool
-    rows: Iterator[Row | BadLine]
+    rows: Iterator[NumberedRow | BadLine]
 
 
 def open_table(path: Path, columns: Columns, report: Report) -> Table:
     """Decides whether the first row holds names, and notes what was guessed."""
-    rows: Iterator[Row | BadLine]
+    rows: Iterator[NumberedRow | BadLine]
     rows = _sheet_rows(path, report) if _kind(path) == ".xlsx" else _text_rows(path, report)
     head = list(_sample(rows, _ROWS + 1, lambda row: 0 if isinstance(row, BadLine) else sum(map(len, row[1]))))
     least = 2 if columns.bad_lines == "skip" else 1  # a title over the table is a bad line, too
@@ -381,9 +381,9 @@ def open_table(path: Path, columns: Columns, report: Report) -> Table:
     if start is None:
         return Table([], False, chain(head, rows))
     number, cells = full[start]
-    alike = [other for _, other in full[start:] if len(other) == len(cells)]
-    width = max(at for row in alike for at, cell in enumerate(row, start=1) if cell.strip())  # columns behind it are empty
-    first, *below = (row[:width] for row in alike)
+    similar = [other for _, other in full[start:] if len(other) == len(cells)]
+    width = max(at for row in similar for at, cell in enumerate(row, start=1) if cell.strip())  # columns behind it are empty
+    first, *below = (row[:width] for row in similar)
     if not _is_header(path, number, first, below, columns, report.notes):
         return Table(first, False, chain(head, rows))
     report.header = tuple(cell.strip() for cell in first)
@@ -400,7 +400,9 @@ def _sample(items: Iterator[Any], most: int, size: Callable[[Any], int]) -> Iter
             return
 
 
-def _without(number: int, header: list[str], rows: Iterable[Row | BadLine], report: Report) -> Iterator[Row | BadLine]:
+def _without(
+    number: int, header: list[str], rows: Iterable[NumberedRow | BadLine], report: Report
+) -> Iterator[NumberedRow | BadLine]:
     """All rows but the header; where files were joined, it stands in the middle again."""
     for row in rows:
         if isinstance(row, BadLine) or row[1] != header:
@@ -427,7 +429,7 @@ def _is_header(path: Path, number: int, first: list[str], below: list[list[str]]
     return found >= 1
 
 
-def _table_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row | BadLine]:
+def _table_rows(path: Path, columns: Columns, report: Report) -> Iterator[NumberedRow | BadLine]:
     table = open_table(path, columns, report)
     width, picks = len(table.first), list[int]()
     if width > 1:
@@ -458,7 +460,7 @@ def _ragged(path: Path, cells: list[str], width: int) -> str:
     return f"expected {width} columns in every line, found {len(cells)} in {line!r}"
 
 
-def _sheet_rows(path: Path, report: Report) -> Iterator[Row]:
+def _sheet_rows(path: Path, report: Report) -> Iterator[NumberedRow]:
     from regard.data.sheets import read_sheet
 
     with reading(path):
@@ -469,7 +471,7 @@ _NAMED_MARK = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
 """The first line of a .csv that tells Excel what separates its columns."""
 
 
-def _text_rows(path: Path, report: Report) -> Iterator[Row | BadLine]:
+def _text_rows(path: Path, report: Report) -> Iterator[NumberedRow | BadLine]:
     """.tsv is split at tabs, without quotes, and .csv at commas, semicolons or tabs, with quotes. Any other text is split at
     tabs or, where its first line has none, at another sign: one of `_PAIRS_OF_TEXT`, or what a .csv is split at."""
     lines = read_lines(path, report.notes)
@@ -497,7 +499,7 @@ def _text_rows(path: Path, report: Report) -> Iterator[Row | BadLine]:
     return ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
 
 
-def _parted_rows(lines: Iterable[str], sign: str) -> Iterator[Row | BadLine]:
+def _parted_rows(lines: Iterable[str], sign: str) -> Iterator[NumberedRow | BadLine]:
     part = _PAIRS_OF_TEXT[sign]
     for number, line in enumerate(lines, start=1):
         if found := part(line):
@@ -508,7 +510,7 @@ def _parted_rows(lines: Iterable[str], sign: str) -> Iterator[Row | BadLine]:
             yield BadLine(number, f"expected {sign!r} like the lines before, found none in {shorten(line)!r}")
 
 
-def _csv_rows(path: Path, lines: Iterable[str], mark: str) -> Iterator[Row]:
+def _csv_rows(path: Path, lines: Iterable[str], mark: str) -> Iterator[NumberedRow]:
     reader = csv.reader((line + "\n" for line in lines), delimiter=mark, strict=True)
     start = 1
     try:
@@ -600,7 +602,7 @@ def _find(path: Path, labels: list[str], shown: str, want: str) -> int:
 # --- JSON lines --------------------------------------------------------------------------------------------------------------
 
 
-def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row | BadLine]:
+def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[NumberedRow | BadLine]:
     """One object per line. Columns are what the first one holds as text, in its order; dots lead to nested keys."""
     picks: list[tuple[str, ...]] = []
     for number, line in enumerate(read_lines(path, report.notes), start=1):

@@ -165,6 +165,6 @@ def _of_pair(cells: Sequence[str], columns: Sequence[Sequence[str]]) -> int:
     but not in the first."""
     if len(columns[0]) < _ENOUGH:
         return 0
-    alike = [Levenshtein.normalized_similarity(*pair) for pair in zip(*columns, strict=True)]
+    similar = [Levenshtein.normalized_similarity(*pair) for pair in zip(*columns, strict=True)]
     own = Levenshtein.normalized_similarity(*cells)
-    return _STRONG if median(alike) >= 0.6 and own < 0.4 and own < min(alike) else 0
+    return _STRONG if median(similar) >= 0.6 and own < 0.4 and own < min(similar) else 0

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.files import check_file
-from regard.data.sources import CELL, FileCodec, look_at
+from regard.data.sources import CELL, FileCodec, read_sample
 from regard.errors import UserError, WrongNumbers, one_line
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Pictures(FileCodec):
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         check_pillow()
-        modes = look_at(names, SAMPLE, lambda name: open_picture(root / name).mode, cls.nouns)
+        modes = read_sample(names, SAMPLE, lambda name: open_picture(root / name).mode, cls.nouns)
         return cls(3 if "RGB" in modes else 1, picture_size, root=root)
 
     def read(self, path: Path) -> Tensor:

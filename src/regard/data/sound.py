@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise, resample
+from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise_bands, resample
 from regard.data.files import format_of, reading
 from regard.errors import UserError, one_line
 
@@ -86,13 +86,13 @@ def _check_header(path: Path, number: int, rate: int, longest: float | None) -> 
 def _wav(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int]:
     """RIFF: chunks of a name, a size and content, filled up to even sizes; one says what the samples are, one holds them."""
     chunks: dict[bytes, tuple[int, int]] = {}
-    place, end = 12, os.fstat(file.fileno()).st_size
+    offset, end = 12, os.fstat(file.fileno()).st_size
     for _ in range(MOST_CHUNKS):
-        if place + 8 > end or b"data" in chunks:
+        if offset + 8 > end or b"data" in chunks:
             break
-        file.seek(place)
+        file.seek(offset)
         name, size = struct.unpack("<4sI", file.read(8))
-        start = place + 8
+        start = offset + 8
         if size == _TO_THE_END and name == b"data":
             size = end - start
         if start + size > end:
@@ -101,7 +101,7 @@ def _wav(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int
                 f"but only {end - start:,} follow"
             )
         chunks.setdefault(name, (start, size))
-        place = start + size + size % 2
+        offset = start + size + size % 2
     for name, what in ((b"fmt ", "says what the samples are"), (b"data", "holds the samples")):
         if name not in chunks:
             raise UserError(f"{path}: truncated: the part {name.decode()!r}, which {what}, is missing")
@@ -178,7 +178,7 @@ def to_row(sound: Sound, rate: int) -> Tensor:
 
 def to_frames(row: Tensor) -> Tensor:
     """What `to_row` made, as log-mel frames (S, F), normalised."""
-    return normalise(log_mel(row.flatten() / LOUDEST, round(row.shape[1] / HOP)))
+    return normalise_bands(log_mel(row.flatten() / LOUDEST, round(row.shape[1] / HOP)))
 
 
 # --- never heard alike twice -------------------------------------------------------------------------------------------------

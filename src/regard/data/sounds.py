@@ -12,9 +12,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise
+from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise_bands
 from regard.data.sound import LOUDEST, SUFFIXES, add_noise, change_speed, mask_frames, read_sound, to_row
-from regard.data.sources import FileCodec, look_at
+from regard.data.sources import FileCodec, read_sample
 from regard.errors import WrongNumbers
 
 SAMPLE = 100
@@ -49,7 +49,7 @@ class Sounds(FileCodec):
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
-        rates = look_at(names, SAMPLE, lambda name: read_sound(root / name, LONGEST).rate, cls.nouns)
+        rates = read_sample(names, SAMPLE, lambda name: read_sound(root / name, LONGEST).rate, cls.nouns)
         return cls(FINE if median(rates) >= FINE else COARSE, root=root)
 
     def read(self, path: Path) -> Tensor:
@@ -62,7 +62,7 @@ class Sounds(FileCodec):
     def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
         """Slower or faster by up to this share (Ko et al. 2015), in another room, without stretches of time and of bands."""
         fast = change_speed(row.flatten() / LOUDEST, 1 + amount * chance.randint(-SPEEDS, SPEEDS) / SPEEDS)
-        return mask_frames(normalise(add_noise(log_mel(fast, self.rate), chance)), chance)
+        return mask_frames(normalise_bands(add_noise(log_mel(fast, self.rate), chance)), chance)
 
     def __len__(self) -> int:
         return BANDS

@@ -35,28 +35,28 @@ from regard.errors import UserError
 T = TypeVar("T")
 
 
-class Both(NamedTuple):
+class FileAndText(NamedTuple):
     """A file, and the tokens of the text beside it. A missing file has no places, a missing text no tokens."""
 
     file: Tensor
     text: list[int]
 
 
-Row = list[int] | Tensor | Both
+SourceRow = list[int] | Tensor | FileAndText
 """One source as numbers."""
 
 CELL = 8
 """Height and width of what becomes one place of the memory, in pixels."""
 
 
-def num_places(row: Row) -> int:
+def num_positions(row: SourceRow) -> int:
     """How long a source is: its tokens, its frames (of a sound: every fourth), or the cells of its grid."""
-    if isinstance(row, Both):
-        return num_places(row.file) + len(row.text)
-    return len(row) if isinstance(row, list) else int(num_places_of_shapes(torch.tensor([row.shape]), row.dtype))
+    if isinstance(row, FileAndText):
+        return num_positions(row.file) + len(row.text)
+    return len(row) if isinstance(row, list) else int(num_positions_of_shapes(torch.tensor([row.shape]), row.dtype))
 
 
-def num_places_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
+def num_positions_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
     """The same for the shapes of many tensors."""
     if shapes_ND.shape[1] == 2:
         return -(-shapes_ND[:, 0] // (STRIDE if dtype == torch.int16 else 1))
@@ -90,7 +90,7 @@ def tensor_batch(rows: Sequence[Tensor]) -> Source:
     return Source(values, allow)
 
 
-def look_at(names: Iterable[str], number: int, read: Callable[[str], T], nouns: str) -> list[T]:
+def read_sample(names: Iterable[str], number: int, read: Callable[[str], T], nouns: str) -> list[T]:
     """What can be read of the first few files. Those that cannot be are passed over; where none can, the first says why."""
     found, errors = list[T](), list[UserError]()
     for name in islice(names, number):
@@ -119,7 +119,7 @@ class FileCodec(ABC):
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
 
     root: Path = field(default=Path(), kw_only=True, compare=False)
-    beside: Codec | None = field(default=None, kw_only=True, compare=False)
+    auxiliary: Codec | None = field(default=None, kw_only=True, compare=False)
 
     unit: ClassVar[str]
     """What settings and source.json call it."""
@@ -160,25 +160,25 @@ class FileCodec(ABC):
     @property
     def normalises(self) -> bool:
         """Whether texts beside the files are read in one Unicode spelling. Names of files stay as they are on disk."""
-        return self.beside is not None and self.beside.normalises
+        return self.auxiliary is not None and self.auxiliary.normalises
 
     def normalised(self, source: str) -> str:
         name, tab, text = source.partition("\t")
-        return name + tab + (self.beside.normalised(text) if self.beside else text)
+        return name + tab + (self.auxiliary.normalised(text) if self.auxiliary else text)
 
-    def encode(self, source: str) -> Tensor | Both:
+    def encode(self, source: str) -> Tensor | FileAndText:
         """The file of this name; with a text beside it, both."""
-        if self.beside is None:
+        if self.auxiliary is None:
             return self.read(self.root / source)
         name, text = split_source(source)
-        return Both(self.read(self.root / name) if name else self.missing(), self.beside.encode(text))
+        return FileAndText(self.read(self.root / name) if name else self.missing(), self.auxiliary.encode(text))
 
-    def encode_batch(self, sources: Sequence[str]) -> list[Tensor | Both]:
+    def encode_batch(self, sources: Sequence[str]) -> list[Tensor | FileAndText]:
         return [self.encode(source) for source in sources]
 
     def words(self, source: str) -> tuple[str, ...]:
         """The tokens of the text beside the file, and <eos>; nothing where there are no such texts."""
-        return () if self.beside is None else self.beside.labels(split_source(source)[1])
+        return () if self.auxiliary is None else self.auxiliary.labels(split_source(source)[1])
 
     def pieces(self, name: str) -> tuple[str, ...]:
         """A file has no tokens."""
@@ -186,15 +186,15 @@ class FileCodec(ABC):
 
     def unknown(self, source: str) -> tuple[str, ...]:
         """Of a text beside the file."""
-        return () if self.beside is None else self.beside.unknown(split_source(source)[1])
+        return () if self.auxiliary is None else self.auxiliary.unknown(split_source(source)[1])
 
     def has_file(self, source: str) -> bool:
         """Whether there is more than a text beside a file that is missing."""
-        return self.beside is None or bool(split_source(source)[0])
+        return self.auxiliary is None or bool(split_source(source)[0])
 
     def title(self, source: str) -> str:
         """For people: the file, and the text beside it."""
-        if self.beside is None:
+        if self.auxiliary is None:
             return source
         name, text = split_source(source)
         return " + ".join(filter(None, (name or f"no {self.unit}", text)))
@@ -204,7 +204,7 @@ class FileCodec(ABC):
         if not self.has_file(source):
             return (f"no {self.unit}",)
         if self.seconds:
-            return tuple(f"{place * self.seconds:.2f} s" for place in range(axes[0]))
+            return tuple(f"{position * self.seconds:.2f} s" for position in range(axes[0]))
         if len(axes) == 1:
             return tuple(map(str, range(axes[0])))
         return tuple(f"{row},{column}" for row in range(axes[0]) for column in range(axes[1]))
@@ -218,25 +218,27 @@ class FileCodec(ABC):
         return replace(self, root=folder)
 
     def to_json(self) -> str:
-        beside = {} if self.beside is None else {"beside": json.loads(self.beside.to_json())}
-        return json.dumps({"unit": self.unit, **self._fields(), **beside}, indent=2, ensure_ascii=False)
+        auxiliary = {} if self.auxiliary is None else {"auxiliary": json.loads(self.auxiliary.to_json())}
+        return json.dumps({"unit": self.unit, **self._fields(), **auxiliary}, indent=2, ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Self:
         """Strict: nothing missing, nothing left over."""
-        known = {one.name for one in fields(cls)} - {"root", "beside"}
+        known = {one.name for one in fields(cls)} - {"root", "auxiliary"}
         if known != given.keys():
             wrong = few(sorted(known ^ given.keys()))
             raise UserError(f"expected {', '.join(sorted(known)) or 'nothing'}; missing or unknown: {wrong}")
         return validated(cls, given, f"a source of the unit {cls.unit}")
 
     def _fields(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(replace(self, beside=None)).items() if name not in ("root", "beside")}
+        return {
+            name: value for name, value in asdict(replace(self, auxiliary=None)).items() if name not in ("root", "auxiliary")
+        }
 
 
 SourceCodec = Codec | FileCodec
 
 
-def beside_size(codec: SourceCodec) -> int:
+def auxiliary_vocabulary_size(codec: SourceCodec) -> int:
     """How many tokens the texts have that stand beside the sources; 0 where there are none."""
-    return len(codec.beside) if isinstance(codec, FileCodec) and codec.beside is not None else 0
+    return len(codec.auxiliary) if isinstance(codec, FileCodec) and codec.auxiliary is not None else 0

@@ -30,11 +30,11 @@ from torch import Tensor
 
 from regard.data.arrays import raw
 from regard.data.batch import Example
-from regard.data.sources import Both, num_places_of_shapes
+from regard.data.sources import FileAndText, num_positions_of_shapes
 from regard.errors import UserError
 
 _SIDES = ("source", "target")
-_BESIDE = "beside"
+_AUXILIARY = "auxiliary"
 _FORMAT = {"regard.store": "1"}
 _DTYPES = {"B": "U8", "H": "U16", "h": "I16", "i": "I32", "q": "I64", "f": "F32"}
 """Type codes of array and their names in safetensors, both little-endian."""
@@ -52,18 +52,18 @@ class Store(Sequence[Example]):
     def __init__(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         self.path = path
         self.metadata = dict(metadata)
-        sides = (*_SIDES, *((_BESIDE,) if f"{_BESIDE}_ids" in tensors else ()))
+        sides = (*_SIDES, *((_AUXILIARY,) if f"{_AUXILIARY}_ids" in tensors else ()))
         self._ids = [tensors[f"{side}_ids"] for side in sides]
         self._offsets = [tensors[f"{side}_offsets"] for side in sides]
         self._shapes_ND = tensors["source_shapes"].view(len(self), -1) if "source_shapes" in tensors and len(self) else None
 
     @classmethod
-    def open(cls, path: Path) -> Store:
+    def open(cls, path: Path, names: Mapping[str, str] | None = None) -> Store:
         """Checks that the file is what was written. Whether it is the wanted one, its `metadata` tells."""
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
+                tensors = {(names or {}).get(name, name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
             _check_digest(path)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file") from None
@@ -88,22 +88,22 @@ class Store(Sequence[Example]):
         if isinstance(where, range):
             return [self[one] for one in where]
         borders = (offsets[where : where + 2].tolist() for offsets in self._offsets)
-        source, target, *beside = (ids[start:end] for ids, (start, end) in zip(self._ids, borders, strict=True))
+        source, target, *auxiliary = (ids[start:end] for ids, (start, end) in zip(self._ids, borders, strict=True))
         if self._shapes_ND is None:
             return Example(source.tolist(), target.tolist())
         file = source.view(self._shapes_ND[where].tolist())
-        return Example(Both(file, beside[0].tolist()) if beside else file, target.tolist())
+        return Example(FileAndText(file, auxiliary[0].tolist()) if auxiliary else file, target.tolist())
 
     def sizes(self) -> tuple[Tensor, Tensor]:
         """How many places each source and each target has, int64."""
-        source, target, *beside = (offsets.diff() for offsets in self._offsets)
-        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target, *beside)) < 0:
+        source, target, *auxiliary = (offsets.diff() for offsets in self._offsets)
+        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target, *auxiliary)) < 0:
             raise UserError(f"{self.path} is damaged: its offsets do not rise; {_AGAIN}")
         if self._shapes_ND is not None:
             if not torch.equal(self._shapes_ND.prod(1), source):
                 raise UserError(f"{self.path} is damaged: its shapes do not fit its offsets; {_AGAIN}")
-            source = num_places_of_shapes(self._shapes_ND, self._ids[0].dtype)
-        return sum(beside, source), target
+            source = num_positions_of_shapes(self._shapes_ND, self._ids[0].dtype)
+        return sum(auxiliary, source), target
 
 
 def write_store(
@@ -112,14 +112,14 @@ def write_store(
     """Writes all examples, in one pass and in little memory, and returns how many. The file is there whole or not at all.
 
     source_size, target_size: of the vocabularies (the first says nothing where sources are tensors). metadata: whatever tells
-    whether this store is still the right one (see `fingerprint`).
+    whether this store is still the right one (see `file_fingerprint`).
     """
     sizes = (source_size, target_size)
     examples = iter(examples)
     first = next(examples, None)
     model = None if first is None else first.source
-    beside = isinstance(model, Both)
-    model = model.file if isinstance(model, Both) else model if isinstance(model, Tensor) else None
+    auxiliary = isinstance(model, FileAndText)
+    model = model.file if isinstance(model, FileAndText) else model if isinstance(model, Tensor) else None
     examples = examples if first is None else chain((first,), examples)
     fresh = path.with_name(f".{path.name}-new-{secrets.token_hex(4)}")
     try:
@@ -131,9 +131,9 @@ def write_store(
             codes = [_code(source_size) if model is None else _CODES[model.dtype], _code(target_size)]
             ids = [part(f"{side}_ids", code) for side, code in zip(_SIDES, codes, strict=True)]
             offsets = [part(f"{side}_offsets", "q") for side in _SIDES]
-            if beside:
-                ids.append(part(f"{_BESIDE}_ids", "i"))
-                offsets.append(part(f"{_BESIDE}_offsets", "q"))
+            if auxiliary:
+                ids.append(part(f"{_AUXILIARY}_ids", "i"))
+                offsets.append(part(f"{_AUXILIARY}_offsets", "q"))
             shapes = None if model is None else part("source_shapes", "q")
             count = _spill(examples, ids, offsets, (*sizes, 1 << 31), shapes)
             with open(fresh, "xb") as file:
@@ -149,7 +149,7 @@ def write_store(
     return count
 
 
-def fingerprint(*parts: Path | str) -> str:
+def file_fingerprint(*parts: Path | str) -> str:
     """Changes when a file's content (Path) or a text (str: settings, a tokenizer's JSON) changes."""
     digest = hashlib.sha256()
     for part in parts:
@@ -212,7 +212,7 @@ def _spill(
 
 def _sides(example: Example) -> tuple[list[int] | Tensor, ...]:
     source, target = example
-    return (source.file, target, source.text) if isinstance(source, Both) else (source, target)
+    return (source.file, target, source.text) if isinstance(source, FileAndText) else (source, target)
 
 
 def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, str]) -> None:
@@ -256,7 +256,7 @@ def _check_digest(path: Path) -> None:
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    sides = (*_SIDES, *((_BESIDE,) if f"{_BESIDE}_ids" in tensors else ()))
+    sides = (*_SIDES, *((_AUXILIARY,) if f"{_AUXILIARY}_ids" in tensors else ()))
     wanted = {f"{side}_{what}" for side in sides for what in ("ids", "offsets")}
     if wanted != tensors.keys() - {"source_shapes"}:
         raise UserError(

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.data.corpus import Counts, stream_pairs
+from regard.data.corpus import CorpusCounts, stream_pairs
 from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
 from regard.errors import UserError, plural
 
@@ -42,7 +42,7 @@ class Sources:
         self._keys = {key for key in self._keys | other._keys if key < self._below}
         self._shrink()
 
-    def say_seen(self, sources: Sequence[str]) -> str:
+    def describe_seen(self, sources: Sequence[str]) -> str:
         """How many of these were seen in training, as a sentence; nothing if there are none."""
         keys = [key for key in map(_key, sources) if key < self._below]
         seen = sum(key in self._keys for key in keys)
@@ -114,10 +114,12 @@ class TrainedOn:
         *,
         header: bool | None = None,
         bad_lines: Literal["stop", "skip"] = "stop",
-    ) -> Chosen:
+    ) -> ChosenColumns:
         """The columns to read in these files: those that are given, else those of the training: by their names, or, where a
         file has none, by their numbers. header, bad_lines: as in `Columns`."""
-        given = Chosen(tuple(source), tuple(targets), Columns(header=header, bad_lines=bad_lines, known_header=self.header))
+        given = ChosenColumns(
+            tuple(source), tuple(targets), Columns(header=header, bad_lines=bad_lines, known_header=self.header)
+        )
         if len(files) > 1 or (source and targets) or not (self.source or self.target):
             return given
         found: UserError | None = None
@@ -136,7 +138,7 @@ class TrainedOn:
             f"{found}; expected the columns that the model was trained on, {expected}: choose others with --from and --to"
         )
 
-    def _wanted(self, given: Chosen, way: Callable[[str], str | None]) -> Chosen | None:
+    def _wanted(self, given: ChosenColumns, way: Callable[[str], str | None]) -> ChosenColumns | None:
         """What was not given as it was in training; None if it cannot be said in this way."""
         source = given.source or [way(one) for one in self.source]
         targets = given.targets or [way(one) for one in (self.target,) if one]
@@ -157,7 +159,7 @@ class TrainedOn:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenColumns:
     """Columns of the sources and of their references, by name or number. table: how to read the rest of the table."""
 
     source: tuple[str, ...]
@@ -168,7 +170,7 @@ class Chosen:
     def __str__(self) -> str:
         return f"source {', '.join(self.source) or 'any'} and target {', '.join(self.targets) or 'any'}"
 
-    def say(self) -> list[str]:
+    def describe(self) -> list[str]:
         """A sentence if nobody chose them."""
         return [f"columns as in training: {self} (choose others with --from and --to)"] if self.as_in_training else []
 
@@ -178,12 +180,12 @@ class Chosen:
         return [replace(self.table, source=self.source, target=target) for target in self.targets or ("",)]
 
 
-def _first(files: Sequence[Path], chosen: Chosen) -> None:
+def _first(files: Sequence[Path], chosen: ChosenColumns) -> None:
     """Reads the first pair; WrongColumns if there are no such columns."""
     for columns in chosen.each:
         next(stream_pairs(files, columns), None)
 
 
-def _header(files: Sequence[Path], chosen: Chosen) -> bool:
-    next(stream_pairs(files, replace(chosen.table, source=("1",), target="2"), counts=(counts := Counts())), None)
+def _header(files: Sequence[Path], chosen: ChosenColumns) -> bool:
+    next(stream_pairs(files, replace(chosen.table, source=("1",), target="2"), counts=(counts := CorpusCounts())), None)
     return bool(counts.header)

@@ -43,7 +43,7 @@ Sight = tuple[Seen, ...]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidates:
     """Where a step goes on. Scores of −∞ mark places that nobody fills.
 
     live: score, the hypothesis it grew from, its new token.  ended: score with <eos>, the hypothesis that ended.
@@ -56,7 +56,7 @@ class Choice:
     ended_parent_BK: Tensor
 
 
-def choose(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Choice:
+def choose(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Candidates:
     """The best `keep` continuations: which of them end, and with which others `keep` hypotheses live on.
 
     A row can end in one way only, so its best keep + 1 tokens hold all that could be wanted of it.
@@ -71,10 +71,10 @@ def choose(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Choice:
     ends_BN = token_BN == eos
     live_BK, at_BK = score_BN.masked_fill(ends_BN, NEVER).topk(keep)
     ended_BK = score_BN[:, :keep].masked_fill(~ends_BN[:, :keep], NEVER)
-    return Choice(live_BK, parent_BN.gather(1, at_BK), token_BN.gather(1, at_BK), ended_BK, parent_BN[:, :keep])
+    return Candidates(live_BK, parent_BN.gather(1, at_BK), token_BN.gather(1, at_BK), ended_BK, parent_BN[:, :keep])
 
 
-def draw(total_BK: Tensor, scores_BKV: Tensor, eos: int, chance_BK: Tensor, options: SearchOptions) -> Choice:
+def draw(total_BK: Tensor, scores_BKV: Tensor, eos: int, chance_BK: Tensor, options: SearchOptions) -> Candidates:
     """Each hypothesis draws its next token. chance: one number in [0, 1) each, which decides."""
     sorted_BKV, token_BKV = (scores_BKV.double() / options.temperature).sort(dim=-1, descending=True, stable=True)
     if options.top_k:
@@ -90,7 +90,7 @@ def draw(total_BK: Tensor, scores_BKV: Tensor, eos: int, chance_BK: Tensor, opti
     itself_BK = torch.arange(token_BK.shape[1], device=token_BK.device).expand_as(token_BK)
     ends_BK = token_BK == eos
     live_BK, ended_BK = score_BK.masked_fill(ends_BK, NEVER), score_BK.masked_fill(~ends_BK, NEVER)
-    return Choice(live_BK, itself_BK, token_BK, ended_BK, itself_BK)
+    return Candidates(live_BK, itself_BK, token_BK, ended_BK, itself_BK)
 
 
 # --- the sentences of one batch ----------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Sentence:
     chance: random.Random
     begin: int = 0
     kept: list[Ended] = field(default_factory=list)
-    told: int = 0
+    num_reported: int = 0
     done: bool = False
 
     def keep(self, ended: Ended, most: int) -> None:
@@ -146,16 +146,16 @@ class Beams:
         """How many tokens the hypotheses of each sentence have."""
         return [self.ids_BKT.shape[-1] - one.begin for one in self.sentences]
 
-    def grown(self, choice: Choice, log_prob_BK: Tensor, sight: Sight | None) -> Beams:
+    def grown(self, candidates: Candidates, log_prob_BK: Tensor, sight: Sight | None) -> Beams:
         """One token more."""
-        rows_B1 = torch.arange(len(self.sentences), device=choice.parent_BK.device)[:, None]
+        rows_B1 = torch.arange(len(self.sentences), device=candidates.parent_BK.device)[:, None]
         sights = self.sights if sight is None else [*self.sights, sight]
         return replace(
             self,
-            ids_BKT=torch.cat((self.ids_BKT[rows_B1, choice.parent_BK], choice.token_BK.unsqueeze(-1)), dim=-1),
-            log_probs_BKT=torch.cat((self.log_probs_BKT[rows_B1, choice.parent_BK], log_prob_BK.unsqueeze(-1)), dim=-1),
-            total_BK=choice.live_BK,
-            sights=_each(sights, lambda weights_BHKS: weights_BHKS[rows_B1, :, choice.parent_BK].transpose(1, 2)),
+            ids_BKT=torch.cat((self.ids_BKT[rows_B1, candidates.parent_BK], candidates.token_BK.unsqueeze(-1)), dim=-1),
+            log_probs_BKT=torch.cat((self.log_probs_BKT[rows_B1, candidates.parent_BK], log_prob_BK.unsqueeze(-1)), dim=-1),
+            total_BK=candidates.live_BK,
+            sights=_each(sights, lambda weights_BHKS: weights_BHKS[rows_B1, :, candidates.parent_BK].transpose(1, 2)),
         )
 
     def remaining(self, rows_N: Tensor) -> Beams:
@@ -279,7 +279,7 @@ class TorchEngine:
         K = options.n_best if options.sample else 1
         if K > 1:
             state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
-        limits = [_limit(places, options) for places in memory.allow_BS.sum(-1).tolist()]
+        limits = [_limit(num_positions, options) for num_positions in memory.allow_BS.sum(-1).tolist()]
         beams = Beams(
             [
                 Sentence(number, limit, random.Random(f"{options.seed}/{number}"))
@@ -305,18 +305,18 @@ class TorchEngine:
         if options.sample:
             chances = [[one.chance.random() for _ in range(options.n_best)] for one in beams.sentences]
             chance_BK = torch.tensor(chances, dtype=torch.float64).to(running.ids_BK.device)
-            choice = draw(beams.total_BK, scores_BKV, self.eos, chance_BK, options)
+            candidates = draw(beams.total_BK, scores_BKV, self.eos, chance_BK, options)
         else:
-            choice = choose(beams.total_BK, scores_BKV, self.eos, options.beam)
-        for row in self._end(beams, choice, log_probs_BKV, sight, options):
+            candidates = choose(beams.total_BK, scores_BKV, self.eos, options.beam)
+        for row in self._end(beams, candidates, log_probs_BKV, sight, options):
             if not options.sample:
                 beams.worst_B[row] = beams.sentences[row].worst(options.n_best)
                 if options.beam == 1:
-                    choice.live_BK[row] = NEVER
+                    candidates.live_BK[row] = NEVER
         over = [row for row, one in enumerate(beams.sentences) if lengths[row] >= one.limit]
         if over:
-            choice.live_BK[over] = NEVER
-        done_B = choice.live_BK.amax(-1) / beams.norms_B <= beams.worst_B
+            candidates.live_BK[over] = NEVER
+        done_B = candidates.live_BK.amax(-1) / beams.norms_B <= beams.worst_B
         done = done_B.nonzero().flatten().tolist()
         for row in done:
             sentence = beams.sentences[row]
@@ -327,13 +327,13 @@ class TorchEngine:
         if len(done) == len(beams.sentences):
             return None
         if done:
-            choice.live_BK[done_B] = NEVER
+            candidates.live_BK[done_B] = NEVER
         V = log_probs_BKV.shape[-1]
-        log_prob_BK = log_probs_BKV.flatten(1).gather(1, choice.parent_BK * V + choice.token_BK)
+        log_prob_BK = log_probs_BKV.flatten(1).gather(1, candidates.parent_BK * V + candidates.token_BK)
         running = Running(
-            beams.grown(choice, log_prob_BK, sight),
-            _selected(step.state, choice.parent_BK, step.logits_BKV.shape[1]),
-            choice.token_BK,
+            beams.grown(candidates, log_prob_BK, sight),
+            _selected(step.state, candidates.parent_BK, step.logits_BKV.shape[1]),
+            candidates.token_BK,
         )
         if options.stream:
             yield from _news(running.beams)
@@ -342,15 +342,15 @@ class TorchEngine:
         return running
 
     def _end(
-        self, beams: Beams, choice: Choice, log_probs_BKV: Tensor, sight: Sight | None, options: SearchOptions
+        self, beams: Beams, candidates: Candidates, log_probs_BKV: Tensor, sight: Sight | None, options: SearchOptions
     ) -> set[int]:
         """Puts the hypotheses that end here among the kept; gives the rows of their sentences."""
-        row_E, place_E = choice.ended_BK.isfinite().nonzero(as_tuple=True)
+        row_E, slot_E = candidates.ended_BK.isfinite().nonzero(as_tuple=True)
         if not len(row_E):
             return set()
-        parent_E = choice.ended_parent_BK[row_E, place_E]
+        parent_E = candidates.ended_parent_BK[row_E, slot_E]
         rows, parents = row_E.tolist(), parent_E.tolist()
-        scores = choice.ended_BK[row_E, place_E].tolist()
+        scores = candidates.ended_BK[row_E, slot_E].tolist()
         ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
         lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
         for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
@@ -384,11 +384,11 @@ class TorchEngine:
             sentence.keep(Ended(stopped, beams.one(row, number)), options.n_best)
 
 
-def _limit(places: int, options: SearchOptions) -> int:
+def _limit(num_positions: int, options: SearchOptions) -> int:
     """How many tokens an output may have. Where there is no source, only max_length counts."""
-    if options.max_ratio is None or not places:
+    if options.max_ratio is None or not num_positions:
         return options.max_length
-    ratio = min(options.max_ratio * places, options.max_length)  # an infinite number has no whole part
+    ratio = min(options.max_ratio * num_positions, options.max_length)  # an infinite number has no whole part
     return max(1, options.min_length, len(options.prefix), min(options.max_length, int(ratio) + 10))
 
 
@@ -421,17 +421,17 @@ def _news(beams: Beams) -> Iterator[Event]:
             rivals.append(sentence.kept[0].hypothesis.ids)
         common = shared(rivals)
         best = tuple(written_KT[best_B[row]].tolist())
-        certain, tail = best[sentence.told : common], best[common:]
-        sights = beams.one(row, best_B[row])[sentence.told : common] if beams.sights else ()
-        sentence.told = common
+        certain, tail = best[sentence.num_reported : common], best[common:]
+        sights = beams.one(row, best_B[row])[sentence.num_reported : common] if beams.sights else ()
+        sentence.num_reported = common
         yield Event(sentence.number, certain, tail, seen=tuple(seen for sight in sights for seen in sight))
 
 
 def _last(sentence: Sentence) -> Event:
     best = sentence.kept[0]
-    seen = tuple(seen for sight in best.sights[sentence.told : len(best.hypothesis.ids)] for seen in sight)
+    seen = tuple(seen for sight in best.sights[sentence.num_reported : len(best.hypothesis.ids)] for seen in sight)
     hypotheses = tuple(one.hypothesis for one in sentence.kept)
-    return Event(sentence.number, best.hypothesis.ids[sentence.told :], hypotheses=hypotheses, seen=seen)
+    return Event(sentence.number, best.hypothesis.ids[sentence.num_reported :], hypotheses=hypotheses, seen=seen)
 
 
 def shared(sequences: Sequence[tuple[int, ...]]) -> int:

@@ -76,8 +76,8 @@ def _check_end(process: BaseProcess) -> None:
 
 def _turn(number: int, workers: int) -> int:
     """Whose a job is: 0, 1, 1, 0, 0, 1, 1, 0, … for two."""
-    place = number % (2 * workers)
-    return min(place, 2 * workers - 1 - place)
+    index = number % (2 * workers)
+    return min(index, 2 * workers - 1 - index)
 
 
 def _work(jobs: Sequence[Job], end: Connection, inherited: Sequence[Connection]) -> None:

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from regard.checkpoint.files import replace_file
 from regard.checkpoint.folder import read_config, read_settings
-from regard.contracts import Place
+from regard.contracts import AlignmentHead
 from regard.data.documents import mapping, validated
 from regard.data.files import shorten
 from regard.data.labels import label, readable
-from regard.data.sources import FileCodec, num_places
+from regard.data.sources import FileCodec, num_positions
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, plural, shown
-from regard.inspection.seeing import LONGEST, Inspection, Layer, see
+from regard.inspection.capture import LONGEST, Inspection, Layer, inspect
 from regard.models.build import ModelSettings
 from regard.models.transformer import TransformerSettings
 from regard.pipeline import Translator
@@ -30,12 +30,12 @@ Links = frozenset[tuple[int, int]]
 """(source place, target place), from 0; <eos> is never among them."""
 
 
-def weights_TS(place: Place, seen: Inspection) -> Tensor:
+def weights_TS(head: AlignmentHead, seen: Inspection) -> Tensor:
     """One row per target token and one column per source token, without <eos>."""
     layers = _cross(seen)
     if layers[0].summary is not None:
         raise UserError(f"texts of more than {LONGEST} tokens are only summarised, so they cannot be aligned; split them")
-    return place.weights_TS([one.numbers["weights"] for one in layers], len(seen.target) - 1, len(seen.source) - 1)
+    return head.weights_TS([one.numbers["weights"] for one in layers], len(seen.target) - 1, len(seen.source) - 1)
 
 
 def _cross(seen: Inspection) -> list[Layer]:
@@ -45,23 +45,23 @@ def _cross(seen: Inspection) -> list[Layer]:
     return layers
 
 
-def links(place: Place, seen: Inspection) -> Links:
+def links(head: AlignmentHead, seen: Inspection) -> Links:
     """Each target token with the source token that it looks at most."""
-    best = weights_TS(place, seen).argmax(-1).tolist()
+    best = weights_TS(head, seen).argmax(-1).tolist()
     return frozenset((source, target) for target, source in enumerate(best))
 
 
-def places(seen: Inspection) -> list[Place]:
+def alignment_heads(seen: Inspection) -> list[AlignmentHead]:
     """Every head, the mean of every layer and the mean of all, each both ways. The first of equals counts: the plainest."""
     layers = _cross(seen)
-    found: list[Place] = []
+    found: list[AlignmentHead] = []
     for shifted in (False, True):
         if len(layers) > 1:
-            found.append(Place(None, None, shifted))
+            found.append(AlignmentHead(None, None, shifted))
         for one in reversed(layers):
-            found.append(Place(one.layer, None, shifted))
+            found.append(AlignmentHead(one.layer, None, shifted))
             if one.num_heads > 1:
-                found += [Place(one.layer, head, shifted) for head in range(one.num_heads)]
+                found += [AlignmentHead(one.layer, head, shifted) for head in range(one.num_heads)]
     return found
 
 
@@ -104,23 +104,23 @@ def turned(links: Links) -> Links:
 
 # --- which place is best -----------------------------------------------------------------------------------------------------
 
-Pair = tuple[str, str]
+TextPair = tuple[str, str]
 
 
-def look_at_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Inspection]:
+def inspect_pairs(translator: Translator, pairs: Sequence[TextPair]) -> list[Inspection]:
     if isinstance(translator.source, FileCodec):
         raise UserError(f"align links tokens, and this model reads {translator.source.nouns}; look at it with regard inspect")
     outputs = [translator.target.encode(target) for _, target in pairs]
     for number, ((source, _), output) in enumerate(zip(pairs, outputs, strict=True), start=1):
-        if (size := max(num_places(translator.read(source).ids), len(output))) > translator.room:
+        if (size := max(num_positions(translator.read(source).ids), len(output))) > translator.room:
             raise UserError(
                 f"pair {number}: a text of {size:,} tokens is longer than the {translator.room:,} that are looked at at once; "
                 "split it, or leave it out"
             )
-    return [see(translator, source, output=output) for (source, _), output in zip(pairs, outputs, strict=True)]
+    return [inspect(translator, source, output=output) for (source, _), output in zip(pairs, outputs, strict=True)]
 
 
-def cut_differently(translator: Translator, pairs: Iterable[Pair]) -> str:
+def cut_differently(translator: Translator, pairs: Iterable[TextPair]) -> str:
     """For people: the first text whose tokens are not what people count, and its tokens. Nothing where all of them are.
 
     People count words, or letters where a text is one word; a letter that is a piece of a word is none of these.
@@ -152,20 +152,20 @@ def _check_range(seen: Sequence[Inspection], gold: Sequence[Links]) -> None:
             )
 
 
-def best_place(
+def best_alignment_head(
     seen: Sequence[Inspection], sure: Sequence[Links], possible: Sequence[Links] | None = None
-) -> tuple[Place, float]:
+) -> tuple[AlignmentHead, float]:
     """The place whose links come nearest to those of people, and its alignment error rate."""
     if not seen:
         raise UserError("there are no pairs, so no head can be chosen")
-    found = places(seen[0])
+    found = alignment_heads(seen[0])
     _check_range(seen, [one | other for one, other in zip(sure, possible or sure, strict=True)])
-    rated = [(alignment_error_rate([links(place, one) for one in seen], sure, possible), place) for place in found]
-    error, place = min(rated, key=lambda one: one[0])
-    return place, error
+    rated = [(alignment_error_rate([links(head, one) for one in seen], sure, possible), head) for head in found]
+    error, head = min(rated, key=lambda one: one[0])
+    return head, error
 
 
-def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]) -> tuple[Place, Place, float]:
+def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]) -> tuple[AlignmentHead, AlignmentHead, float]:
     """The two places, one in each direction, whose links agree best; nobody has to align anything by hand.
 
     Gives the error rate of the one measured by the other. `backward` holds the same pairs with the sides exchanged.
@@ -179,8 +179,8 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
                 f"its translation into {len(one.target) - 1} and {len(other.source) - 1}, so their links cannot be compared; "
                 "train both with the same vocabularies"
             )
-    ahead = {place: [links(place, one) for one in forward] for place in places(forward[0])}
-    back = {place: [turned(links(place, one)) for one in backward] for place in places(backward[0])}
+    ahead = {head: [links(head, one) for one in forward] for head in alignment_heads(forward[0])}
+    back = {head: [turned(links(head, one)) for one in backward] for head in alignment_heads(backward[0])}
     rated = [(alignment_error_rate(a, b), here, there) for here, a in ahead.items() for there, b in back.items()]
     error, here, there = min(rated, key=lambda found: found[0])
     return here, there, error
@@ -189,11 +189,11 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
 # --- kept in the model folder ------------------------------------------------------------------------------------------------
 
 
-def keep_place(folder: Path, place: Place, **facts: Any) -> None:
+def write_alignment_head(folder: Path, head: AlignmentHead, **facts: Any) -> None:
     """Writes into config.json where this model's alignments are to be read, and how that was found out."""
     path = folder / "config.json"
     config = json.loads(path.read_bytes())
-    config["alignment"] = {**asdict(place), **facts}
+    config["alignment"] = {**asdict(head), **facts}
     try:
         replace_file(path, json.dumps(config, indent=2, ensure_ascii=False).encode())
     except OSError as error:
@@ -202,28 +202,28 @@ def keep_place(folder: Path, place: Place, **facts: Any) -> None:
         ) from None
 
 
-def kept_place(folder: Path) -> Place:
-    """What `keep_place` wrote; else the mean of the last layer."""
+def read_alignment_head(folder: Path) -> AlignmentHead:
+    """What `write_alignment_head` wrote; else the mean of the last layer."""
     config = read_config(folder)
     if config.get("alignment") is None:
-        return Place()
+        return AlignmentHead()
     try:
-        given, names = mapping(config["alignment"], "alignment"), Place.__dataclass_fields__
+        given, names = mapping(config["alignment"], "alignment"), AlignmentHead.__dataclass_fields__
         if missing := names.keys() - given.keys():
             raise UserError(f"alignment lacks {', '.join(sorted(missing))}")
-        place = validated(Place, {name: given[name] for name in names}, "alignment")
-        _check_exists(place, read_settings(folder, config["model"]))
+        head = validated(AlignmentHead, {name: given[name] for name in names}, "alignment")
+        _check_exists(head, read_settings(folder, config["model"]))
     except UserError as error:
         raise UserError(
             f"{folder / 'config.json'}: {error}; find the place again with regard align --gold or --backward"
         ) from None
-    return place
+    return head
 
 
-def _check_exists(place: Place, settings: ModelSettings) -> None:
+def _check_exists(head: AlignmentHead, settings: ModelSettings) -> None:
     """Whether a model of these settings attends there. Of a Transformer every layer of the decoder does, with all heads."""
     layers, heads = (settings.decoder_layers, settings.heads) if isinstance(settings, TransformerSettings) else (1, 1)
-    if place.layer is not None and not -layers <= place.layer < layers:
-        raise UserError(f"alignment: layer is {shown(place.layer)}, but the model has {plural(layers, 'layer')}")
-    if place.head is not None and not 0 <= place.head < heads:
-        raise UserError(f"alignment: head is {shown(place.head)}, but a layer has {plural(heads, 'head')}")
+    if head.layer is not None and not -layers <= head.layer < layers:
+        raise UserError(f"alignment: layer is {shown(head.layer)}, but the model has {plural(layers, 'layer')}")
+    if head.head is not None and not 0 <= head.head < heads:
+        raise UserError(f"alignment: head is {shown(head.head)}, but a layer has {plural(heads, 'head')}")

@@ -15,8 +15,8 @@ from regard.core.attention import ScaledDot
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import SOS
 from regard.errors import UserError, shown
-from regard.inspection.seeing import check_numbers, read_ids
-from regard.layers.blocks import DecoderLayer, Residual
+from regard.inspection.capture import check_numbers, read_ids
+from regard.layers.blocks import DecoderLayer, ResidualConnection
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
@@ -33,11 +33,11 @@ FORMULAS = {
     "cosine": "e_j = cos(s, h_j) / temperature, k_j = h_j / ‖h_j‖",
     "distance": "e_j = −‖s − k_j‖² / 2d",
 }
-CHOICES = {
+WEIGHTS = {
     "soft": "α = softmax(e) over the allowed keys",
-    "sum": "α = e, 0 for keys that are not allowed",
-    "one": "α = 1 for the best allowed key, else 0",
-    "gates": "α = g / max(1, Σ g), g_j = 1 where e_j > 0",
+    "unnormalised": "α = e, 0 for keys that are not allowed",
+    "hard": "α = 1 for the best allowed key, else 0",
+    "gated": "α = g / max(1, Σ g), g_j = 1 where e_j > 0",
 }
 
 
@@ -62,15 +62,15 @@ class Line(ByValue):
                 return [plain(one) for one in value]
             return value if not isinstance(value, float) or abs(value) != float("inf") else None
 
-        told = {"name": self.name, "formula": self.formula, "given": self.given, "values": plain(self.values.tolist())}
-        return {**told, "rows": list(self.rows)} if self.rows else told
+        facts = {"name": self.name, "formula": self.formula, "given": self.given, "values": plain(self.values.tolist())}
+        return {**facts, "rows": list(self.rows)} if self.rows else facts
 
 
 @dataclass(frozen=True)
 class Explanation:
     text: str
     output: str
-    place: int
+    position: int
     token: str
     about: str
     lines: tuple[Line, ...]
@@ -79,8 +79,8 @@ class Explanation:
         return next(line.values for line in self.lines if line.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"text": self.text, "output": self.output, "place": self.place, "token": self.token, "about": self.about}
-        return {**told, "lines": [line.as_dict() for line in self.lines]}
+        facts = {"text": self.text, "output": self.output, "position": self.position, "token": self.token, "about": self.about}
+        return {**facts, "lines": [line.as_dict() for line in self.lines]}
 
 
 @torch.no_grad()
@@ -104,8 +104,8 @@ def explain(
         raise UserError(
             f"explain follows tokens, and this model reads {translator.source.nouns}; look at it with regard inspect"
         )
-    unit = translator.read(text)
-    if not unit.ids:
+    segment = translator.read(text)
+    if not segment.ids:
         raise UserError("the text is empty, so there is nothing to explain")
     finished = True
     if output is None:
@@ -114,14 +114,16 @@ def explain(
     written = read_ids(translator, output, finished=finished)
     if not isinstance(token, int) or not -len(written) <= token < len(written):
         raise UserError(f"there is no token {shown(token)}: the output has tokens 0 to {len(written) - 1}, <eos> included")
-    place = token % len(written)
+    position = token % len(written)
     model, device = translator.model, translator.device
     words = translator.target.tokens(range(len(translator.target)))
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
-    memory = model.encode(translator.encoder_batch([unit]))
-    source = translator.labels(unit, memory.axes)
-    before = model.start(memory, read[:, :place] if place else None)
-    now = Now(model, memory, before.copy(), read[:, place : place + 1], source, translator.target.tokens(read[0].tolist()))
+    memory = model.encode(translator.encoder_batch([segment]))
+    source = translator.labels(segment, memory.axes)
+    before = model.start(memory, read[:, :position] if position else None)
+    now = StepInputs(
+        model, memory, before.copy(), read[:, position : position + 1], source, translator.target.tokens(read[0].tolist())
+    )
     if isinstance(model, RnnSeq2Seq | RnnLm):
         pick("layer", (layer,), 1)
         pick("head", (head,), 1)
@@ -135,13 +137,13 @@ def explain(
         Line("probabilities", "p = softmax(logits)", probabilities, rows=words),
         Line(
             "token",
-            "the likeliest word" if _is_best(logits, written[place]) else "the word written",
-            torch.tensor(written[place]),
+            "the likeliest word" if _is_best(logits, written[position]) else "the word written",
+            torch.tensor(written[position]),
         ),
     ]
-    name = words[written[place]]
+    name = words[written[position]]
     lines = [Line(one.name, one.formula, one.values, one.given, words) if one.name == "logits" else one for one in lines]
-    return Explanation(unit.text, translator.target.decode(output), place, name, about, tuple(lines))
+    return Explanation(segment.text, translator.target.decode(output), position, name, about, tuple(lines))
 
 
 def _is_best(logits_V: Tensor, token: int) -> bool:
@@ -149,7 +151,7 @@ def _is_best(logits_V: Tensor, token: int) -> bool:
 
 
 @dataclass
-class Now:
+class StepInputs:
     """One step, ready to be taken: `read` (1, 1) is what it reads. `source`, `target`: the tokens of both sides so far."""
 
     model: Any
@@ -170,7 +172,7 @@ class Now:
 # --- recurrent models --------------------------------------------------------------------------------------------------------
 
 
-def _recurrent(model: RnnSeq2Seq | RnnLm, now: Now) -> Iterator[Line]:
+def _recurrent(model: RnnSeq2Seq | RnnLm, now: StepInputs) -> Iterator[Line]:
     attends = isinstance(model, RnnSeq2Seq) and model.settings.decoder != "fixed"
     seen = now.take(*(Tap("cross"), Tap("cross", what="scores")) if attends else ())
     before, after = cast(RnnState, now.before), cast(RnnState, now.step.state)
@@ -186,7 +188,7 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, now: Now) -> Iterator[Line]:
     query = old if waits else new
     yield Line("query", "s = s_{t−1}, the state before" if waits else "s = s_t, the state after reading", query, given=True)
     yield Line("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=now.source)
-    yield from _attention(model.score, before.prepared_BSA[0], scores, weights, now.source, model.settings.choice)
+    yield from _attention(model.score, before.prepared_BSA[0], scores, weights, now.source, model.settings.attention)
     context = weights @ before.values_BSE[0]
     yield Line("context", "c = Σ_j α_j h_j", context)
     if waits:
@@ -200,7 +202,7 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, now: Now) -> Iterator[Line]:
 
 
 def _attention(
-    score: Score, keys_Sd: Tensor, scores_S: Tensor, weights_S: Tensor, rows: tuple[str, ...], choice: str, added: str = ""
+    score: Score, keys_Sd: Tensor, scores_S: Tensor, weights_S: Tensor, rows: tuple[str, ...], attention: str, added: str = ""
 ) -> Iterator[Line]:
     formula = FORMULAS.get(score.name, f"e_j = {score.name}(s, k_j)")
     if isinstance(score, ScaledDot) and score.name == "scaled_dot" and score.divide_by != "√d":
@@ -208,7 +210,7 @@ def _attention(
     yield Line("keys", "k_j, what the score compares with", keys_Sd, given=True, rows=rows)
     yield Line("scores", formula + added, scores_S, rows=rows)
     yield Line("allowed", "1 where the query may look", torch.isfinite(scores_S).long(), given=True, rows=rows)
-    yield Line("weights", CHOICES[choice], weights_S, rows=rows)
+    yield Line("weights", WEIGHTS[attention], weights_S, rows=rows)
 
 
 # --- Transformers ------------------------------------------------------------------------------------------------------------
@@ -233,14 +235,14 @@ def _watching(**modules: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]
             hook.remove()
 
 
-def _transformer(decoder: TransformerDecoder, now: Now, layer: int, head: int) -> tuple[str, list[Line]]:
+def _transformer(decoder: TransformerDecoder, now: StepInputs, layer: int, head: int) -> tuple[str, list[Line]]:
     blocks = [cast(DecoderLayer, one) for one in decoder.layers]
     kind: Kind = "decoder" if blocks[0].cross is None else "cross"
     number = pick("layer", (layer,), len(blocks))[0]
     block, rows = blocks[number], now.source if kind == "cross" else now.target[: int(now.before.lengths_B) + 1]
     attention = block.attention if block.cross is None else block.cross
     head = pick("head", (head,), attention.heads)[0]
-    around = cast(Residual, block.around_attention if block.cross is None else block.around_cross)
+    around = cast(ResidualConnection, block.around_attention if block.cross is None else block.around_cross)
     last = number == len(blocks) - 1
     with _watching(
         query=attention.query,
@@ -263,7 +265,7 @@ def _transformer(decoder: TransformerDecoder, now: Now, layer: int, head: int) -
     else:
         keys_GSd, values_GSv = (cache[number][0, :, : len(rows)] for cache in (state.keys, state.values))
     group = head // (attention.heads // attention.kv_heads)
-    pre = around.order == "pre"
+    pre = around.norm_order == "pre"
     x, inner = here["into"] if pre else (here["query"][0], here["query"][0])
     query = here["query"][1].unflatten(-1, (attention.heads, -1))[head]
     if attention.rotary:

@@ -77,8 +77,8 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
     cell = min(0.32, 24 / max(wide * columns, high * rows))  # inches; a long text gets small cells, not a huge picture
     figure = Figure(figsize=(columns * (1.2 + cell * wide), rows * (1.2 + cell * high)), layout="constrained")
     font = _font(maps, 10 * cell / 0.32)
-    for place, one in enumerate(maps):
-        axes = figure.add_subplot(rows, columns, place + 1)
+    for index, one in enumerate(maps):
+        axes = figure.add_subplot(rows, columns, index + 1)
         axes.imshow(one.mean_TS.tolist(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal", interpolation="nearest")
         long = max(map(len, one.source)) > 4  # more than a cell is wide
         axes.set_xticks(range(len(one.source)), one.source, rotation=90 if long else 0, **font)
@@ -112,8 +112,8 @@ def draw_over(one: AttentionMap, picture: str | Path, path: str | Path) -> Path:
         largest = max(maps_TRC[number].abs().max().item(), 1e-9)
         veil = [[(0.41, 0.47, 0.54, 0.82 * (1 - min(1.0, abs(w) / largest))) for w in row] for row in maps_TRC[number].tolist()]
         for below in (0, 1):
-            place = (2 * (number // across) + below) * across + number % across + 1
-            axes = figure.add_subplot(2 * bands, across, place)
+            index = (2 * (number // across) + below) * across + number % across + 1
+            axes = figure.add_subplot(2 * bands, across, index)
             axes.imshow(image, extent=(0, columns, rows, 0), cmap="gray", vmin=0, vmax=255, aspect="auto")
             axes.imshow(veil, extent=(0, columns, rows, 0), interpolation="nearest" if below else "bilinear", aspect="auto")
             axes.set_box_aspect(shape)
@@ -160,7 +160,7 @@ def _draw_over_time(maps: Sequence[AttentionMap], path: Path, over: str | Path |
             axes.yaxis.set_major_locator(MaxNLocator(12, steps=[1, 2, 2.5, 5, 10]))
             axes.set_ylabel("seconds", fontsize=9)
         else:
-            axes.set_yticks([place + 0.5 for place in range(len(names))], names, **font)
+            axes.set_yticks([index + 0.5 for index in range(len(names))], names, **font)
         image = axes.imshow(
             merged.tolist(), cmap="Blues", vmin=low, vmax=high, extent=extent, aspect="auto", interpolation="nearest"
         )
@@ -176,7 +176,7 @@ def _draw_sound(panels: Sequence[Any], sound: Sound) -> None:
     """The waveform in the first, the log-mel spectrogram in the second."""
     waves, spectrum = panels[:2]
     low, high = extremes(sound.samples_N, MOST_COLUMNS)
-    times = [(place + 0.5) * sound.seconds / len(low) for place in range(len(low))]
+    times = [(index + 0.5) * sound.seconds / len(low) for index in range(len(low))]
     waves.fill_between(times, low.tolist(), high.tolist(), color="#1f6f8b", linewidth=0.5)
     waves.set_yticks([])
     coarse = sound.at(min(sound.rate, FINEST))
@@ -280,10 +280,10 @@ def _in_narrow_cells(one: AttentionMap, margin: int, room: int) -> Text:
     source, target = one.source[::wide], one.target[::high]
     merged_TS = merge(merge(one.mean_TS, wide).T, high).T
     header = ""
-    for place, token in enumerate(source):
-        fits = not header or (cell_len(token) < 12 and place + cell_len(token) <= room)
-        if cell_len(header) <= place and fits:
-            header += " " * (place - cell_len(header)) + token + "  "
+    for index, token in enumerate(source):
+        fits = not header or (cell_len(token) < 12 and index + cell_len(token) <= room)
+        if cell_len(header) <= index and fits:
+            header += " " * (index - cell_len(header)) + token + "  "
     text = Text(" " * margin + header.rstrip() + "\n")
     largest = max(merged_TS.max().item(), 1e-9)
     for token, weights in zip(target, merged_TS.tolist(), strict=True):
@@ -307,9 +307,9 @@ def _style(weight: float) -> Style:
     """Letters and ground in one colour: a full cell, whatever shade stands in it. Next to nothing has none."""
     if weight < 0.02:
         return Style.null()
-    place = min(1.0, weight) * (len(RAMP) - 1)
-    low = min(int(place), len(RAMP) - 2)
-    mixed = (round(a + (b - a) * (place - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+    index = min(1.0, weight) * (len(RAMP) - 1)
+    low = min(int(index), len(RAMP) - 2)
+    mixed = (round(a + (b - a) * (index - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
     colour = f"rgb({','.join(map(str, mixed))})"
     return Style(color=colour, bgcolor=colour)
 

@@ -21,7 +21,7 @@ from regard.core.summary import block_size
 from regard.data.arrays import WRITTEN, npy, raw
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
-from regard.inspection.seeing import Gates, Inspection, Layer
+from regard.inspection.capture import Gates, Inspection, Layer
 
 EXACT, HALF = 1 << 20, 12 << 20
 """Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
@@ -37,7 +37,7 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
     kind, layer: what the page shows first, the mean of its heads, as the terminal and pictures do.
     """
     if not isinstance(seen, Inspection):
-        raise TypeError(f"write_page takes what regard.see(model, text) gives, but got a {type(seen).__name__}")
+        raise TypeError(f"write_page takes what regard.inspect(model, text) gives, but got a {type(seen).__name__}")
     path, content = Path(path), page(seen, model=model, kind=kind, layer=layer).encode()
     with new_file(path) as fresh:
         write(fresh, content)
@@ -47,8 +47,8 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> str:
     template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
     first = opens_at(seen, kind, layer)
-    told = page_data(seen, model) | {"first": first and {"kind": first.kind, "layer": first.layer}}
-    data = json.dumps(told, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    facts = page_data(seen, model) | {"first": first and {"kind": first.kind, "layer": first.layer}}
+    data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # whatever the text says, it cannot end the script
         data = data.replace(sign, f"\\u{ord(sign):04x}")
     title = html.escape(" → ".join(_short(readable(one)) for one in (seen.title or seen.text, seen.output)))
@@ -67,7 +67,7 @@ def opens_at(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
 def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
     num_numbers = sum(one.numel() for layer in seen.layers for one in layer.numbers.values())
     steps = _steps(seen)
-    tokens = {*seen.source, *seen.target, *seen.read, *seen.beside, *(other for step in steps for other, _ in step["top"])}
+    tokens = {*seen.source, *seen.target, *seen.read, *seen.auxiliary, *(other for step in steps for other, _ in step["top"])}
     return {
         "text": seen.title or seen.text,
         "output": seen.output,
@@ -76,7 +76,7 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "source": seen.source,
         "target": seen.target,
         "read": seen.read,
-        "beside": seen.beside,
+        "auxiliary": seen.auxiliary,
         "labels": {token: label(token) for token in sorted(tokens) if label(token) != token},
         "heading": [readable(seen.title or seen.text), readable(seen.output)],
         "steps": steps,
@@ -98,10 +98,10 @@ def _steps(seen: Inspection) -> list[dict[str, Any]]:
     top = probs_TV.topk(min(WORDS_SHOWN, probs_TV.shape[-1]), dim=-1)
     return [
         {
-            "p": round(probs_TV[place, token].item(), 6),
+            "p": round(probs_TV[position, token].item(), 6),
             "top": [[seen.vocabulary[other], round(p, 6)] for other, p in zip(others, ps, strict=True)],
         }
-        for place, (token, others, ps) in enumerate(
+        for position, (token, others, ps) in enumerate(
             zip(seen.target_ids, top.indices.tolist(), top.values.tolist(), strict=True)
         )
     ]
@@ -110,7 +110,7 @@ def _steps(seen: Inspection) -> list[dict[str, Any]]:
 def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
     distance = layer.distance_H()
     rows, columns = len(seen.rows(layer.kind)), len(seen.columns(layer.kind))
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "kind": layer.kind,
         "layer": layer.layer,
         "heads": layer.num_heads,
@@ -123,7 +123,7 @@ def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
     }
     if layer.summary is not None and layer.summary.blocks is not None:
         summary, blocks = layer.summary, layer.summary.blocks
-        told["summary"] = {
+        facts["summary"] = {
             "blocks": packed(blocks, HALF),
             "high": block_size(rows),
             "wide": block_size(columns),
@@ -133,7 +133,7 @@ def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
             "keys": _coded(summary.top_keys.to(torch.float32)),
             "weights": packed(summary.top_weights, HALF),
         }
-    return told
+    return facts
 
 
 def packed(numbers: Tensor, num_numbers: int = 0) -> dict[str, Any]:
@@ -153,15 +153,15 @@ def _coded(numbers: Tensor) -> dict[str, Any]:
 def _gates(gates: Gates) -> dict[str, Any]:
     """Of each gate the mean over the units at every step, and between which two values eight units of ten lie."""
     shares = torch.tensor([0.1, 0.9])
-    told = {}
+    facts = {}
     for name, opened_TW in gates.opened.items():
         low, high = opened_TW.float().quantile(shares, dim=-1)
         lists = {"mean": opened_TW.mean(-1), "low": low, "high": high}
-        told[name] = {kind: [round(one, 5) for one in numbers.tolist()] for kind, numbers in lists.items()}
-    return {"where": gates.where, "along": gates.along, "gates": told}
+        facts[name] = {kind: [round(one, 5) for one in numbers.tolist()] for kind, numbers in lists.items()}
+    return {"where": gates.where, "along": gates.along, "gates": facts}
 
 
-def _sound(row: Tensor, num_places: int) -> dict[str, Any]:
+def _sound(row: Tensor, num_positions: int) -> dict[str, Any]:
     """The waveform as the lowest and the highest sample of each of many stretches, and the log-mel spectrogram in 256 shades.
 
     seconds: how long it lasts. shown: how long the places of the memory last, which may be a little longer.
@@ -172,7 +172,7 @@ def _sound(row: Tensor, num_places: int) -> dict[str, Any]:
     shades_SF = 255 * (logs_SF - logs_SF.min()) / (logs_SF.max() - logs_SF.min()).clamp(min=1e-6)
     return {
         "seconds": len(samples_N) / rate,
-        "shown": num_places * STRIDE * HOP,
+        "shown": num_positions * STRIDE * HOP,
         "low": packed(low),
         "high": packed(high),
         "frames": len(logs_SF),
@@ -199,10 +199,10 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
         arrays |= {f"gates.{name}.{gate}": opened for gate, opened in gates.opened.items()}
     words: dict[str, Any] = {"text": seen.text, "output": seen.output}
     words |= {"source": seen.source, "target": seen.target, "read": seen.read}
-    if seen.beside:
-        words["beside"] = seen.beside
+    if seen.auxiliary:
+        words["auxiliary"] = seen.auxiliary
     if seen.sound is not None:
-        words["seconds"] = [round(place * STRIDE * HOP, 2) for place in range(len(seen.source))]
+        words["seconds"] = [round(position * STRIDE * HOP, 2) for position in range(len(seen.source))]
     arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
     path, content = Path(path), io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:

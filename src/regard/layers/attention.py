@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Look, Score
-from regard.core.attention import Attended, ScaledDot, check_allow, check_device, leading_shape
+from regard.core.attention import AttentionOutput, ScaledDot, check_allow, check_device, leading_shape
 from regard.core.checks import check_dtype, check_tensor
-from regard.core.looking import watched
+from regard.core.mechanism import Alibi, Mechanism
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
-from regard.core.rule import Nearness, Rule
+from regard.core.taps import attend_with_look
 from regard.errors import UserError, check_flags, check_sizes, shown
 
 # B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
@@ -74,7 +74,7 @@ class MultiHeadAttention(nn.Module):
                 f"{heads} heads do not fall into groups for {kv_heads} heads of keys and values; expected a divisor"
             )
         self.score = ScaledDot() if score is None else score
-        Rule(self.score).check()
+        Mechanism(self.score).check()
         if rotary and not self.score.rotary:
             raise UserError(
                 f"rotary positions turn queries and keys, which makes sense for dot products and distances, but the score is "
@@ -137,16 +137,16 @@ class MultiHeadAttention(nn.Module):
             )
         return allow.unsqueeze(-3) if lead and allow.dim() == len(shape_BLL) else allow
 
-    def queries(self, x_BLD: Tensor, places_BL: Tensor | None = None) -> Tensor:
-        return self._placed(self.query(x_BLD).unflatten(-1, (self.heads, -1)).transpose(-2, -3), places_BL)
+    def queries(self, x_BLD: Tensor, positions_BL: Tensor | None = None) -> Tensor:
+        return self._with_positions(self.query(x_BLD).unflatten(-1, (self.heads, -1)).transpose(-2, -3), positions_BL)
 
-    def keys_values(self, x_BLE: Tensor, places_BL: Tensor | None = None) -> KeysValues:
+    def keys_values(self, x_BLE: Tensor, positions_BL: Tensor | None = None) -> KeysValues:
         """All that depends on the attended sequence alone. Places count from 0 unless they are given."""
         key_BGLd, value_BGLv = self._heads(self.key, x_BLE), self._heads(self.value, x_BLE)
-        if not self.score.by_place:
-            return self._placed(self.score.prepare(key_BGLd), places_BL), value_BGLv
-        places = _places(x_BLE) if places_BL is None else places_BL.unsqueeze(-2)
-        return self.score.prepare(key_BGLd, places.expand(key_BGLd.shape[:-1])), value_BGLv
+        if not self.score.by_position:
+            return self._with_positions(self.score.prepare(key_BGLd), positions_BL), value_BGLv
+        positions = _positions(x_BLE) if positions_BL is None else positions_BL.unsqueeze(-2)
+        return self.score.prepare(key_BGLd, positions.expand(key_BGLd.shape[:-1])), value_BGLv
 
     def _heads(self, projection: nn.Linear | None, x_BLE: Tensor) -> Tensor:
         """(B, G, L, ·). What is not projected is the same for all heads."""
@@ -155,10 +155,10 @@ class MultiHeadAttention(nn.Module):
         x_BLGd: Tensor = projection(x_BLE).unflatten(-1, (self.kv_heads, -1))
         return x_BLGd.transpose(-2, -3)
 
-    def _placed(self, x_BHLd: Tensor, places_BL: Tensor | None) -> Tensor:
+    def _with_positions(self, x_BHLd: Tensor, positions_BL: Tensor | None) -> Tensor:
         if not self.rotary:
             return x_BHLd
-        return rotate(x_BHLd, _places(x_BHLd) if places_BL is None else places_BL.unsqueeze(-2), layout=self.rotary)
+        return rotate(x_BHLd, _positions(x_BHLd) if positions_BL is None else positions_BL.unsqueeze(-2), layout=self.rotary)
 
     def attend(
         self,
@@ -167,10 +167,10 @@ class MultiHeadAttention(nn.Module):
         value: Tensor,
         allow: Tensor | None,
         look: Look | None,
-        places: tuple[Tensor, Tensor] | None = None,
+        positions: tuple[Tensor, Tensor] | None = None,
         *,
         causal: bool = False,
-    ) -> Attended:
+    ) -> AttentionOutput:
         """The output as context, and what a look asked for.
 
         allow: (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
@@ -182,17 +182,19 @@ class MultiHeadAttention(nn.Module):
             check_device(allow, query_BHLd)
             if allow.dim() not in (2, max(query_BHLd.dim(), prepared.dim())):
                 raise ValueError(f"allow has shape {tuple(allow.shape)}, expected (Lq, Lk) or (B, H, Lq, Lk)")
-        nearness = None
+        alibi = None
         if self.slopes_H is not None:
-            query_places, key_places = places or (_places(query_BHLd), _places(prepared))
-            nearness = Nearness(self.slopes_H.to(query_BHLd.dtype), query_places.unsqueeze(-2), key_places.unsqueeze(-2))
+            query_positions, key_positions = positions or (_positions(query_BHLd), _positions(prepared))
+            alibi = Alibi(self.slopes_H.to(query_BHLd.dtype), query_positions.unsqueeze(-2), key_positions.unsqueeze(-2))
         output_HvD = None
         if look is not None and isinstance(self.output, nn.Linear):
             output_HvD = self.output.weight.detach().t().unflatten(0, (self.heads, -1))
-        attended = watched(query_BHLd, prepared, value, Rule(self.score, allow, nearness, causal=causal), look, output_HvD)
+        attended = attend_with_look(
+            query_BHLd, prepared, value, Mechanism(self.score, allow, alibi, causal=causal), look, output_HvD
+        )
         context_BLD = self.output(attended.context.transpose(-2, -3).flatten(-2))
-        return Attended(context_BLD, seen=attended.seen)
+        return AttentionOutput(context_BLD, seen=attended.seen)
 
 
-def _places(x: Tensor) -> Tensor:
+def _positions(x: Tensor) -> Tensor:
     return torch.arange(x.shape[-2], device=x.device)

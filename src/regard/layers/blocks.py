@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.contracts import Look, Seen
-from regard.core.attention import Attended
+from regard.core.attention import AttentionOutput
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.dropout import Dropout
 
 # B batch  S source places  R rows: the places of a target sequence, or the hypotheses of one step  D width
 
-Order = Literal["pre", "post"]
+NormOrder = Literal["pre", "post"]
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 
@@ -42,8 +42,8 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
 }
 
-LookBack = Callable[[MultiHeadAttention, Tensor], Attended]
-"""How a decoder layer attends to what came before, in a whole sequence or through a cache: (attention, x) -> Attended."""
+SelfAttend = Callable[[MultiHeadAttention, Tensor], AttentionOutput]
+"""How a decoder layer attends to what came before, in a whole sequence or through a cache: (attention, x) -> AttentionOutput."""
 
 
 def make_norm(kind: Norm, width: int, eps: float = 1e-5) -> nn.Module:
@@ -72,35 +72,37 @@ def feed_forward(width: int, inner: int, dropout: float, activation: Activation 
     return nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), Dropout(dropout), nn.Linear(inner, width))
 
 
-class Residual(nn.Module):
+class ResidualConnection(nn.Module):
     """Around a part f: x + f(LN(x)) (pre) or LN(x + f(x)) (post, as in the paper)."""
 
-    def __init__(self, norm: nn.Module, dropout: float, order: Order) -> None:
+    def __init__(self, norm: nn.Module, dropout: float, norm_order: NormOrder) -> None:
         super().__init__()
-        self.norm, self.order = norm, order
+        self.norm, self.norm_order = norm, norm_order
         self.dropout = Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
-        return self.norm(x) if self.order == "pre" else x
+        return self.norm(x) if self.norm_order == "pre" else x
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         x = x + self.dropout(y)
-        return x if self.order == "pre" else self.norm(x)
+        return x if self.norm_order == "pre" else self.norm(x)
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], Residual]) -> None:
+    def __init__(
+        self, attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], ResidualConnection]
+    ) -> None:
         super().__init__()
         self.attention, self.around_attention = attention, residual()
         self.feed_forward, self.around_feed_forward = feed_forward, residual()
 
     def forward(
-        self, x_BSD: Tensor, allow: Tensor, places_BS: Tensor | None, look: Look | None
+        self, x_BSD: Tensor, allow: Tensor, positions_BS: Tensor | None, look: Look | None
     ) -> tuple[Tensor, tuple[Seen, ...]]:
         """(x, what a look asked for)."""
         inner, attention = self.around_attention.before(x_BSD), self.attention
-        keys, values = attention.keys_values(inner, places_BS)
-        attended = attention.attend(attention.queries(inner, places_BS), keys, values, allow, look)
+        keys, values = attention.keys_values(inner, positions_BS)
+        attended = attention.attend(attention.queries(inner, positions_BS), keys, values, allow, look)
         x_BSD = self.around_attention.after(x_BSD, attended.context)
         fed = self.feed_forward(self.around_feed_forward.before(x_BSD))
         return self.around_feed_forward.after(x_BSD, fed), attended.seen
@@ -114,7 +116,7 @@ class DecoderLayer(nn.Module):
         attention: MultiHeadAttention,
         cross: MultiHeadAttention | None,
         feed_forward: nn.Module,
-        residual: Callable[[], Residual],
+        residual: Callable[[], ResidualConnection],
     ) -> None:
         super().__init__()
         self.attention, self.around_attention = attention, residual()
@@ -123,10 +125,10 @@ class DecoderLayer(nn.Module):
         self.feed_forward, self.around_feed_forward = feed_forward, residual()
 
     def forward(
-        self, x_BRD: Tensor, look_back: LookBack, source: KeysValues | None, allow: Tensor | None, look: Look | None
+        self, x_BRD: Tensor, self_attend: SelfAttend, source: KeysValues | None, allow: Tensor | None, look: Look | None
     ) -> tuple[Tensor, tuple[Seen, ...]]:
         """(x, what looks asked for, in self- and in cross-attention). `source` holds the keys and values of the memory."""
-        attended = look_back(self.attention, self.around_attention.before(x_BRD))
+        attended = self_attend(self.attention, self.around_attention.before(x_BRD))
         x_BRD, seen = self.around_attention.after(x_BRD, attended.context), attended.seen
         if source is not None:
             assert self.cross is not None

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.positions import Layout, fourier, num_places, one_hot, raw_index, sinusoidal
+from regard.core.positions import Layout, fourier, num_positions, one_hot, raw_index, sinusoidal
 from regard.errors import UserError, did_you_mean
 
-Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "fourier", "one_hot", "index", "none"]
+PositionEncoding = Literal["sinusoidal", "learned", "rotary", "alibi", "fourier", "one_hot", "index", "none"]
 """Vectors that join those of the tokens; but rotary and alibi act inside self-attention, and none leaves the order unknown."""
 
-POSITIONS: tuple[Positions, ...] = get_args(Positions)
+POSITION_ENCODINGS: tuple[PositionEncoding, ...] = get_args(PositionEncoding)
 IN_ATTENTION = ("rotary", "alibi", "none")
 
 
@@ -23,7 +23,7 @@ class TokenEmbedding(nn.Module):
     """√d · E[token], joined by the position φ(i): added to it, or appended, x' = [x; φ(i)].
 
     width: of what comes out. Appended positions take `appended` of it, and the tokens the rest; 0 means added.
-    max_places: how many places learned positions know. layout: of the pairs of sinusoidal and Fourier positions.
+    max_positions: how many places learned positions know. layout: of the pairs of sinusoidal and Fourier positions.
     norm: comes last.
     """
 
@@ -31,64 +31,64 @@ class TokenEmbedding(nn.Module):
         self,
         vocab: int,
         width: int,
-        positions: Positions = "sinusoidal",
+        encoding: PositionEncoding = "sinusoidal",
         *,
         appended: int = 0,
-        max_places: int = 256,
+        max_positions: int = 256,
         layout: Layout = "interleaved",
         norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        check_positions(positions, width, appended)
-        self.positions, self.appended, self.layout = positions, appended, layout
+        check_position_encoding(encoding, width, appended)
+        self.encoding, self.appended, self.layout = encoding, appended, layout
         self.width = width - appended
         self.tokens = nn.Embedding(vocab, self.width)
         nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d: as large as the positions
-        self.learned = Learned(max_places, appended or width) if positions == "learned" else None
+        self.learned = Learned(max_positions, appended or width) if encoding == "learned" else None
         self.norm = norm
 
-    def forward(self, ids: Tensor, places: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """ids (...,) and the numbers of their places, which broadcast to them -> (..., width)."""
-        joined = self._joined(self.tokens(ids) * math.sqrt(self.width), places)
+        joined = self._joined(self.tokens(ids) * math.sqrt(self.width), positions)
         return joined if self.norm is None else self.norm(joined)
 
-    def _joined(self, tokens: Tensor, places: Tensor) -> Tensor:
-        if self.positions in IN_ATTENTION:
+    def _joined(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        if self.encoding in IN_ATTENTION:
             return tokens
-        vectors = self._vectors(places, tokens.dtype)
+        vectors = self._vectors(positions, tokens.dtype)
         if not self.appended:
             return tokens + vectors
         return torch.cat((tokens, vectors.expand(*tokens.shape[:-1], self.appended)), dim=-1)
 
-    def _vectors(self, places: Tensor, dtype: torch.dtype) -> Tensor:
+    def _vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         width = self.appended or self.width
         if self.learned is not None:
-            vectors: Tensor = self.learned(places)
+            vectors: Tensor = self.learned(positions)
             return vectors
-        if self.positions == "index":
-            return raw_index(places, dtype=dtype)
-        if self.positions == "one_hot":
-            return one_hot(places, width, dtype=dtype)
-        table = sinusoidal if self.positions == "sinusoidal" else fourier
-        return table(places, width, layout=self.layout, dtype=dtype)
+        if self.encoding == "index":
+            return raw_index(positions, dtype=dtype)
+        if self.encoding == "one_hot":
+            return one_hot(positions, width, dtype=dtype)
+        table = sinusoidal if self.encoding == "sinusoidal" else fourier
+        return table(positions, width, layout=self.layout, dtype=dtype)
 
 
 class Learned(nn.Module):
     """A vector of its own for each of the first places. They start as large as sinusoids, whose mean square is 1/2."""
 
-    def __init__(self, max_places: int, width: int) -> None:
+    def __init__(self, max_positions: int, width: int) -> None:
         super().__init__()
-        self.vectors = nn.Embedding(max_places, width)
+        self.vectors = nn.Embedding(max_positions, width)
         nn.init.normal_(self.vectors.weight, std=math.sqrt(0.5))
 
-    def forward(self, places: Tensor) -> Tensor:
+    def forward(self, positions: Tensor) -> Tensor:
         known = self.vectors.num_embeddings
-        if (number := num_places(places)) > known:
+        if (number := num_positions(positions)) > known:
             raise UserError(
                 f"there are {number} places, but the positions were learned for {known}; "
-                f"give shorter inputs, or train with max_places={number}"
+                f"give shorter inputs, or train with max_positions={number}"
             )
-        vectors: Tensor = self.vectors(places)
+        vectors: Tensor = self.vectors(positions)
         return vectors
 
 
@@ -112,22 +112,22 @@ class Output(nn.Module):
         return x, embedding_VD if self.weight is None else self.weight, self.bias
 
 
-def check_positions(positions: str, width: int, appended: int) -> None:
-    if positions not in POSITIONS:
+def check_position_encoding(encoding: str, width: int, appended: int) -> None:
+    if encoding not in POSITION_ENCODINGS:
         raise ValueError(
-            f"there are no positions {positions!r}; expected one of {', '.join(POSITIONS)}"
-            f"{did_you_mean(positions, list(POSITIONS))}"
+            f"there are no positions {encoding!r}; expected one of {', '.join(POSITION_ENCODINGS)}"
+            f"{did_you_mean(encoding, list(POSITION_ENCODINGS))}"
         )
-    if appended and positions in IN_ATTENTION:
+    if appended and encoding in IN_ATTENTION:
         raise ValueError(
-            f"positions {positions!r} have no vector that could be appended; leave out the appended width {appended}"
+            f"positions {encoding!r} have no vector that could be appended; leave out the appended width {appended}"
         )
     if not 0 <= appended < width:
         raise ValueError(f"{appended} of the width {width} are for appended positions; expected 0 (added) to {width - 1}")
-    if positions == "index" and appended != 1:
+    if encoding == "index" and appended != 1:
         raise ValueError(
             f"the raw index is one number, to be appended, but its width is {appended or width}; say join=appended and "
             "position_width=1 (added to every column, layer normalisation would take it out again)"
         )
-    if positions in ("sinusoidal", "fourier") and (size := appended or width) % 2:
-        raise ValueError(f"{positions} positions come in pairs of sine and cosine, but their width is {size}; make it even")
+    if encoding in ("sinusoidal", "fourier") and (size := appended or width) % 2:
+        raise ValueError(f"{encoding} positions come in pairs of sine and cosine, but their width is {size}; make it even")

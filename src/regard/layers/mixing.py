@@ -28,7 +28,7 @@ class Convolution(nn.Module):
 
     def forward(self, x_BLD: Tensor, allow_BL: Tensor | None = None) -> Tensor:
         """(B, L, V). Padding counts as zeros, as the world beyond the ends does; what comes out at padding means nothing."""
-        x_BLD = real_places(x_BLD, allow_BL, self.width)
+        x_BLD = real_positions(x_BLD, allow_BL, self.width)
         if not x_BLD.shape[1]:
             return x_BLD.new_zeros(x_BLD.shape[0], 0, self.convolution.out_channels)
         y_BVL: Tensor = self.convolution(x_BLD.transpose(1, 2))
@@ -46,7 +46,7 @@ class Dense(nn.Module):
 
     def forward(self, x_BLD: Tensor, allow_BL: Tensor | None = None) -> Tensor:
         """(B, L, V). Padding counts as zeros; what comes out at padding means nothing."""
-        x_BLD = real_places(x_BLD, allow_BL, self.width)
+        x_BLD = real_positions(x_BLD, allow_BL, self.width)
         if x_BLD.shape[1] != self.length:
             raise ValueError(
                 f"x has {x_BLD.shape[1]} places, but this layer has weights for {self.length} places only; "
@@ -56,7 +56,7 @@ class Dense(nn.Module):
         return y_BLV
 
 
-def real_places(x_BLD: Tensor, allow_BL: Tensor | None, width: int) -> Tensor:
+def real_positions(x_BLD: Tensor, allow_BL: Tensor | None, width: int) -> Tensor:
     """x with zeros at its padding, whatever stood there."""
     if x_BLD.dim() != 3 or x_BLD.shape[2] != width:
         raise ValueError(f"x has shape {tuple(x_BLD.shape)}, expected (batch, length, {width}); one sequence wants x[None]")

@@ -231,7 +231,7 @@ def gates_over_time(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None =
                 h_NW = (1 - gates[1]) * (n + gates[0] * own_n).tanh() + gates[1] * h_NW
             opened.append(gates)
             states.append(h_NW)
-        found.append({name: torch.stack([one[place] for one in opened], dim=1) for place, name in enumerate(names)})
+        found.append({name: torch.stack([one[index] for one in opened], dim=1) for index, name in enumerate(names)})
         x_NTI = torch.stack(states, dim=1)
     return found
 
@@ -241,9 +241,9 @@ def gates_over_time(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None =
 
 def reverse_rows(x_BSI: Tensor, lengths_B: Tensor) -> Tensor:
     """Each row's real places in reverse order, padding left at the end. Its own inverse."""
-    places_S = torch.arange(x_BSI.shape[1], device=x_BSI.device)
-    mirrored_BS = lengths_B[:, None] - 1 - places_S
-    index_BS = torch.where(mirrored_BS >= 0, mirrored_BS, places_S)
+    positions_S = torch.arange(x_BSI.shape[1], device=x_BSI.device)
+    mirrored_BS = lengths_B[:, None] - 1 - positions_S
+    index_BS = torch.where(mirrored_BS >= 0, mirrored_BS, positions_S)
     return x_BSI.gather(1, index_BS[..., None].expand_as(x_BSI))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores, same_width
-from regard.core.positions import num_places
+from regard.core.positions import num_positions
 from regard.errors import UserError, check_positive, check_sizes, check_whole, did_you_mean, shown
 
 __all__ = [
@@ -51,7 +51,7 @@ class General(nn.Module, Score):
         check_sizes(query_width=query_width, key_width=key_width)
         self.weight = nn.Linear(key_width, query_width, bias=False)
 
-    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.weight(key)
         return prepared
 
@@ -92,7 +92,7 @@ class Additive(nn.Module, Score):
             score.v.copy_(v)
         return score
 
-    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.key(key)
         return prepared
 
@@ -111,7 +111,7 @@ class Cosine(Score):
     def __post_init__(self) -> None:
         check_positive("temperature", self.temperature)
 
-    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         return F.normalize(key, dim=-1)
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class Location(nn.Module, Score):
 
     name = "location"
     by_content = False
-    by_place = True
+    by_position = True
 
     def __init__(self, query_width: int, max_source: int, beyond: Literal["error", "ignore"] = "error") -> None:
         super().__init__()
@@ -161,24 +161,24 @@ class Location(nn.Module, Score):
         self.beyond = beyond
         self.weight = nn.Parameter(torch.empty(max_source, query_width).uniform_(-(query_width**-0.5), query_width**-0.5))
 
-    def prepare(self, key: Tensor, places: Tensor | None = None) -> Tensor:
-        if places is None:
-            places = torch.arange(key.shape[-2], device=key.device)
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
+        if positions is None:
+            positions = torch.arange(key.shape[-2], device=key.device)
         if self.beyond == "error":
-            if (number := num_places(places)) > self.max_source:
+            if (number := num_positions(positions)) > self.max_source:
                 raise UserError(
                     f"there are {number} places, but this location score was made for {self.max_source}; "
                     f'give shorter inputs, make it with max_source={number}, or with beyond="ignore"'
                 )
-            return F.embedding(places, self.weight)
-        behind = places >= self.max_source
-        if num_places(places) > self.max_source:
+            return F.embedding(positions, self.weight)
+        behind = positions >= self.max_source
+        if num_positions(positions) > self.max_source:
             warnings.warn(
                 f"{int(behind.sum())} keys stand behind place {self.max_source}, the last one that this location score knows, "
                 "and are ignored",
                 stacklevel=2,
             )
-        rows = F.embedding(places.clamp(max=self.max_source - 1), self.weight)
+        rows = F.embedding(positions.clamp(max=self.max_source - 1), self.weight)
         return torch.cat((rows, (~behind).unsqueeze(-1).to(rows.dtype)), dim=-1)  # the last column: known or not
 
     def known(self, prepared: Tensor) -> Tensor | None:

@@ -33,5 +33,5 @@ class Subsampling(nn.Module):
         for convolution in (self.first, self.second):
             x_BCSF = F.relu(convolution(x_BCSF.masked_fill(~allow_BS[:, None, :, None], 0)))
             allow_BS = allow_BS[:, ::2]  # place j has frame 2j in its middle
-        places_BsD: Tensor = self.norm(self.project(x_BCSF.transpose(1, 2).flatten(2)))
-        return places_BsD, allow_BS
+        positions_BsD: Tensor = self.norm(self.project(x_BCSF.transpose(1, 2).flatten(2)))
+        return positions_BsD, allow_BS

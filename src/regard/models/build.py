@@ -39,14 +39,14 @@ def build(
     target_vocab: int,
     scores: Mapping[str, ScoreMaker] | None = None,
     *,
-    beside: int = 0,
+    auxiliary: int = 0,
 ) -> Model:
     """`scores` holds score functions of the user's own, by the names that settings may call them. beside: how many tokens the
     texts have that stand beside the sources; 0: there are none."""
     if isinstance(settings, RnnSettings):
-        return RnnSeq2Seq(settings, source_vocab, target_vocab, scores, beside)
+        return RnnSeq2Seq(settings, source_vocab, target_vocab, scores, auxiliary)
     if isinstance(settings, TransformerSettings):
-        return Transformer(settings, source_vocab, target_vocab, scores, beside)
+        return Transformer(settings, source_vocab, target_vocab, scores, auxiliary)
     return MODELS[type(settings)](settings, source_vocab, target_vocab, scores)  # type: ignore[arg-type]
 
 

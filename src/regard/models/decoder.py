@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Seen, State, Step
 from regard.core import masks
-from regard.core.attention import Attended
-from regard.core.looking import split_hypotheses
+from regard.core.attention import AttentionOutput
+from regard.core.taps import split_hypotheses
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer
 from regard.layers.dropout import Dropout
 from regard.layers.embed import Output
 from regard.models.stack import Scores, StackSettings, last_norm, make_decoder_layer, make_embedding
-from regard.models.state import Rows, per_hypothesis, per_sentence
+from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C slots of the cache  H heads
 # D width  d width of one head
@@ -29,7 +29,7 @@ FIRST_ROOM = 16
 
 
 @dataclass(kw_only=True)
-class CacheState(Rows):
+class CacheState(BatchState):
     """Keys and values of all hypotheses of a sentence lie side by side: (B, H, C, d), one per layer, a slot for every token
     that was read. `slots_BKT` says which of them a hypothesis descends from: choosing hypotheses moves numbers, not caches.
 
@@ -44,7 +44,7 @@ class CacheState(Rows):
     allow_BS: Tensor = per_sentence(grows=1)
     slots_BKT: Tensor = per_hypothesis(grows=2)
     used_B: Tensor = per_sentence()
-    places_BC: Tensor = per_sentence(grows=1)
+    positions_BC: Tensor = per_sentence(grows=1)
     keys: tuple[Tensor, ...] = per_sentence(grows=2)
     values: tuple[Tensor, ...] = per_sentence(grows=2)
 
@@ -56,7 +56,7 @@ class CacheState(Rows):
         room = max(FIRST_ROOM, kept.filled)
         if kept.keys[0].shape[2] > 4 * room:  # the long sentences have left: give their room back
             kept.keys, kept.values = (tuple(cache[:, :, :room].clone() for cache in both) for both in (kept.keys, kept.values))
-            kept.places_BC = kept.places_BC[:, :room].clone()
+            kept.positions_BC = kept.positions_BC[:, :room].clone()
         return kept
 
     def join(self, *others: CacheState) -> CacheState:
@@ -68,7 +68,7 @@ class CacheState(Rows):
     def copy(self) -> CacheState:
         copied = super().copy()
         copied.keys, copied.values = (tuple(cache.clone() for cache in both) for both in (self.keys, self.values))
-        copied.places_BC = self.places_BC.clone()
+        copied.positions_BC = self.positions_BC.clone()
         return copied
 
 
@@ -88,7 +88,7 @@ class TransformerDecoder(nn.Module):
         self.dropout = Dropout(settings.dropout)
         self.window = settings.window
         if tied:
-            last = self.norm if settings.order == "pre" else self._layers()[-1].around_feed_forward.norm
+            last = self.norm if settings.norm_order == "pre" else self._layers()[-1].around_feed_forward.norm
             nn.init.constant_(cast(Tensor, last.weight), settings.width**-0.5)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
@@ -110,7 +110,7 @@ class TransformerDecoder(nn.Module):
             allow_BS=memory.allow_BS,
             slots_BKT=slots_BT.unsqueeze(1),
             used_B=counts_B,
-            places_BC=slots_BT,
+            positions_BC=slots_BT,
             keys=tuple(keys for keys, _ in own),
             values=tuple(values for _, values in own),
         )
@@ -130,20 +130,20 @@ class TransformerDecoder(nn.Module):
         return decoded
 
     def _read(self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False) -> tuple[Decoded, Causal]:
-        num_places, device = ids_BT.shape[1], ids_BT.device
-        allow_TT = masks.causal(num_places, device=device)
+        num_positions, device = ids_BT.shape[1], ids_BT.device
+        allow_TT = masks.causal(num_positions, device=device)
         if self.window is not None:
-            allow_TT = masks.both(allow_TT, masks.window(num_places, width=self.window, device=device))
+            allow_TT = masks.both(allow_TT, masks.window(num_positions, width=self.window, device=device))
         looking = Causal(allow_TT, plain=self.window is None, keep=keep)
-        x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_places, device=device)))
+        x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
         x_BTD, seen = self._stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
         return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), looking
 
     def _source(self, memory: Memory) -> list[KeysValues]:
         """The keys and values of the memory for each layer, computed once per sentence; none in a language model."""
         crosses = [layer.cross for layer in self._layers() if layer.cross is not None]
-        places_BS = masks.places(memory.allow_BS) if any(cross.score.by_place for cross in crosses) else None
-        return [cross.keys_values(memory.values_BSE, places_BS) for cross in crosses]
+        positions_BS = masks.positions(memory.allow_BS) if any(cross.score.by_position for cross in crosses) else None
+        return [cross.keys_values(memory.values_BSE, positions_BS) for cross in crosses]
 
     def _layers(self) -> list[DecoderLayer]:
         return list(cast("Iterable[DecoderLayer]", self.layers))
@@ -151,7 +151,7 @@ class TransformerDecoder(nn.Module):
     def _stack(
         self,
         x_BRD: Tensor,
-        look_back: Causal | Cached,
+        self_attend: Causal | Cached,
         source: list[KeysValues],
         allow_BS: Tensor,
         look: Look | None,
@@ -162,7 +162,7 @@ class TransformerDecoder(nn.Module):
             own = look.at("decoder", number, len(self.layers)) if look else None
             cross = look.at("cross", number, len(self.layers)) if look else None
             x_BRD, found = layer(
-                x_BRD, partial(look_back, number, own), source[number] if source else None, allow_BS[:, None, None], cross
+                x_BRD, partial(self_attend, number, own), source[number] if source else None, allow_BS[:, None, None], cross
             )
             seen += found
         return self.norm(x_BRD), seen
@@ -176,7 +176,7 @@ class Causal:
         self.allow_TT, self.plain, self.keep = allow_TT, plain, keep
         self.kept: list[KeysValues] = []
 
-    def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> Attended:
+    def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> AttentionOutput:
         keys, values = attention.keys_values(x_BTD)
         if self.keep:
             self.kept.append((keys, values))
@@ -200,8 +200,8 @@ class Cached:
         self.new_BK = state.used_B[:, None] + torch.arange(K, device=device)
         self.slots_BKT = F.pad(state.slots_BKT, (0, 1))
         self.slots_BKT[self.rows_B1, torch.arange(K, device=device), state.lengths_B[:, None]] = self.new_BK
-        self.places_BC = self._room(state.places_BC, 1)
-        self.places_BC[self.rows_B1, self.new_BK] = state.lengths_B[:, None].expand(B, K)
+        self.positions_BC = self._room(state.positions_BC, 1)
+        self.positions_BC[self.rows_B1, self.new_BK] = state.lengths_B[:, None].expand(B, K)
         self.own_BT = masks.first(state.lengths_B + 1, self.longest)
         if window is not None:
             self.own_BT = masks.both(self.own_BT, masks.behind(state.lengths_B - window, self.longest))
@@ -209,25 +209,25 @@ class Cached:
         if window is not None or not state.even or self.filled > self.longest:  # else all slots are everybody's own
             self.allow_BKC = masks.among(self.slots_BKT, self.own_BT.unsqueeze(1), self.filled)
 
-    def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor) -> Attended:
-        places_B1 = self.state.lengths_B[:, None]
-        key_BHKd, value_BHKd = attention.keys_values(x_BKD, places_B1)
+    def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor) -> AttentionOutput:
+        positions_B1 = self.state.lengths_B[:, None]
+        key_BHKd, value_BHKd = attention.keys_values(x_BKD, positions_B1)
         self.keys[number] = self._write(self.keys[number], key_BHKd)
         self.values[number] = self._write(self.values[number], value_BHKd)
-        query_BHKd = attention.queries(x_BKD, places_B1)
+        query_BHKd = attention.queries(x_BKD, positions_B1)
         keys_BHCd, values_BHCd = (cache[:, :, : self.filled] for cache in (self.keys[number], self.values[number]))
         if look is not None and (look.edits or look.grad):
             return self._in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd)
         allow = None if self.allow_BKC is None else self.allow_BKC.unsqueeze(1)
-        places = places_B1.expand(self.new_BK.shape), self.places_BC[:, : self.filled]
-        attended = attention.attend(query_BHKd, keys_BHCd, values_BHCd, allow, None, places)
+        positions = positions_B1.expand(self.new_BK.shape), self.positions_BC[:, : self.filled]
+        attended = attention.attend(query_BHKd, keys_BHCd, values_BHCd, allow, None, positions)
         if look is None:
             return attended
         return replace(attended, seen=self._in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd).seen)
 
     def _in_order(
         self, look: Look, attention: MultiHeadAttention, query_BHKd: Tensor, keys_BHCd: Tensor, values_BHCd: Tensor
-    ) -> Attended:
+    ) -> AttentionOutput:
         """For looks, which speak of places: a cache for each hypothesis, its own tokens one after the other."""
         B, K, T = self.slots_BKT.shape
         keys_NHTd, values_NHTd = (
@@ -236,10 +236,10 @@ class Cached:
         )
         query_NH1d = query_BHKd.transpose(1, 2).flatten(0, 1).unsqueeze(-2)
         allow_N11T = self.own_BT.repeat_interleave(K, dim=0)[:, None, None]
-        places_N1 = self.state.lengths_B[:, None].repeat_interleave(K, dim=0)
-        places = places_N1, torch.arange(T, device=places_N1.device)
-        attended = attention.attend(query_NH1d, keys_NHTd, values_NHTd, allow_N11T, look.at_any_row(), places)
-        return Attended(attended.context.view(B, K, -1), seen=split_hypotheses(look, attended.seen, K))
+        positions_N1 = self.state.lengths_B[:, None].repeat_interleave(K, dim=0)
+        positions = positions_N1, torch.arange(T, device=positions_N1.device)
+        attended = attention.attend(query_NH1d, keys_NHTd, values_NHTd, allow_N11T, look.at_any_row(), positions)
+        return AttentionOutput(attended.context.view(B, K, -1), seen=split_hypotheses(look, attended.seen, K))
 
     def _write(self, cache_BHCd: Tensor, new_BHKd: Tensor) -> Tensor:
         """Puts one slot per hypothesis behind those that are filled."""
@@ -269,7 +269,7 @@ class Cached:
             filled=self.filled,
             slots_BKT=self.slots_BKT,
             used_B=self.state.used_B + self.new_BK.shape[1],
-            places_BC=self.places_BC,
+            positions_BC=self.positions_BC,
             keys=tuple(self.keys),
             values=tuple(self.values),
         )

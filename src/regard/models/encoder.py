@@ -9,7 +9,7 @@ from regard.contracts import Look, Memory, Seen, Source
 from regard.core import masks
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
-from regard.layers.fronts import Front, Placed
+from regard.layers.frontends import Frontend, FrontendOutput
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
 
 # B sentences  S source places  D width
@@ -19,40 +19,44 @@ class TransformerEncoder(nn.Module):
     """With neither `vocab` nor `front`, the embedding is somebody else's, and comes with every call."""
 
     def __init__(
-        self, settings: StackSettings, layers: int, vocab: int | None, scores: Scores, front: Front | None = None
+        self, settings: StackSettings, layers: int, vocab: int | None, scores: Scores, frontend: Frontend | None = None
     ) -> None:
         super().__init__()
-        self.embedding = front if vocab is None else make_embedding(settings, vocab)
+        self.embedding = frontend if vocab is None else make_embedding(settings, vocab)
         made = [make_encoder_layer(settings, scores) for _ in range(layers)]
         self.layers = nn.ModuleList(made)
         self.norm = last_norm(settings)
         self.dropout = Dropout(settings.dropout)
         self.window = settings.window
-        self.by_place = any(layer.attention.score.by_place for layer in made)
+        self.by_position = any(layer.attention.score.by_position for layer in made)
 
     def encode(self, source: Source, look: Look | None = None, embedding: TokenEmbedding | None = None) -> Memory:
-        placed = self._placed(source, embedding or self.embedding, look)
-        x_BSD, allow_BS = self.dropout(placed.x_BSD), placed.allow_BS
-        num_places = allow_BS.shape[1]
-        places_BS = masks.places(allow_BS) if self.by_place else None  # None counts padding too, which stands at the end
+        output = self._frontend_output(source, embedding or self.embedding, look)
+        x_BSD, allow_BS = self.dropout(output.x_BSD), output.allow_BS
+        num_positions = allow_BS.shape[1]
+        positions_BS = (
+            masks.positions(allow_BS) if self.by_position else None
+        )  # None counts padding too, which stands at the end
         allow = allow_BS[:, None, None]
         if self.window is not None:
-            allow = masks.both(allow, masks.window(num_places, width=self.window, device=allow.device))
-        seen: tuple[Seen, ...] = placed.seen
+            allow = masks.both(allow, masks.window(num_positions, width=self.window, device=allow.device))
+        seen: tuple[Seen, ...] = output.seen
         for number, layer in enumerate(self.layers):
             here = look.at("encoder", number, len(self.layers)) if look else None
-            x_BSD, found = layer(x_BSD, allow, places_BS, here)
+            x_BSD, found = layer(x_BSD, allow, positions_BS, here)
             seen += found
         x_BSD = self.norm(x_BSD)
-        return Memory(x_BSD, allow_BS, mean_of_real(x_BSD, allow_BS), placed.axes, seen=seen)
+        return Memory(x_BSD, allow_BS, mean_of_real(x_BSD, allow_BS), output.axes, seen=seen)
 
-    def _placed(self, source: Source, embedding: TokenEmbedding | Front | None, look: Look | None) -> Placed:
+    def _frontend_output(
+        self, source: Source, embedding: TokenEmbedding | Frontend | None, look: Look | None
+    ) -> FrontendOutput:
         assert embedding is not None
-        if isinstance(embedding, Front):
-            placed: Placed = embedding(source, look)
-            return placed
-        places_S = torch.arange(source.values.shape[1], device=source.values.device)
-        return Placed(embedding(source.values, places_S), source.allow, (len(places_S),))
+        if isinstance(embedding, Frontend):
+            output: FrontendOutput = embedding(source, look)
+            return output
+        positions_S = torch.arange(source.values.shape[1], device=source.values.device)
+        return FrontendOutput(embedding(source.values, positions_S), source.allow, (len(positions_S),))
 
 
 def mean_of_real(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker
-from regard.models.state import Rows, per_hypothesis
+from regard.models.state import BatchState, per_hypothesis
 
 # B sentences  K hypotheses  N = B·K  T target places  R = K·T rows, one of K and T being 1  D width  L layers
 # X width of a state (D; for an LSTM 2D)
@@ -41,7 +41,7 @@ class RnnLmSettings:
 
 
 @dataclass(kw_only=True)
-class RnnLmState(Rows):
+class RnnLmState(BatchState):
     hidden_BKLX: Tensor = per_hypothesis()
 
 

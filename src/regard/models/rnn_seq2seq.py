@@ -23,18 +23,18 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.core import masks
-from regard.core.attention import Attended
+from regard.core.attention import AttentionOutput
 from regard.core.devices import default_generator
-from regard.core.looking import join_steps, watched
-from regard.core.rule import Rule
-from regard.core.weights import Choice
+from regard.core.mechanism import Mechanism
+from regard.core.taps import attend_with_look, join_steps
+from regard.core.weights import AttentionType
 from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
-from regard.layers.fronts import GRIDS, Front, FrontName, Placed, check_front, make_front
+from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepByStep, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
 from regard.models.encoder import mean_of_real
-from regard.models.state import Rows, per_hypothesis, per_sentence
+from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source places  T target places  R = K·T rows, one of K and T being 1  L layers
 # E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)
@@ -72,13 +72,13 @@ class RnnSettings:
     """How well a query fits a key; a name of ours, or that of your own."""
     score_width: int = 64
     """Of the hidden layer of the additive score."""
-    front: Literal["tokens", FrontName] = "tokens"
+    frontend: Literal["tokens", FrontendName] = "tokens"
     """What is read: tokens, a picture through a residual network, a grid of features, frames, or a sound."""
     channels: int = 64
     """Of that network, in its last stage; of the convolutions over a sound."""
-    choice: Choice = "soft"
+    attention: AttentionType = "soft"
     """How scores become weights; hard attention (one, gates) is drawn in training and arg-max afterwards."""
-    max_places: int = 256
+    max_positions: int = 256
     """How many source places the location score knows."""
     beyond: Literal["error", "ignore"] = "error"
     """What the location score does with more."""
@@ -88,8 +88,8 @@ class RnnSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
         check_cell(self.cell)
-        check_front(self.front, self.memory_width, self.channels)
-        if self.front == "patches":
+        check_frontend(self.frontend, self.memory_width, self.channels)
+        if self.frontend == "patches":
             raise ValueError("patches want an encoder of attention layers: set kind=transformer, or front=picture")
         if self.bidirectional and self.memory_width % 2:
             raise ValueError(f"width {self.memory_width} does not split into two directions; make it even")
@@ -126,7 +126,7 @@ class RnnSettings:
 
 
 @dataclass(kw_only=True)
-class RnnState(Rows):
+class RnnState(BatchState):
     """What a decoder has no use for has size 0."""
 
     prepared_BSA: Tensor = per_sentence(grows=1)
@@ -138,17 +138,17 @@ class RnnState(Rows):
 
 
 @dataclass(frozen=True)
-class Written:
+class DecoderStates:
     """What the recurrence leaves behind: s_t, and, where it attended itself, what came of that, all together and step by step,
     and s̃_t."""
 
     states_BRD: Tensor
-    attended: Attended | None = None
+    attended: AttentionOutput | None = None
     mixed_BRD: Tensor | None = None
-    looks: tuple[Attended, ...] = ()
+    looks: tuple[AttentionOutput, ...] = ()
 
 
-LookBack = Callable[[Tensor, int], Attended]
+AttendStep = Callable[[Tensor, int], AttentionOutput]
 """(queries (B, K, D), number of the step) -> what they see; axis 1 of all that is in it is the one head."""
 
 
@@ -159,19 +159,19 @@ class RnnSeq2Seq(nn.Module):
         source_vocab: int,
         target_vocab: int,
         scores: Mapping[str, ScoreMaker] | None = None,
-        beside: int = 0,
+        auxiliary: int = 0,
     ) -> None:
         super().__init__()
         width, memory_width, dropout, cell = settings.width, settings.memory_width, settings.dropout, settings.cell
         self.settings = settings
-        self.source_embedding: nn.Embedding | Front
-        grid = settings.front in GRIDS
-        if settings.front == "tokens":
+        self.source_embedding: nn.Embedding | Frontend
+        grid = settings.frontend in GRIDS
+        if settings.frontend == "tokens":
             self.source_embedding = nn.Embedding(source_vocab, settings.embedding)
         else:
-            front_width = memory_width if grid else settings.embedding
-            self.source_embedding = make_front(
-                settings.front, source_vocab, front_width, settings.channels, positions=False, beside=beside
+            frontend_width = memory_width if grid else settings.embedding
+            self.source_embedding = make_frontend(
+                settings.frontend, source_vocab, frontend_width, settings.channels, positions=False, auxiliary=auxiliary
             )
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         if not grid:
@@ -189,7 +189,7 @@ class RnnSeq2Seq(nn.Module):
                 query_width=width,
                 key_width=memory_width,
                 width=settings.score_width,
-                max_source=settings.max_places,
+                max_source=settings.max_positions,
                 beyond=settings.beyond,
             )
         plain = settings.decoder == "bahdanau" or settings.readout == "plain"
@@ -199,15 +199,15 @@ class RnnSeq2Seq(nn.Module):
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
-        if isinstance(self.source_embedding, Front):
-            placed = self.source_embedding(source, look)
+        if isinstance(self.source_embedding, Frontend):
+            output = self.source_embedding(source, look)
         else:
-            placed = Placed(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
-        if self.settings.front in GRIDS:  # a grid has no order in which to read it
-            summary_BE = mean_of_real(placed.x_BSD, placed.allow_BS)
-            return Memory(self.dropout(placed.x_BSD), placed.allow_BS, summary_BE, placed.axes, placed.seen)
-        values_BSE, summary_BE = self.encoder(self.dropout(placed.x_BSD), placed.allow_BS)
-        return Memory(self.dropout(values_BSE), placed.allow_BS, summary_BE, placed.axes, placed.seen)
+            output = FrontendOutput(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
+        if self.settings.frontend in GRIDS:  # a grid has no order in which to read it
+            summary_BE = mean_of_real(output.x_BSD, output.allow_BS)
+            return Memory(self.dropout(output.x_BSD), output.allow_BS, summary_BE, output.axes, output.seen)
+        values_BSE, summary_BE = self.encoder(self.dropout(output.x_BSD), output.allow_BS)
+        return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE
@@ -235,37 +235,37 @@ class RnnSeq2Seq(nn.Module):
         state.check_ids(ids_BK)
         state.spend()
         here = self._narrowed(look)
-        written, following = self._recur(ids_BK.unsqueeze(-1), state, here)
-        decoded = self._read(written, state, here)
+        outputs, following = self._recur(ids_BK.unsqueeze(-1), state, here)
+        decoded = self._read(outputs, state, here)
         return Step(decoded.logits_BTV, following, decoded.seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
         state, here = self.start(memory), self._narrowed(look)
-        written, _ = self._recur(ids_BT.unsqueeze(1), state, here)
-        return self._read(written, state, here)
+        outputs, _ = self._recur(ids_BT.unsqueeze(1), state, here)
+        return self._read(outputs, state, here)
 
     def _narrowed(self, look: Look | None) -> Look | None:
         return look.at("cross", 0, 1) if look and self.settings.decoder != "fixed" else None
 
     def _prepare(self, memory: Memory) -> Tensor:
-        if self.score.by_place:
-            return self.score.prepare(memory.values_BSE, masks.places(memory.allow_BS))
+        if self.score.by_position:
+            return self.score.prepare(memory.values_BSE, masks.positions(memory.allow_BS))
         return self.score.prepare(memory.values_BSE)
 
-    def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[Written, RnnState]:
+    def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
         """Reads one token of K hypotheses, or T tokens of one."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
         if self.settings.waits:
-            written, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
+            outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
         else:
             if self.settings.every_step:
                 fixed_NE = state.fixed_BE.repeat_interleave(ids_BKT.shape[1], dim=0)
                 fixed_NTE = fixed_NE.unsqueeze(1).expand(*embedded_NTI.shape[:2], -1)
                 embedded_NTI = torch.cat((fixed_NTE, embedded_NTI), dim=-1)
             states_NTD, hidden_LNX = run(self.decoder, embedded_NTI, state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
-            written = Written(states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]))
+            outputs = DecoderStates(states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]))
             fed_ND = state.fed_BKD.flatten(0, 1)
-        return written, replace(
+        return outputs, replace(
             state,
             spent=False,
             lengths_B=state.lengths_B + ids_BKT.shape[-1],
@@ -273,34 +273,36 @@ class RnnSeq2Seq(nn.Module):
             fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
         )
 
-    def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[Written, Tensor, Tensor]:
+    def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, Tensor, Tensor]:
         """(what was written, the last state (L, N, X), the last s̃ (N, D))."""
         steps = StepByStep(self.decoder, embedded_NTI)
         num_steps = embedded_NTI.shape[1]
 
-        def look_back(query_BKD: Tensor, step: int) -> Attended:
+        def attend(query_BKD: Tensor, step: int) -> AttentionOutput:
             here = look.at_row(step, num_steps) if look and num_steps > 1 else look
-            return self._look_back(state, here)(query_BKD)
+            return self._attend(state, here)(query_BKD)
 
-        written, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, look_back)
-        attended = written.attended
+        outputs, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, attend)
+        attended = outputs.attended
         assert attended is not None
         if num_steps > 1:
-            attended = replace(attended, seen=join_steps(look, [one.seen for one in written.looks]))
-            written = replace(written, attended=attended)
+            attended = replace(attended, seen=join_steps(look, [one.seen for one in outputs.looks]))
+            outputs = replace(outputs, attended=attended)
         used = [one.weights_BHTS for one in attended.seen if one.what == "weights"] if look and look.grad else []
         if num_steps == 1 or not used:
-            return written, hidden_LNX, fed_ND
+            return outputs, hidden_LNX, fed_ND
         # Who wants gradients of the weights wants them of one tensor: once more, with the weights taken out of it.
         parts, values_B1SE = used[0].unbind(2), state.values_BSE.unsqueeze(1)
         steps = StepByStep(self.decoder, embedded_NTI, steps.dropped)
         again, hidden_LNX, fed_ND = self._steps(
-            steps, num_steps, state, lambda _, step: Attended(parts[step].unsqueeze(2) @ values_B1SE)
+            steps, num_steps, state, lambda _, step: AttentionOutput(parts[step].unsqueeze(2) @ values_B1SE)
         )
         assert again.attended is not None
         return replace(again, attended=replace(attended, context=again.attended.context)), hidden_LNX, fed_ND
 
-    def _steps(self, steps: StepByStep, num_steps: int, state: RnnState, look_back: LookBack) -> tuple[Written, Tensor, Tensor]:
+    def _steps(
+        self, steps: StepByStep, num_steps: int, state: RnnState, attend: AttendStep
+    ) -> tuple[DecoderStates, Tensor, Tensor]:
         B, K = state.fed_BKD.shape[:2]
         hidden = steps.split(state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
         fed_ND = state.fed_BKD.flatten(0, 1)
@@ -309,34 +311,34 @@ class RnnSeq2Seq(nn.Module):
             if self.settings.input_feeding:
                 hidden = steps(step, fed_ND, hidden)
                 top_ND = hidden[-1][0]
-                attended = look_back(top_ND.view(B, K, -1), step)
+                attended = attend(top_ND.view(B, K, -1), step)
                 fed_ND = self._mixed(attended.context.flatten(0, 2), top_ND)
                 mixed.append(fed_ND)
             else:
-                attended = look_back(hidden[-1][0].view(B, K, -1), step)
+                attended = attend(hidden[-1][0].view(B, K, -1), step)
                 hidden = steps(step, attended.context.flatten(0, 2), hidden)
             states.append(hidden[-1][0])
             looks.append(attended)
-        written = Written(_rows(states, B), _joined(looks), _rows(mixed, B) if mixed else None, tuple(looks))
-        return written, steps.join(hidden), fed_ND
+        outputs = DecoderStates(_rows(states, B), _joined(looks), _rows(mixed, B) if mixed else None, tuple(looks))
+        return outputs, steps.join(hidden), fed_ND
 
-    def _read(self, written: Written, state: RnnState, look: Look | None) -> Decoded:
+    def _read(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Decoded:
         """From s_t to logits, for every row, be it a place of a sequence or a hypothesis of a step."""
         if self.settings.decoder == "fixed":
-            return Decoded(self.dropout(written.states_BRD), self.output.weight, self.output.bias, choices_last=False)
-        attended = written.attended or self._look_back(state, look)(written.states_BRD)
+            return Decoded(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
+        attended = outputs.attended or self._attend(state, look)(outputs.states_BRD)
         context_BRE = attended.context.squeeze(1)
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
-            readout = torch.cat((written.states_BRD, context_BRE), dim=-1)
+            readout = torch.cat((outputs.states_BRD, context_BRE), dim=-1)
         else:
-            readout = self._mixed(context_BRE, written.states_BRD) if written.mixed_BRD is None else written.mixed_BRD
+            readout = self._mixed(context_BRE, outputs.states_BRD) if outputs.mixed_BRD is None else outputs.mixed_BRD
         return Decoded(
             self.dropout(readout),
             self.output.weight,
             self.output.bias,
             None if attended.log_prob is None else attended.log_prob.squeeze(1),
             None if attended.entropy is None else attended.entropy.squeeze(1),
-            choices_last=self.settings.waits,
+            affects_later_steps=self.settings.waits,
             seen=attended.seen,
         )
 
@@ -345,12 +347,12 @@ class RnnSeq2Seq(nn.Module):
         mixed: Tensor = self.combine(torch.cat((context, states), dim=-1)).tanh()
         return mixed
 
-    def _look_back(self, state: RnnState, look: Look | None) -> Callable[[Tensor], Attended]:
-        """Attention of any rows to the source: (B, R, D) -> Attended, axis 1 of which is the one head."""
+    def _attend(self, state: RnnState, look: Look | None) -> Callable[[Tensor], AttentionOutput]:
+        """Attention of any rows to the source: (B, R, D) -> AttentionOutput, axis 1 of which is the one head."""
         generator = default_generator(state.allow_BS.device) if self.training else None
-        rule = Rule(self.score, state.allow_BS[:, None, None], choice=self.settings.choice, generator=generator)
+        mechanism = Mechanism(self.score, state.allow_BS[:, None, None], attention=self.settings.attention, generator=generator)
         prepared, values = state.prepared_BSA.unsqueeze(1), state.values_BSE.unsqueeze(1)
-        return lambda query_BRD: watched(query_BRD.unsqueeze(1), prepared, values, rule, look)
+        return lambda query_BRD: attend_with_look(query_BRD.unsqueeze(1), prepared, values, mechanism, look)
 
 
 def _rows(steps: list[Tensor], num_sentences: int) -> Tensor:
@@ -358,7 +360,7 @@ def _rows(steps: list[Tensor], num_sentences: int) -> Tensor:
     return torch.stack(steps, dim=1).reshape(num_sentences, -1, steps[0].shape[-1])
 
 
-def _joined(looks: list[Attended]) -> Attended:
+def _joined(looks: list[AttentionOutput]) -> AttentionOutput:
     """T steps (B, 1, K, ·) -> (B, 1, R, ·)."""
     if len(looks) == 1:
         return looks[0]
@@ -367,7 +369,7 @@ def _joined(looks: list[Attended]) -> Attended:
         there = [part for part in parts if part is not None]
         return torch.cat(there, dim=dim) if there else None
 
-    return Attended(
+    return AttentionOutput(
         torch.cat([one.context for one in looks], dim=-2),
         join([one.log_prob for one in looks], -1),
         join([one.entropy for one in looks], -1),

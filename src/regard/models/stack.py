@@ -13,8 +13,17 @@ from torch import nn
 from regard.core.positions import Layout
 from regard.errors import check_numbers
 from regard.layers.attention import MultiHeadAttention
-from regard.layers.blocks import Activation, DecoderLayer, EncoderLayer, Norm, Order, Residual, feed_forward, make_norm
-from regard.layers.embed import Positions, TokenEmbedding, check_positions
+from regard.layers.blocks import (
+    Activation,
+    DecoderLayer,
+    EncoderLayer,
+    Norm,
+    NormOrder,
+    ResidualConnection,
+    feed_forward,
+    make_norm,
+)
+from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position_encoding
 from regard.layers.scores import ScoreMaker, make_score
 
 Scores = Mapping[str, ScoreMaker] | None
@@ -39,7 +48,7 @@ class StackSettings:
     """Of that hidden layer."""
     norm: Norm = "layer"
     """LayerNorm or RMSNorm."""
-    order: Order = "pre"
+    norm_order: NormOrder = "pre"
     """Where the norm stands: pre, x + f(LN(x)), or post, LN(x + f(x)), as in the paper."""
     norm_eps: float = 1e-5
     """What a norm adds to the variance."""
@@ -53,22 +62,22 @@ class StackSettings:
     """Self-attention sees this many places to either side; by default all."""
     dropout: float = 0.1
     """The share of numbers that training drops."""
-    positions: Positions = "sinusoidal"
+    positions: PositionEncoding = "sinusoidal"
     """How a token knows its place."""
-    join: Literal["added", "appended"] = "added"
+    position_join: Literal["added", "appended"] = "added"
     """How positions join the tokens. Appended ones take `position_width` of the width; the tokens have the rest."""
     position_width: int = 32
     """Of positions that are appended."""
     layout: Layout = "interleaved"
     """How sines and cosines stand in sinusoidal positions."""
-    max_places: int = 256
+    max_positions: int = 256
     """How many places learned positions and the location score know."""
     beyond: Literal["error", "ignore"] = "error"
     """What the location score does with more."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positions(self.positions, self.width, self.appended)
+        check_position_encoding(self.positions, self.width, self.appended)
         if self.key_dim is None and self.width % self.heads:
             unit = math.lcm(2, self.heads)  # sinusoids come in pairs
             better = -(-self.width // unit) * unit
@@ -80,7 +89,7 @@ class StackSettings:
 
     @property
     def appended(self) -> int:
-        return self.position_width if self.join == "appended" else 0
+        return self.position_width if self.position_join == "appended" else 0
 
     @property
     def head_width(self) -> int:
@@ -93,7 +102,7 @@ def make_embedding(settings: StackSettings, vocab: int) -> TokenEmbedding:
         settings.width,
         settings.positions,
         appended=settings.appended,
-        max_places=settings.max_places,
+        max_positions=settings.max_positions,
         layout=settings.layout,
         norm=make_norm(settings.norm, settings.width, settings.norm_eps) if settings.embedding_norm else None,
     )
@@ -110,15 +119,17 @@ def make_decoder_layer(settings: StackSettings, scores: Scores, *, cross: bool) 
 
 def last_norm(settings: StackSettings) -> nn.Module:
     """After the last layer; with post-norm every layer ends in one already."""
-    return make_norm(settings.norm, settings.width, settings.norm_eps) if settings.order == "pre" else nn.Identity()
+    return make_norm(settings.norm, settings.width, settings.norm_eps) if settings.norm_order == "pre" else nn.Identity()
 
 
 def _feed_forward(settings: StackSettings) -> nn.Module:
     return feed_forward(settings.width, settings.feed_forward, settings.dropout, settings.activation)
 
 
-def _residual(settings: StackSettings) -> Residual:
-    return Residual(make_norm(settings.norm, settings.width, settings.norm_eps), settings.dropout, settings.order)
+def _residual(settings: StackSettings) -> ResidualConnection:
+    return ResidualConnection(
+        make_norm(settings.norm, settings.width, settings.norm_eps), settings.dropout, settings.norm_order
+    )
 
 
 def _attention(settings: StackSettings, scores: Scores, *, cross: bool = False) -> MultiHeadAttention:
@@ -129,7 +140,7 @@ def _attention(settings: StackSettings, scores: Scores, *, cross: bool = False) 
         query_width=settings.head_width,
         key_width=settings.head_width,
         width=settings.score_width,
-        max_source=settings.max_places,
+        max_source=settings.max_positions,
         beyond=settings.beyond,
     )
     return MultiHeadAttention(

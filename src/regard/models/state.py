@@ -27,7 +27,7 @@ def per_hypothesis(*, grows: int | None = None) -> Any:
 
 
 @dataclass(kw_only=True)
-class Rows:
+class BatchState:
     lengths_B: Tensor = per_sentence()
     spent: bool = False
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.errors import UserError
-from regard.layers.fronts import FrontName, check_front, make_front
+from regard.layers.frontends import FrontendName, check_frontend, make_frontend
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings
@@ -24,17 +24,17 @@ class TransformerSettings(StackSettings):
     """Layers of the decoder."""
     tie: Literal["none", "output", "all"] = "none"
     """output: the output matrix is the target embedding. all: the source embedding too; both sides share a vocabulary."""
-    front: Literal["tokens", FrontName] = "tokens"
+    frontend: Literal["tokens", FrontendName] = "tokens"
     """What is read: tokens, a picture through a residual network or as patches, a grid of features, frames, or a sound."""
     channels: int = 64
     """Of that network, in its last stage; of the convolutions over a sound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_front(self.front, self.width, self.channels)
-        if self.front != "tokens" and self.tie == "all":
+        check_frontend(self.frontend, self.width, self.channels)
+        if self.frontend != "tokens" and self.tie == "all":
             raise ValueError(
-                f"tie=all shares the embedding of source tokens, but this model reads {self.front}; use tie=output"
+                f"tie=all shares the embedding of source tokens, but this model reads {self.frontend}; use tie=output"
             )
 
 
@@ -42,7 +42,7 @@ PRESETS: dict[str, TransformerSettings] = {
     "tiny": TransformerSettings(width=128, heads=4, feed_forward=256, encoder_layers=4, decoder_layers=4),
     "small": TransformerSettings(width=256, heads=4, feed_forward=1024, encoder_layers=3, decoder_layers=3),
     "base": TransformerSettings(
-        width=512, heads=8, feed_forward=2048, encoder_layers=6, decoder_layers=6, order="post", tie="output"
+        width=512, heads=8, feed_forward=2048, encoder_layers=6, decoder_layers=6, norm_order="post", tie="output"
     ),
     "deep-shallow": TransformerSettings(width=256, heads=4, feed_forward=1024, encoder_layers=12, decoder_layers=1),
 }
@@ -51,7 +51,7 @@ PRESETS: dict[str, TransformerSettings] = {
 
 class Transformer(nn.Module):
     def __init__(
-        self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None, beside: int = 0
+        self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None, auxiliary: int = 0
     ) -> None:
         super().__init__()
         self.shares = settings.tie == "all"
@@ -60,11 +60,13 @@ class Transformer(nn.Module):
                 f"tie=all wants one vocabulary for both sides, but there are {source_vocab} source and {target_vocab} target "
                 "tokens; use tie=output"
             )
-        front = None
-        if settings.front != "tokens":
-            front = make_front(settings.front, source_vocab, settings.width, settings.channels, positions=True, beside=beside)
-        own = None if front or self.shares else source_vocab
-        self.encoder = TransformerEncoder(settings, settings.encoder_layers, own, scores, front)
+        frontend = None
+        if settings.frontend != "tokens":
+            frontend = make_frontend(
+                settings.frontend, source_vocab, settings.width, settings.channels, positions=True, auxiliary=auxiliary
+            )
+        own = None if frontend or self.shares else source_vocab
+        self.encoder = TransformerEncoder(settings, settings.encoder_layers, own, scores, frontend)
         self.decoder = TransformerDecoder(
             settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
         )

@@ -13,7 +13,7 @@ from regard.data.corpus import shorten
 from regard.data.tokenizers.codec import UNK, Codec
 from regard.errors import plural
 from regard.evaluation import ErrorRates, Tokens, can_use_sacrebleu, chrf, error_rates
-from regard.training.answers import Answered
+from regard.training.predictions import Prediction
 from regard.training.settings import RunSettings, side_of
 
 MOST_COUNTED = 20_000
@@ -174,7 +174,7 @@ class Assessment:
 
 
 def assess(
-    answers: Sequence[Answered],
+    predictions: Sequence[Prediction],
     rates: ErrorRates,
     examples: Sequence[Example],
     codecs: tuple[object, Codec],
@@ -185,31 +185,33 @@ def assess(
 ) -> Assessment:
     """examples: what was learnt from."""
     source, target = codecs
-    sentences = side_of([one for answered in answers for one in answered.references]).is_sentences
+    sentences = side_of([one for prediction in predictions for one in prediction.references]).is_sentences
     with_chrf = sentences and can_use_sacrebleu()
-    texts = [answered.references for answered in answers]
+    texts = [prediction.references for prediction in predictions]
 
     def guessed(outputs: Sequence[str]) -> Figures:
         ids = target.encode_batch(outputs)
         tokens = [target.tokens(one) for one in ids]
         right = sum(
-            UNK not in one and token in answered.reference_tokens
-            for one, token, answered in zip(ids, tokens, answers, strict=True)
+            UNK not in one and token in prediction.reference_tokens
+            for one, token, prediction in zip(ids, tokens, predictions, strict=True)
         )
-        known: list[tuple[Tokens, ...]] = [answered.reference_tokens for answered in answers]
-        return Figures(right / len(answers), error_rates(tokens, known).symbol, chrf(outputs, texts) if with_chrf else None)
+        known: list[tuple[Tokens, ...]] = [prediction.reference_tokens for prediction in predictions]
+        return Figures(right / len(predictions), error_rates(tokens, known).symbol, chrf(outputs, texts) if with_chrf else None)
 
     frequent = most_frequent(examples, target)
-    guesses = {f"always writing {shorten(frequent)!r}": guessed([frequent] * len(answers))}
+    guesses = {f"always writing {shorten(frequent)!r}": guessed([frequent] * len(predictions))}
     if isinstance(source, Codec):  # of several columns the first
-        guesses["copying the source"] = guessed([answered.source.partition("\t")[0] for answered in answers])
+        guesses["copying the source"] = guessed([prediction.source.partition("\t")[0] for prediction in predictions])
     name = min(guesses, key=lambda one: guesses[one].badness(sentences=sentences))
     model = Figures(
-        1 - rates.word, rates.symbol, chrf([answered.result.text for answered in answers], texts) if with_chrf else None
+        1 - rates.sequence,
+        rates.symbol,
+        chrf([prediction.result.text for prediction in predictions], texts) if with_chrf else None,
     )
     advice = advise(curve, losses, passes, model.right)
     step = next_step(advice, settings)
-    return Assessment(len(answers), sentences, model, guesses[name], name, losses, advice, step)
+    return Assessment(len(predictions), sentences, model, guesses[name], name, losses, advice, step)
 
 
 def next_step(advice: Advice, settings: RunSettings) -> str:

@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
+from regard.checkpoint import migrate
 from regard.checkpoint.files import replace_file
 from regard.data.corpus import read_lines
 from regard.errors import Mistakes, UserError, plural
@@ -37,18 +38,26 @@ SHOWN = 50
 """Mistakes that are reported one by one."""
 
 
-def read_config(path: Path, scores: Collection[str] = (), defaults: Mapping[str, object] | None = None) -> RunSettings:
+def read_config(
+    path: Path, scores: Collection[str] = (), defaults: Mapping[str, object] | None = None, *, old_names: bool = False
+) -> RunSettings:
     """Reads a run file; what it does not say keeps its default. All mistakes are reported at once, a line for each.
 
     `scores`: names of the user's own. defaults: {"data.normalise": "none"} where these are others than usual.
+    old_names: whether settings may have the names of earlier versions, as in the file of a run that was begun with one.
     """
     if path.is_file() and path.stat().st_size > 4 * LONGEST:  # bytes of a character
         raise _too_long(str(path), path.stat().st_size, "bytes")
-    return parse_config("\n".join(read_lines(path)), str(path), scores, defaults)
+    return parse_config("\n".join(read_lines(path)), str(path), scores, defaults, old_names=old_names)
 
 
 def parse_config(
-    text: str, name: str, scores: Collection[str] = (), defaults: Mapping[str, object] | None = None
+    text: str,
+    name: str,
+    scores: Collection[str] = (),
+    defaults: Mapping[str, object] | None = None,
+    *,
+    old_names: bool = False,
 ) -> RunSettings:
     """`read_config` for a text; `name` is what the mistakes call it."""
     root = _compose(text, name)
@@ -61,6 +70,8 @@ def parse_config(
         found.append((line, f"{mistake.key}: {mistake.in_file}"))
 
     nodes = _settings(root, lines, found)
+    if old_names:
+        nodes = {migrate.SETTINGS.get(key, key): node for key, node in nodes.items()}
     tree: dict[str, Any] = asdict(RunSettings())
     for key, value in (defaults or {}).items():
         put(tree, key, value)
@@ -75,7 +86,8 @@ def parse_config(
     known = dict(leaves(tree))
     for key, node in nodes.items():
         if key in known:
-            put(tree, key, _value(node, known[key]))
+            value = _value(node, known[key])
+            put(tree, key, migrate.setting(key, value)[1] if old_names else value)
         else:
             complain(unknown(key, node.value, tree))
     settings = check(tree, scores, typed=True)

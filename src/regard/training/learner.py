@@ -22,7 +22,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Counts:
+class TrainingState:
     """The numbers of a run. update: how many are done. best: the best validation so far, at which update, and how many
     validations have passed since."""
 
@@ -41,7 +41,7 @@ class Learner:
         self.optimiser = torch.optim.AdamW(
             model.parameters(), betas=(0.9, 0.98), weight_decay=settings.weight_decay, fused=True
         )
-        self.counts = Counts()
+        self.state = TrainingState()
         self.average = [parameter.detach().clone() for parameter in model.parameters()] if self.ema else []
 
     def update(self, learning_rate: float) -> None:
@@ -51,12 +51,12 @@ class Learner:
         self.optimiser.step()
         self.optimiser.zero_grad()
         if self.average:  # young averages are short ones
-            number = self.counts.update
+            number = self.state.update
             decay = min(self.ema, (1 + number) / (10 + number))
             torch._foreach_lerp_(self.average, list(self._weights()), 1 - decay)
 
     @contextmanager
-    def at_its_best(self) -> Iterator[Model]:
+    def evaluation_weights(self) -> Iterator[Model]:
         """The model for use, with the averaged weights if there are any; back in training afterwards."""
         own = [weight.clone() for weight in self._weights()] if self.average else []
         self._set_weights(self.average)
@@ -73,12 +73,12 @@ class Learner:
         training = {f"average.{name}": tensor for name, tensor in zip(names, self.average, strict=False)}
         for number, moments in self.optimiser.state_dict()["state"].items():
             training |= {f"{moment}.{names[number]}": moments[moment] for moment in MOMENTS}
-        return Checkpoint(self.counts.update, asdict(self.counts), self.model.state_dict(), training, origin or {})
+        return Checkpoint(self.state.update, asdict(self.state), self.model.state_dict(), training, origin or {})
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Raises Damaged if the checkpoint is not one of this model in training."""
-        if _counts(checkpoint).update != checkpoint.update:
-            raise Damaged(f"its counts are of update {_counts(checkpoint).update}")
+        if _state(checkpoint).update != checkpoint.update:
+            raise Damaged(f"its counts are of update {_state(checkpoint).update}")
         weights = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         _check_shapes("weights", checkpoint.model, weights)
         shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
@@ -96,7 +96,7 @@ class Learner:
         self._restore_moments(names, tensors)
         for name, average in zip(names, self.average, strict=False):
             average.copy_(tensors[f"average.{name}"])
-        self.counts = _counts(checkpoint)
+        self.state = _state(checkpoint)
 
     def _restore_moments(self, names: list[str], tensors: Mapping[str, Tensor]) -> None:
         state: dict[int, Any] = {
@@ -114,9 +114,9 @@ class Learner:
             weight.copy_(value)
 
 
-def _counts(checkpoint: Checkpoint) -> Counts:
+def _state(checkpoint: Checkpoint) -> TrainingState:
     try:
-        return TypeAdapter(Counts).validate_json(json.dumps(checkpoint.numbers), strict=True)
+        return TypeAdapter(TrainingState).validate_json(json.dumps(checkpoint.numbers), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from regard.contracts import Decoded, Look, Tap
 from regard.core import masks
-from regard.core.losses import Baseline, policy_gradient, projected_loss, reward_to_go, unevenness
+from regard.core.losses import Baseline, doubly_stochastic_loss, policy_gradient, projected_loss, reward_to_go
 from regard.data.batch import Batch, derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.models.build import Model
-from regard.training.learner import Counts, Learner
+from regard.training.learner import Learner, TrainingState
 from regard.training.settings import TrainSettings
 
 
@@ -32,19 +32,19 @@ class Update:
     num_targets: int
 
 
-class Supervisor(Protocol):
+class Callbacks(Protocol):
     """Who watches a run: told about every update, asked how good the model is, and trusted with keeping it."""
 
     interrupted: bool
     """Whether somebody wants the run to end here. An update is finished first, with all that belongs to it."""
 
-    def record(self, update: Update) -> None: ...
+    def on_update(self, update: Update) -> None: ...
 
     def validate(self) -> float:
         """How bad the model is now; the less the better."""
         ...
 
-    def keep(self) -> None:
+    def save_best(self) -> None:
         """It is the best so far."""
 
     def checkpoint(self) -> None:
@@ -81,21 +81,21 @@ def train(
     settings: TrainSettings,
     *,
     seed: int,
-    supervisor: Supervisor,
+    callbacks: Callbacks,
 ) -> None:
     """From the learner's last update to the end. Randomness is a function of (seed, update, batch), not a stream to be lost."""
     model = learner.model.train()
     device = next(model.parameters()).device
-    while not finished(learner.counts, settings):
-        number = learner.counts.update
+    while not finished(learner.state, settings):
+        number = learner.state.update
         parts = batches(number)
         num_targets, loss = sum(part.num_targets for part in parts), 0.0
-        for place, batch in enumerate(parts):
-            torch.manual_seed(derived_seed(seed, "update", number, place))
-            total, baseline = batch_loss(model, batch.to(device), settings, learner.counts.baseline)
+        for part, batch in enumerate(parts):
+            torch.manual_seed(derived_seed(seed, "update", number, part))
+            total, baseline = batch_loss(model, batch.to(device), settings, learner.state.baseline)
             (total / num_targets).backward()
             loss += total.item() / num_targets
-            learner.counts = replace(learner.counts, baseline=baseline)
+            learner.state = replace(learner.state, baseline=baseline)
         norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).item()
         if not math.isfinite(norm):
             raise UserError(
@@ -104,26 +104,26 @@ def train(
             )
         rate = learning_rate(number, settings)
         learner.update(rate)
-        learner.counts = replace(learner.counts, update=number + 1)
-        supervisor.record(Update(number, loss, norm, rate, num_targets))
+        learner.state = replace(learner.state, update=number + 1)
+        callbacks.on_update(Update(number, loss, norm, rate, num_targets))
         if settings.validate_every and (number + 1) % settings.validate_every == 0:
-            learner.counts = judged(learner.counts, supervisor.validate())
-            if learner.counts.stale == 0:
-                supervisor.keep()
-        if finished(learner.counts, settings) or (number + 1) % settings.checkpoint_every == 0 or supervisor.interrupted:
-            supervisor.checkpoint()
+            learner.state = after_validation(learner.state, callbacks.validate())
+            if learner.state.stale == 0:
+                callbacks.save_best()
+        if finished(learner.state, settings) or (number + 1) % settings.checkpoint_every == 0 or callbacks.interrupted:
+            callbacks.checkpoint()
     model.eval()
 
 
-def finished(counts: Counts, settings: TrainSettings) -> bool:
-    return counts.update >= settings.steps or bool(settings.patience and counts.stale >= settings.patience)
+def finished(state: TrainingState, settings: TrainSettings) -> bool:
+    return state.update >= settings.steps or bool(settings.patience and state.stale >= settings.patience)
 
 
-def judged(counts: Counts, badness: float) -> Counts:
+def after_validation(state: TrainingState, value: float) -> TrainingState:
     """After a validation. stale is 0 where it is the best so far."""
-    if counts.best is None or badness < counts.best:
-        return replace(counts, best=badness, best_at=counts.update, stale=0)
-    return replace(counts, stale=counts.stale + 1)
+    if state.best is None or value < state.best:
+        return replace(state, best=value, best_at=state.update, stale=0)
+    return replace(state, stale=state.stale + 1)
 
 
 def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
@@ -136,28 +136,28 @@ def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Ba
     if settings.doubly_stochastic:
         weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
         real_BT = masks.not_padding(batch.target_out_BT, PAD)
-        total = total + settings.doubly_stochastic * unevenness(weights_BTS, real_BT, memory.allow_BS)
-    if decoded.choice_log_prob_BT is None:
+        total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, memory.allow_BS)
+    if decoded.attention_log_prob_BT is None:
         return total, baseline
-    choices, baseline = choice_loss(decoded, batch, baseline, settings.entropy_bonus)
+    choices, baseline = hard_attention_loss(decoded, batch, baseline, settings.entropy_bonus)
     return total + choices, baseline
 
 
-def choice_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:
+def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:
     """What hard attention learns from, and the baseline for the next update."""
-    assert decoded.choice_log_prob_BT is not None
-    assert decoded.choice_entropy_BT is not None
+    assert decoded.attention_log_prob_BT is not None
+    assert decoded.attention_entropy_BT is not None
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
     log_probs_BTV = decoded.logits_BTV.detach().log_softmax(-1)
     log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
     num_paid_BT = real_BT.to(log_prob_BT.dtype)
     reward_BT = log_prob_BT.detach()
-    if decoded.choices_last:
+    if decoded.affects_later_steps:
         reward_BT, num_paid_BT = reward_to_go(reward_BT), reward_to_go(num_paid_BT)
     loss = policy_gradient(
         reward_BT,
-        decoded.choice_log_prob_BT * real_BT,
-        decoded.choice_entropy_BT * real_BT,
+        decoded.attention_log_prob_BT * real_BT,
+        decoded.attention_entropy_BT * real_BT,
         baseline=baseline.value * num_paid_BT,
         entropy_bonus=entropy_bonus,
     )

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from regard.checkpoint import migrate
 from regard.data.codecs import SourceUnit, check_fit, recognise
 from regard.data.corpus import Pair
 from regard.data.sounds import Sounds
 from regard.data.sources import FileCodec, split_source
-from regard.data.tokenizers.codec import Unit
+from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import LARGEST_SIZE, UserError, WrongNumbers, did_you_mean, is_utf_8, plural
 from regard.layers.scores import check_score_name
 from regard.models.build import PRESETS, SETTINGS
@@ -52,7 +53,7 @@ class DataSettings:
     source_unit: SourceUnit = "characters"
     """What a source token is; or picture, sound, grid, frames: then the source is the name of a file, seen from the folder of
     the data file."""
-    target_unit: Unit = "characters"
+    target_unit: TokenUnit = "characters"
     """What a target token is."""
     vocabulary: Annotated[int, Field(ge=300, le=10_000_000)] = 8000
     """How many tokens are learnt where the unit is a piece of a word."""
@@ -138,7 +139,7 @@ class TrainSettings:
     """Decay of a moving average of the weights; 0: none."""
     patience: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
     """Validations without progress after which the run stops; 0: never."""
-    metric: Literal["loss", "symbol_error_rate", "word_error_rate", "bleu"] = "loss"
+    metric: Literal["loss", "symbol_error_rate", "sequence_error_rate", "bleu"] = "loss"
     """What "best" means in a validation."""
 
     def __post_init__(self) -> None:
@@ -179,9 +180,9 @@ class RunSettings:
     start: StartSettings = StartSettings()
 
     def __post_init__(self) -> None:
-        check_fit(self.data.source_unit, getattr(self.model, "front", "tokens"))
-        soft = getattr(self.model, "choice", "soft") == "soft" and getattr(self.model, "decoder", "") != "fixed"
-        if self.train.doubly_stochastic and not (soft and hasattr(self.model, "front")):
+        check_fit(self.data.source_unit, getattr(self.model, "frontend", "tokens"))
+        soft = getattr(self.model, "attention", "soft") == "soft" and getattr(self.model, "decoder", "") != "fixed"
+        if self.train.doubly_stochastic and not (soft and hasattr(self.model, "frontend")):
             raise UserError(
                 f"doubly_stochastic is {self.train.doubly_stochastic}, but this model has no soft attention to its source; "
                 "set train.doubly_stochastic=0"
@@ -234,7 +235,7 @@ class Side:
         return 1 + (self.words if self.is_symbols else self.characters)
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> TokenUnit:
         return "symbols" if self.is_symbols else "characters"
 
     def __str__(self) -> str:
@@ -307,7 +308,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
             width=192,
             embedding=64,
             decoder="bahdanau",
-            front=codec.unit,  # type: ignore[arg-type]
+            frontend=codec.unit,  # type: ignore[arg-type]
             dropout=0.2 if few else 0.1,
         ),
         train=train,
@@ -316,7 +317,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     reasons = {
         "data.source_unit": f"sources are names of {codec.nouns}, such as {example}",
         "data.target_unit": str(target),
-        "model.front": f"a front for {codec.nouns}",
+        "model.frontend": f"a front for {codec.nouns}",
         "model.kind": "a recurrent decoder that looks at its source at every word is quickest to learn",
         "model.decoder": "where it looked last tells it where to look next",
         "model.dropout": few_said,
@@ -328,7 +329,9 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     return Suggestion(settings, reasons)
 
 
-BESIDE = "a file and a text beside it, of which the words are learnt; the places of the one attend to the words of the other"
+FILE_AND_TEXT = (
+    "a file and a text beside it, of which the words are learnt; the places of the one attend to the words of the other"
+)
 
 
 def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
@@ -339,7 +342,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
     settings = RunSettings(
         data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.2 if few else 0.1),
-        model=RnnSettings(front="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
+        model=RnnSettings(frontend="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
         train=TrainSettings(
             learning_rate=4e-3,
             batch_tokens=1024,
@@ -356,12 +359,12 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
             "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{plural(len(words), 'different word')} in {plural(len(pairs), 'text')}",
             "data.augment": f"{count}: each is heard faster or slower, noisy, without stretches of time and bands",
-            "model.front": "log-mel frames; convolutions make one place of four of them",
+            "model.frontend": "log-mel frames; convolutions make one place of four of them",
             "model.kind": "a recurrent model with attention learns quickest from little speech",
             "model.decoder": "where it listened last tells it where to listen next",
             "train.shortest_first": "short sounds teach what words sound like, before long ones ask where they are",
             "train.steps": f"20 times through {count} are wanted, in 2,000 to 20,000 updates",
-            **({"data.source_columns": BESIDE} if any("\t" in pair.source for pair in pairs) else {}),
+            **({"data.source_columns": FILE_AND_TEXT} if any("\t" in pair.source for pair in pairs) else {}),
         },
     )
 
@@ -478,7 +481,8 @@ def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
     known = dict(leaves(tree))
     section, _, name = key.rpartition(".")
     here = list(tree.get(section, tree))
-    elsewhere = "".join(f'; did you mean "{one}"?' for one in known if one.rpartition(".")[2] == name)
+    new = migrate.SETTINGS.get(key)
+    elsewhere = "".join(f'; did you mean "{one}"?' for one in known if one == new or one.rpartition(".")[2] == name)
     said = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
     written = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
     of = f" of the kind {tree['model']['kind']}" if section == "model" else ""
@@ -494,8 +498,8 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
         found = model_tree(kind)
         if isinstance(found, Mistake):
             raise UserError(found.on_command_line)
-        if "front" in found:  # what the data is stays
-            found["front"] = getattr(settings.model, "front", "tokens")
+        if "frontend" in found:  # what the data is stays
+            found["frontend"] = getattr(settings.model, "frontend", "tokens")
         tree["model"] = found
     known = dict(leaves(tree))
     for key, value in pairs.items():
@@ -573,6 +577,7 @@ def _explain(error: Any) -> Iterator[Mistake]:
         limits = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in context.items()}
         expected = _EXPECTED[error["type"]].format(**limits) if error["type"] in _EXPECTED else text
         choices = re.findall("'([^']+)'", context.get("expected", ""))
-        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-        got = "" if isinstance(value, dict) else f", got {value!r:.80}"
+        renamed = migrate.VALUES.get(where, {}).get(value) if isinstance(value, str) else None
+        hint = f'; did you mean "{renamed}"?' if renamed else did_you_mean(value, choices)
+        got = "" if isinstance(value, dict) else f", got {value!r:.80}{hint if renamed else ''}"
         yield Mistake(where, said + got, f"got {show(value)}, expected {expected}{hint}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 _OTHERS = sorted(set(range(256)).difference(_PRINTABLE))
-LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + place) for place, byte in enumerate(_OTHERS)}
+LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + index) for index, byte in enumerate(_OTHERS)}
 """GPT-2's table, which the library uses: a byte that prints stands for itself, the rest follows from U+0100."""
 
 _BYTES = {letter: byte for byte, letter in LETTERS.items()}
@@ -31,7 +31,7 @@ def readable(parts: Iterable[bytes]) -> list[str]:
     for part in parts:
         rest = part.lstrip(_CONTINUATION) if moved else part
         if len(rest) < len(part):
-            home = next((place for place in range(len(moved) - 1, 0, -1) if moved[place]), 0)
+            home = next((index for index in range(len(moved) - 1, 0, -1) if moved[index]), 0)
             moved[home] += part[: len(part) - len(rest)]
         moved.append(rest)
     return [part.decode(errors="replace") for part in moved]

@@ -18,7 +18,7 @@ from regard.data.tokenizers.normal import NFC, nfc
 from regard.data.tokenizers.schema import VARIES, Form, alphabet, bare, trusted
 from regard.errors import UserError, did_you_mean, one_line
 
-Unit = Literal["bpe", "characters", "words", "symbols", "unigram"]
+TokenUnit = Literal["bpe", "characters", "words", "symbols", "unigram"]
 """What a token is.
 
 bpe: pieces of words, made of bytes, so that every text comes back exactly and nothing is unknown.
@@ -32,7 +32,7 @@ symbols: whatever stands between spaces; joined again by a space.
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 
-REMARKS: dict[Unit, str] = {
+REMARKS: dict[TokenUnit, str] = {
     "unigram": "a unigram vocabulary is not reproducible: learnt again from the same data it comes out a little different; "
     "keep its file, or take bpe"
 }
@@ -40,7 +40,7 @@ REMARKS: dict[Unit, str] = {
 
 _FEATURE = r"\t[^\t]*"
 _IN_WORD = r"[\p{L}\p{M}\p{N}_]+"
-_PATTERNS: dict[Unit, str] = {
+_PATTERNS: dict[TokenUnit, str] = {
     # Whether two characters may share a piece depends on these two alone; merges.py rests on that.
     "bpe": r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s",
     "unigram": r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s",
@@ -71,7 +71,7 @@ class Codec:
         self.normalises = tokenizer.normalizer is not None
 
     @classmethod
-    def learn(cls, texts: Iterable[str], unit: Unit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
+    def learn(cls, texts: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
         """The vocabulary of these texts, which are read once. Equal texts give equal files (except unigram: see REMARKS).
 
         `vocabulary`: how many ids bpe, unigram and words may have, specials among them; features come on top. There may be
@@ -79,8 +79,8 @@ class Codec:
         Whoever wants to see progress wraps the texts; the library reads them in a thread of its own.
         normalise: whether different Unicode spellings of a text are one text, here and wherever the codec reads.
         """
-        if unit not in get_args(Unit):
-            units = list(get_args(Unit))
+        if unit not in get_args(TokenUnit):
+            units = list(get_args(TokenUnit))
             raise UserError(f"unknown unit {unit!r}; expected one of {', '.join(units)}{did_you_mean(unit, units)}")
         reader = _Reader(map(nfc, texts) if normalise else texts, vocabulary)
         is_bytes = unit in ("bpe", "unigram")
@@ -221,7 +221,7 @@ class Codec:
 
 
 def learn_shared(
-    source: Iterable[str], target: Iterable[str], unit: Unit, vocabulary: int = 8000, *, normalise: bool = False
+    source: Iterable[str], target: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False
 ) -> Codec:
     """One vocabulary for both sides; each side is read once, the source first."""
     return Codec.learn(chain(source, target), unit, vocabulary, normalise=normalise)
@@ -248,7 +248,7 @@ class _Reader:
             yield rest
 
 
-def _learn_symbols(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
+def _learn_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     counter = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
     counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader takes them out
     room = vocabulary - len(SPECIALS) if unit == "words" else _KEEP_ALL
@@ -261,7 +261,7 @@ def _learn_symbols(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
     return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[UNK]), unit, features=bool(reader.features)))
 
 
-def _learn_pieces(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
+def _learn_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     options: dict[str, Any] = {
         "vocab_size": vocabulary,
         "special_tokens": list(SPECIALS),
@@ -292,7 +292,7 @@ def _learn_pieces(reader: _Reader, unit: Unit, vocabulary: int) -> Codec:
 # --- the parts of a tokenizer.json -------------------------------------------------------------------------------------------
 
 
-def _assembled(model: models.Model, unit: Unit, *, features: bool) -> Tokenizer:
+def _assembled(model: models.Model, unit: TokenUnit, *, features: bool) -> Tokenizer:
     """A tokenizer of this unit; features: whether a TAB starts one."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=features)
@@ -300,7 +300,7 @@ def _assembled(model: models.Model, unit: Unit, *, features: bool) -> Tokenizer:
     return tokenizer
 
 
-def _pre_tokenizer(unit: Unit, *, features: bool) -> pre_tokenizers.PreTokenizer:
+def _pre_tokenizer(unit: TokenUnit, *, features: bool) -> pre_tokenizers.PreTokenizer:
     plain = _PATTERNS[unit]
     pattern = Regex(_FEATURE + "|" + plain.replace("[^ ]", r"[^ \t]") if features else plain)
     if unit not in ("bpe", "unigram"):
@@ -309,7 +309,7 @@ def _pre_tokenizer(unit: Unit, *, features: bool) -> pre_tokenizers.PreTokenizer
     return pre_tokenizers.Sequence(parts)
 
 
-def _decoder(unit: Unit, *, features: bool) -> decoders.Decoder:
+def _decoder(unit: TokenUnit, *, features: bool) -> decoders.Decoder:
     if unit in ("bpe", "unigram"):
         return decoders.ByteLevel()
     steps: list[Any] = [decoders.Fuse()]
@@ -328,7 +328,7 @@ def _forms() -> tuple[tuple[Form, Form], ...]:
     kinds: dict[str, Any] = {"bpe": models.BPE, "unigram": models.Unigram}
     made = [
         _assembled(kinds.get(unit, models.WordLevel)(), unit, features=features)
-        for unit in get_args(Unit)
+        for unit in get_args(TokenUnit)
         for features in (False, True)
     ]
     return tuple((bare(form), form) for form in map(_form, [*made, *_early()]))

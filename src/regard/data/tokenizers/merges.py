@@ -31,10 +31,10 @@ class _State:
     steps are left and how it ends; and the state after the second best merge, once it was needed.
     """
 
-    __slots__ = ("end", "ids", "next", "places", "second", "steps")
+    __slots__ = ("end", "ids", "indices", "next", "second", "steps")
 
-    def __init__(self, ids: Ids, places: bytes) -> None:
-        self.ids, self.places, self.next, self.steps, self.end = ids, places, self, 0, ids
+    def __init__(self, ids: Ids, indices: bytes) -> None:
+        self.ids, self.indices, self.next, self.steps, self.end = ids, indices, self, 0, ids
         self.second: _State | None = None
 
 
@@ -95,7 +95,7 @@ class Merges:
             while wait < state.steps:
                 while wait > 0:
                     state, wait = state.next, wait - 1
-                skipped, most = 1, len(state.places)
+                skipped, most = 1, len(state.indices)
                 while skipped < most and draw() < p:
                     skipped += 1
                 wait = log(1 - draw()) * slope // 1
@@ -125,15 +125,15 @@ class Merges:
         return after
 
     def _merged(self, state: _State, choice: int) -> Ids:
-        ids, place = state.ids, state.places[choice]
-        return (*ids[:place], self._merges[ids[place], ids[place + 1]][1], *ids[place + 2 :])
+        ids, index = state.ids, state.indices[choice]
+        return (*ids[:index], self._merges[ids[index], ids[index + 1]][1], *ids[index + 2 :])
 
     def _state(self, ids: Ids) -> _State:
         state = self._states.get(ids)
         if state is None:
             pairs = enumerate(map(self._merges.get, pairwise(ids)))
-            state = _State(ids, bytes(place for _, place in sorted((pair[0], place) for place, pair in pairs if pair)))
-            if state.places:
+            state = _State(ids, bytes(index for _, index in sorted((pair[0], index) for index, pair in pairs if pair)))
+            if state.indices:
                 state.next = self._state(self._merged(state, 0))
                 state.steps, state.end = state.next.steps + 1, state.next.end
             if len(self._states) < MOST_STATES:
@@ -145,13 +145,13 @@ class Merges:
         gone = -1
         after, before = [*range(1, len(symbols) + 1)], [*range(-1, len(symbols) - 1)]
 
-        def option(place: int) -> tuple[int, int, int, int, int] | None:
+        def option(index: int) -> tuple[int, int, int, int, int] | None:
             """(rank, place, new id, left, right); it is stale when left or right have changed."""
-            if place < 0 or after[place] == len(symbols):
+            if index < 0 or after[index] == len(symbols):
                 return None
-            left, right = symbols[place], symbols[after[place]]
+            left, right = symbols[index], symbols[after[index]]
             found = self._merges.get((left, right))
-            return found and (found[0], place, found[1], left, right)
+            return found and (found[0], index, found[1], left, right)
 
         options = [one for one in map(option, range(len(symbols))) if one]
         heapify(options)
@@ -159,8 +159,8 @@ class Merges:
             skipped, chosen = [], None
             while options and not chosen:
                 one = heappop(options)
-                _, place, _, left, right = one
-                if symbols[place] != left or after[place] == len(symbols) or symbols[after[place]] != right:
+                _, index, _, left, right = one
+                if symbols[index] != left or after[index] == len(symbols) or symbols[after[index]] != right:
                     continue
                 if p and chance.random() < p:
                     skipped.append(one)
@@ -168,13 +168,13 @@ class Merges:
                     chosen = one
             if not chosen:
                 break
-            _, place, new, _, _ = chosen
-            right_place = after[place]
-            symbols[place], symbols[right_place] = new, gone
-            after[place] = after[right_place]
-            if after[place] < len(symbols):
-                before[after[place]] = place
-            for fresh in (option(before[place]), option(place), *skipped):
+            _, index, new, _, _ = chosen
+            right_end = after[index]
+            symbols[index], symbols[right_end] = new, gone
+            after[index] = after[right_end]
+            if after[index] < len(symbols):
+                before[after[index]] = index
+            for fresh in (option(before[index]), option(index), *skipped):
                 if fresh:
                     heappush(options, fresh)
         return [symbol for symbol in symbols if symbol != gone]
@@ -183,7 +183,7 @@ class Merges:
         """Cut where the library cuts a text before it merges. Mostly the characters at the edges of the tokens tell."""
         if self._partial.isdisjoint(ids):
             first, last = self._first, self._last
-            cuts = [place for place, (left, right) in enumerate(pairwise(ids), 1) if not _JOINED[last[left]][first[right]]]
+            cuts = [index for index, (left, right) in enumerate(pairwise(ids), 1) if not _JOINED[last[left]][first[right]]]
         else:
             cuts = self._cuts_by_character(ids)
         return [tuple(ids[start:end]) for start, end in pairwise((0, *cuts, len(ids)))]
@@ -199,7 +199,7 @@ class Merges:
             size += len(char.encode(errors="surrogateescape"))
             before = kind
         starts = accumulate(map(len, parts), initial=0)
-        return [place for place, start in enumerate(starts) if start in cuts and 0 < place < len(ids)]
+        return [index for index, start in enumerate(starts) if start in cuts and 0 < index < len(ids)]
 
     def _kind(self, char: str) -> int:
         """Asks the library, which may know another version of Unicode than Python does."""

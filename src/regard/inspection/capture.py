@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import ByValue, Kind, Look, Memory, Seen, Summary, Tap, What
-from regard.data.sources import Both, FileCodec, num_places, split_source
+from regard.data.sources import FileAndText, FileCodec, num_positions, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
@@ -62,8 +62,8 @@ class Layer(ByValue):
 
 def mean_distance(weights_HTS: Tensor) -> Tensor:
     """(H,): the mean over the queries of Σ_j w_ij |i − j|, for attention within one sequence."""
-    places = torch.arange(weights_HTS.shape[-1], device=weights_HTS.device)
-    return (weights_HTS * (places[-weights_HTS.shape[-2] :, None] - places).abs()).sum(-1).mean(-1)
+    positions = torch.arange(weights_HTS.shape[-1], device=weights_HTS.device)
+    return (weights_HTS * (positions[-weights_HTS.shape[-2] :, None] - positions).abs()).sum(-1).mean(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Inspection(ByValue):
     axes: tuple[int, ...] = ()
     picture: str = ""
     sound: Tensor | None = None
-    beside: tuple[str, ...] = ()
+    auxiliary: tuple[str, ...] = ()
     title: str = ""
 
     @property
@@ -109,7 +109,7 @@ class Inspection(ByValue):
         return self.source if kind in ("encoder", "fusion") else self.target
 
     def columns(self, kind: Kind) -> tuple[str, ...]:
-        return self.read if kind == "decoder" else self.beside if kind == "fusion" else self.source
+        return self.read if kind == "decoder" else self.auxiliary if kind == "fusion" else self.source
 
     def layer(self, kind: Kind, number: int) -> Layer:
         found = {one.layer: one for one in self.layers if one.kind == kind}
@@ -121,7 +121,7 @@ class Inspection(ByValue):
 
 
 @torch.no_grad()
-def see(
+def inspect(
     translator: Translator,
     text: str,
     *,
@@ -134,40 +134,40 @@ def see(
 
     finished: whether <eos> follows that output. options: those of the search.
     """
-    unit = translator.read(text)
-    codec, file = translator.source, unit.ids.file if isinstance(unit.ids, Both) else unit.ids
-    name = split_source(unit.text)[0]
-    if not num_places(unit.ids):
+    segment = translator.read(text)
+    codec, file = translator.source, segment.ids.file if isinstance(segment.ids, FileAndText) else segment.ids
+    name = split_source(segment.text)[0]
+    if not num_positions(segment.ids):
         raise UserError("the text is empty, so there is no attention to show")
     if output is None:
         result = translator.whole(text, **options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
-    long = max(num_places(unit.ids) + 1, len(written)) > LONGEST
+    long = max(num_positions(segment.ids) + 1, len(written)) > LONGEST
     wanted: tuple[What, ...] = ("summary",) if long else tuple(what) if isinstance(what, Sequence) else (what,)
     look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
     model, device = translator.model, translator.device
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
     with recurrent_inputs(cast(nn.Module, model)) as inputs:
-        memory = model.encode(translator.encoder_batch([unit]), look)
+        memory = model.encode(translator.encoder_batch([segment]), look)
         decoded = model.decode(read, memory, look)
     check_numbers(decoded.logits_BTV)
     return Inspection(
-        text=unit.text,
+        text=segment.text,
         output=translator.target.decode(output),
         finished=finished,
-        source=translator.labels(unit, memory.axes),
+        source=translator.labels(segment, memory.axes),
         target=translator.target.tokens(written),
         target_ids=written,
         vocabulary=translator.target.tokens(range(len(translator.target))),
         log_probs_TV=decoded.logits_BTV[0].float().log_softmax(-1).cpu(),
         layers=tuple(_layers(memory.seen + decoded.seen)),
         gates=tuple(_gates(model, inputs, memory, read)),
-        axes=memory.axes if len(memory.axes) == 2 and num_places(file) else (),
+        axes=memory.axes if len(memory.axes) == 2 and num_positions(file) else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
-        beside=codec.words(unit.text) if isinstance(codec, FileCodec) else (),
-        title=codec.title(unit.text) if isinstance(codec, FileCodec) else "",
+        auxiliary=codec.words(segment.text) if isinstance(codec, FileCodec) else (),
+        title=codec.title(segment.text) if isinstance(codec, FileCodec) else "",
     )
 
 
@@ -191,8 +191,8 @@ def check_numbers(logits: Tensor) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:
-    places = dict.fromkeys((one.kind, one.layer) for one in seen)
-    for kind, layer in sorted(places, key=lambda place: (KINDS.index(place[0]), place[1])):
+    positions = dict.fromkeys((one.kind, one.layer) for one in seen)
+    for kind, layer in sorted(positions, key=lambda position: (KINDS.index(position[0]), position[1])):
         here = [one for one in seen if (one.kind, one.layer) == (kind, layer)]
         summary = next((one.summary for one in here if one.summary is not None), None)
         numbers = {one.what: one.weights_BHTS[0].cpu() for one in here if one.summary is None}
@@ -249,14 +249,14 @@ def _waiting_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Te
     """The inputs of a decoder that goes step by step, [c_t; y] or [s̃; y], and its first state."""
     state: RnnState = model.start(memory)
     first_LNX, inputs = state.hidden_BKLX[:, 0].transpose(0, 1), []
-    for place in range(read.shape[1]):
+    for position in range(read.shape[1]):
         before = state
-        step = model.step(read[:, place : place + 1], state, Look((Tap("cross"),)))
+        step = model.step(read[:, position : position + 1], state, Look((Tap("cross"),)))
         late = (
             before.fed_BKD[:, 0]
             if model.settings.input_feeding
             else (step.seen[0].weights_BHTS[:, 0] @ before.values_BSE)[:, 0]
         )
-        inputs.append(torch.cat((late, model.target_embedding(read[:, place])), dim=-1))
+        inputs.append(torch.cat((late, model.target_embedding(read[:, position])), dim=-1))
         state = cast(RnnState, step.state)
     return torch.stack(inputs, dim=1), first_LNX

@@ -10,8 +10,8 @@ from test_attention import Largest
 
 from regard.contracts import Kind, Look, Seen, Summary, Tap, What
 from regard.core.attention import ScaledDot
-from regard.core.looking import watched
-from regard.core.rule import Rule
+from regard.core.mechanism import Mechanism
+from regard.core.taps import attend_with_look
 from regard.layers.attention import MultiHeadAttention
 from regard.models.build import Model
 from regard.models.transformer import Transformer
@@ -45,12 +45,12 @@ def in_steps(model: Model, look: Look) -> list[list[Seen]]:
 
 def softened(model: Model) -> Callable[[torch.Tensor], torch.Tensor]:
     """From scores to weights, for the way this model chooses."""
-    choice = getattr(getattr(model, "settings", None), "choice", "soft")
-    if choice == "sum":
+    attention = getattr(getattr(model, "settings", None), "attention", "soft")
+    if attention == "unnormalised":
         return lambda scores: scores.masked_fill(scores.isinf(), 0.0)
-    if choice == "one":
+    if attention == "hard":
         return lambda scores: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()
-    if choice == "gates":
+    if attention == "gated":
         return lambda scores: (scores > 0).double() / (scores > 0).sum(-1, keepdim=True).clamp(min=1)
     return lambda scores: scores.softmax(-1).nan_to_num(0.0)  # padding that sees nothing
 
@@ -91,8 +91,8 @@ def test_summaries_equal_the_matrix(name: str) -> None:  # SPEC A9.2
         if one.kind == "cross":
             assert found.distance is None
             continue
-        places = torch.arange(weights.shape[-1])
-        away = (places[:, None] - places).abs()
+        positions = torch.arange(weights.shape[-1])
+        away = (positions[:, None] - positions).abs()
         torch.testing.assert_close(found.distance, (weights * away).sum(-1))
 
 
@@ -163,11 +163,11 @@ def test_a_few_rows_cost_a_few_rows() -> None:
     attention = MultiHeadAttention(8, 2)
     x = torch.randn(1, 257, 8)
     query, (key, value) = attention.queries(x), attention.keys_values(x)
-    rule = Rule(ScaledDot())  # a mask has as many numbers as all pairs, and is there anyway
+    mechanism = Mechanism(ScaledDot())  # a mask has as many numbers as all pairs, and is there anyway
     for what in ("weights", "scores", "norms"):
         look = Look((Tap("encoder", 0, rows=(7, 200), what=what),))  # type: ignore[arg-type]
         with Largest() as largest:
-            watched(query, key, value, rule, look)
+            attend_with_look(query, key, value, mechanism, look)
         assert largest.numel <= 2 * 257 * 8  # all pairs would be 2 x 257 x 257
 
 

@@ -13,18 +13,23 @@ import torch
 from torch import Tensor
 
 from regard.contracts import Edit, Look, Seen, Summary, Tap, pick
-from regard.core.attention import Attended, mix, same_heads, score_rows, weigh
-from regard.core.rule import Rule, pick_axis
-from regard.core.summary import block_size, summarise_rule, summarise_weights
+from regard.core.attention import AttentionOutput, attend_prepared, same_heads, scores_prepared, weights_prepared
+from regard.core.mechanism import Mechanism, pick_axis
+from regard.core.summary import block_size, summarise_prepared, summarise_weights
 from regard.core.weights import HARD
 
 TOP = 8
 """How many links of each query a summary keeps, if there are as many keys."""
 
 
-def watched(
-    query_BHRd: Tensor, prepared: Tensor, value: Tensor, rule: Rule, look: Look | None, output_HvD: Tensor | None = None
-) -> Attended:
+def attend_with_look(
+    query_BHRd: Tensor,
+    prepared: Tensor,
+    value: Tensor,
+    mechanism: Mechanism,
+    look: Look | None,
+    output_HvD: Tensor | None = None,
+) -> AttentionOutput:
     """`mix`, and what a Look asks for; `seen` follows the order of its taps.
 
     `look` is already narrowed to this place (`Look.at`). Read-only taps leave the output to the very same kernel, and they
@@ -32,66 +37,70 @@ def watched(
     on its way out; norms are measured behind it.
     """
     if look is None:
-        return mix(query_BHRd, prepared, value, rule)
-    scene = Scene(query_BHRd, prepared, value, rule, output_HvD)
+        return attend_prepared(query_BHRd, prepared, value, mechanism)
+    capture = Capture(query_BHRd, prepared, value, mechanism, output_HvD)
     if not (look.edits or look.grad):
-        seen = tuple(map(scene.see, look.taps))
-        return replace(mix(query_BHRd, prepared, value, rule), seen=seen)
-    weights = weigh(query_BHRd, prepared, _twin(rule))
+        seen = tuple(map(capture.read, look.taps))
+        return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
+    weights = weights_prepared(query_BHRd, prepared, _twin(mechanism))
     for edit in look.edits:
-        weights = _edited(weights, edit, rule.without_unknown(prepared).allow)
+        weights = _edited(weights, edit, mechanism.without_unknown(prepared).allow)
     used = weights if look.grad else weights.detach()
-    seen = tuple(scene.tell(tap, scene.picked(used, tap)) if tap.what == "weights" else scene.see(tap) for tap in look.taps)
+    seen = tuple(
+        capture.seen(tap, capture.picked(used, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
+    )
     value = same_heads(value, query_BHRd)
-    if rule.choice in HARD:
-        return replace(mix(query_BHRd, prepared, value, rule), context=weights @ value, seen=seen)
-    return Attended(rule.dropped(weights, rule.draw_seed()) @ value, seen=seen)
+    if mechanism.attention in HARD:
+        return replace(attend_prepared(query_BHRd, prepared, value, mechanism), context=weights @ value, seen=seen)
+    return AttentionOutput(mechanism.dropped(weights, mechanism.draw_seed()) @ value, seen=seen)
 
 
 @dataclass(frozen=True)
-class Scene:
+class Capture:
     """All that goes into one attention."""
 
     query_BHRd: Tensor
     prepared: Tensor
     value: Tensor
-    rule: Rule
+    mechanism: Mechanism
     output_HvD: Tensor | None = None
 
     @torch.no_grad()
-    def see(self, tap: Tap) -> Seen:
+    def read(self, tap: Tap) -> Seen:
         """What one tap asks for, computed for its heads and rows alone."""
         part = self.part(tap)
         if tap.what == "scores":
-            return self.tell(tap, score_rows(part.query_BHRd, part.prepared, part.rule))
-        drawn = self.rule.choice in HARD and self.rule.generator is not None  # all rows of a draw belong together
+            return self.seen(tap, scores_prepared(part.query_BHRd, part.prepared, part.mechanism))
+        drawn = self.mechanism.attention in HARD and self.mechanism.generator is not None  # all rows of a draw belong together
         if tap.what == "summary":
             rows = pick("row", tap.rows, self.query_BHRd.shape[2])
             within = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
-            top, places = min(TOP, self.prepared.shape[-2]), rows if within else None
+            top, positions = min(TOP, self.prepared.shape[-2]), rows if within else None
             if drawn:
-                found = summarise_weights(self.drawn_BHRS(tap), top=top, places=places)
+                found = summarise_weights(self.drawn_BHRS(tap), top=top, positions=positions)
             else:
-                found = summarise_rule(part.query_BHRd, part.prepared, part.rule, top=top, blocks=True, places=places)
-            return self.tell(tap, found.top_weights, found)
-        weights_BHRS = self.drawn_BHRS(tap) if drawn else weigh(part.query_BHRd, part.prepared, part.rule)
+                found = summarise_prepared(
+                    part.query_BHRd, part.prepared, part.mechanism, top=top, blocks=True, positions=positions
+                )
+            return self.seen(tap, found.top_weights, found)
+        weights_BHRS = self.drawn_BHRS(tap) if drawn else weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
         if tap.what == "norms":  # ‖α v W‖ = |α| ‖v W‖
             weights_BHRS = weights_BHRS.abs() * part.lengths_BHS().unsqueeze(-2)
-        return self.tell(tap, weights_BHRS)
+        return self.seen(tap, weights_BHRS)
 
     def drawn_BHRS(self, tap: Tap) -> Tensor:
-        return self.picked(weigh(self.query_BHRd, self.prepared, _twin(self.rule)), tap)
+        return self.picked(weights_prepared(self.query_BHRd, self.prepared, _twin(self.mechanism)), tap)
 
-    def part(self, tap: Tap) -> Scene:
+    def part(self, tap: Tap) -> Capture:
         """Only the heads and rows of a tap."""
         heads, rows = self._numbers(tap)
         groups = self.query_BHRd.shape[1] // self.prepared.shape[1]
         serving = None if heads is None else [head // groups for head in heads]
-        return Scene(
+        return Capture(
             pick_axis(pick_axis(self.query_BHRd, -3, heads), -2, rows),
             pick_axis(self.prepared, -3, serving),
             pick_axis(self.value, -3, serving),
-            _twin(self.rule).picked(heads, rows),
+            _twin(self.mechanism).picked(heads, rows),
             self.output_HvD if self.output_HvD is None else pick_axis(self.output_HvD, -3, heads),
         )
 
@@ -107,7 +116,7 @@ class Scene:
         heads, rows = self._numbers(tap)
         return pick_axis(pick_axis(weights_BHRS, -3, heads), -2, rows)
 
-    def tell(self, tap: Tap, weights_BHRS: Tensor, summary: Summary | None = None) -> Seen:
+    def seen(self, tap: Tap, weights_BHRS: Tensor, summary: Summary | None = None) -> Seen:
         heads = pick("head", None if tap.head is None else (tap.head,), self.query_BHRd.shape[1])
         rows = pick("row", tap.rows, self.query_BHRd.shape[2])
         return Seen(tap.kind, tap.layer or 0, heads, rows, weights_BHRS, tap.what, summary)
@@ -124,14 +133,14 @@ def _length(x: Tensor) -> Tensor:
     return length
 
 
-def _twin(rule: Rule) -> Rule:
-    return replace(rule, generator=rule.generator and rule.generator.clone_state())
+def _twin(mechanism: Mechanism) -> Mechanism:
+    return replace(mechanism, generator=mechanism.generator and mechanism.generator.clone_state())
 
 
 def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
     forced = torch.zeros_like(weights_BHTS)
-    if edit.place is not None and edit.place < forced.shape[-1]:
-        forced[..., edit.place] = 1.0
+    if edit.key is not None and edit.key < forced.shape[-1]:
+        forced[..., edit.key] = 1.0
     if allow is not None:
         forced = forced.masked_fill(~allow, 0.0)
     if edit.head is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from regard.checkpoint.files import beside, clean, discard, replace_file, resolved, writing
+from regard.checkpoint.files import clean, discard, replace_file, resolved, sibling, writing
 from regard.checkpoint.runs import Checkpoints
 from regard.errors import UserError, plural
 from regard.training.board import Board
@@ -32,7 +32,7 @@ class RunFolder:
         self._board: Board | None = None
 
     @classmethod
-    def beside(cls, out: Path, *, tensorboard: bool = False) -> RunFolder:
+    def for_model(cls, out: Path, *, tensorboard: bool = False) -> RunFolder:
         out = resolved(out)
         return cls(out.with_name(f"{out.name}.run"), tensorboard=tensorboard)
 
@@ -61,26 +61,26 @@ class RunFolder:
             for name in ("checkpoints", "best", "tensorboard", self.log_file.name):
                 discard(self.path / name)
 
-    def open_log(self, update: int, tell: Callable[[str], None] = print) -> None:
+    def open_log(self, update: int, report: Callable[[str], None] = print) -> None:
         """Forgets what was logged after this update, because it is going to happen again."""
         with writing(self.path, AGAIN):
-            kept = self._cut_log(update, tell) if self.log_file.exists() else []
+            kept = self._cut_log(update, report) if self.log_file.exists() else []
             if self.tensorboard:
                 self._board = Board(self.path / "tensorboard", update)
                 for facts in kept:
                     if facts["update"] == update:
                         self._board.add(facts)
 
-    def _cut_log(self, update: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    def _cut_log(self, update: int, report: Callable[[str], None]) -> list[dict[str, Any]]:
         """The lines that stay. A log with strange lines is put aside; the last line may have been cut by a kill."""
         lines = [] if self.log_file.is_dir() else self.log_file.read_bytes().splitlines(keepends=True)
         facts = [_read_line(line) for line in lines]
         num_strange = facts[:-1].count(None)
         if self.log_file.is_dir() or num_strange:
-            aside = beside(self.log_file, "damaged")
+            aside = sibling(self.log_file, "damaged")
             self.log_file.rename(aside)
             what = "is a folder" if aside.is_dir() else f"has {plural(num_strange, 'line')} that cannot be read"
-            tell(f"{self.log_file} {what}; it is kept as {aside}, and the log goes on with the other lines")
+            report(f"{self.log_file} {what}; it is kept as {aside}, and the log goes on with the other lines")
         kept = [(line, one) for line, one in zip(lines, facts, strict=True) if one is not None and _stays(one, update)]
         replace_file(self.log_file, b"".join(line for line, _ in kept))
         return [one for _, one in kept]

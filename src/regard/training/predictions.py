@@ -11,11 +11,11 @@ from regard.data.corpus import Pair, shorten
 from regard.data.labels import readable
 from regard.errors import plural
 from regard.evaluation import ErrorRates, error_rates
-from regard.pipeline import Tally, Translator
+from regard.pipeline import ProgressCallback, Translator
 
 
 @dataclass(frozen=True)
-class Answered:
+class Prediction:
     """One held-out source with all its references and what the model made of it."""
 
     source: str
@@ -37,15 +37,17 @@ def _readable(text: str) -> str:
     return readable(shorten(text))
 
 
-def answer(translator: Translator, pairs: Sequence[Pair], max_length: int, tally: Tally | None = None) -> list[Answered]:
+def predict(
+    translator: Translator, pairs: Sequence[Pair], max_length: int, progress: ProgressCallback | None = None
+) -> list[Prediction]:
     """Translates every distinct source once; all its targets count as references."""
     references: dict[str, dict[str, None]] = {}
     for pair in pairs:
         references.setdefault(pair.source, {})[pair.target] = None
-    results = translator.batch(list(references), max_length=max_length, tally=tally)
+    results = translator.batch(list(references), max_length=max_length, progress=progress)
     codec = translator.target
     return [
-        Answered(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
+        Prediction(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
         for (text, known), result in zip(references.items(), results, strict=True)
     ]
 
@@ -57,15 +59,17 @@ def sample_of(pairs: Sequence[Pair], number: int, seed: int) -> list[Pair]:
     return sorted((pair for pair in pairs if pair.source in kept), key=lambda pair: drawn[pair.source])
 
 
-def rates_of(answers: Sequence[Answered]) -> ErrorRates:
-    return error_rates([answered.result.tokens for answered in answers], [answered.reference_tokens for answered in answers])
+def rates_of(predictions: Sequence[Prediction]) -> ErrorRates:
+    return error_rates(
+        [prediction.result.tokens for prediction in predictions], [prediction.reference_tokens for prediction in predictions]
+    )
 
 
 def num_sources(pairs: Iterable[Pair]) -> int:
     return len({pair.source for pair in pairs})
 
 
-def say_held_out(pairs: Sequence[Pair]) -> str:
+def describe_held_out(pairs: Sequence[Pair]) -> str:
     sources = num_sources(pairs)
     different = f" with {plural(sources, 'different source')}" if sources < len(pairs) else ""
     return f"{plural(len(pairs), 'pair')}{different} held out"

@@ -12,28 +12,37 @@ from torch import Tensor
 
 from regard.contracts import Score
 from regard.core import masks
-from regard.core.weights import HARD, Choice, Chosen, choose_gates, choose_one, dropped, normalise, unnormalised
+from regard.core.weights import (
+    HARD,
+    AttentionType,
+    AttentionWeights,
+    drop_weights,
+    gated_weights,
+    hard_weights,
+    masked_softmax,
+    unnormalised,
+)
 from regard.errors import did_you_mean, shown
 
 
 @dataclass(frozen=True)
-class Nearness:
+class Alibi:
     """Added to the scores: −m·|i − j|, so that near keys count more (ALiBi, Press et al. 2022). Each head has its own m.
 
     slopes_H; the numbers of the places i (..., 1, Lq) and j (..., 1, Lk): axis -2 stands for the heads.
     """
 
     slopes_H: Tensor
-    query_places: Tensor
-    key_places: Tensor
+    query_positions: Tensor
+    key_positions: Tensor
 
     def rows(self, part: slice) -> Tensor:
-        distance = (self.query_places[..., part, None] - self.key_places[..., None, :]).abs()
+        distance = (self.query_positions[..., part, None] - self.key_positions[..., None, :]).abs()
         return -self.slopes_H[:, None, None] * distance
 
 
 @dataclass(frozen=True)
-class Rule:
+class Mechanism:
     """All that decides how queries mix values, besides queries, keys and values themselves.
 
     causal: `allow` is masks.causal and nothing else, so that the fused kernel need not read it, nor work where it forbids.
@@ -41,8 +50,8 @@ class Rule:
 
     score: Score
     allow: Tensor | None = None
-    nearness: Nearness | None = None
-    choice: Choice = "soft"
+    alibi: Alibi | None = None
+    attention: AttentionType = "soft"
     dropout: float = 0.0
     generator: torch.Generator | None = None
     causal: bool = False
@@ -52,9 +61,9 @@ class Rule:
             raise TypeError(
                 f"score is {shown(self.score)}, expected a Score such as regard.scores.General(query_width, key_width)"
             )
-        if self.choice not in (choices := ["soft", "sum", *HARD]):
+        if self.attention not in (types := ["soft", "unnormalised", *HARD]):
             raise ValueError(
-                f"choice is {shown(self.choice)}, expected one of {', '.join(choices)}{did_you_mean(self.choice, choices)}"
+                f"attention is {shown(self.attention)}, expected one of {', '.join(types)}{did_you_mean(self.attention, types)}"
             )
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {shown(self.dropout)}, expected a share from 0 up to, but not, 1")
@@ -62,15 +71,17 @@ class Rule:
             raise TypeError(
                 f"generator is {shown(self.generator)}, expected a torch.Generator; a seed wants generator.manual_seed(…)"
             )
-        if self.dropout and self.choice != "soft":
-            raise ValueError(f"dropout is {self.dropout} and choice is {self.choice!r}; dropout is for soft attention only")
+        if self.dropout and self.attention != "soft":
+            raise ValueError(
+                f"dropout is {self.dropout} and attention is {self.attention!r}; dropout is for soft attention only"
+            )
         if self.dropout and self.generator is None:
             raise ValueError(
                 f"dropout is {self.dropout}, which needs random numbers, but there is no generator; "
                 "pass generator=torch.default_generator, or one of your own"
             )
 
-    def without_unknown(self, prepared: Tensor) -> Rule:
+    def without_unknown(self, prepared: Tensor) -> Mechanism:
         """Keys that the score knows nothing of are not allowed."""
         known = self.score.known(prepared)
         if known is None:
@@ -78,46 +89,46 @@ class Rule:
         known = known.unsqueeze(-2)
         return replace(self, allow=known if self.allow is None else masks.both(self.allow, known), causal=False)
 
-    def picked(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Rule:
+    def picked(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Mechanism:
         """The same for some of the heads (axis -3) and queries (axis -2)."""
-        allow, nearness = self.allow, self.nearness
+        allow, alibi = self.allow, self.alibi
         if allow is not None:
             allow = pick_axis(pick_axis(allow, -3, heads), -2, rows)
-        if nearness is not None:
-            slopes_H = pick_axis(nearness.slopes_H, -1, heads)
-            nearness = replace(nearness, slopes_H=slopes_H, query_places=pick_axis(nearness.query_places, -1, rows))
-        return replace(self, allow=allow, nearness=nearness, causal=self.causal and rows is None)
+        if alibi is not None:
+            slopes_H = pick_axis(alibi.slopes_H, -1, heads)
+            alibi = replace(alibi, slopes_H=slopes_H, query_positions=pick_axis(alibi.query_positions, -1, rows))
+        return replace(self, allow=allow, alibi=alibi, causal=self.causal and rows is None)
 
     def allow_rows(self, part: slice) -> Tensor | None:
         return self.allow if self.allow is None or self.allow.shape[-2] == 1 else self.allow[..., part, :]
 
     def bias_rows(self, part: slice) -> Tensor:
-        """The nearness of some rows, −∞ where they may not attend."""
-        assert self.nearness is not None
-        rows, allow = self.nearness.rows(part), self.allow_rows(part)
+        """The alibi of some rows, −∞ where they may not attend."""
+        assert self.alibi is not None
+        rows, allow = self.alibi.rows(part), self.allow_rows(part)
         return rows if allow is None else rows.masked_fill(~allow, -math.inf)
 
     def scores(self, query: Tensor, prepared: Tensor, part: slice) -> Tensor:
         """The scores of some rows, before any mask."""
         scores = self.score.scores(query[..., part, :], prepared)
-        return scores if self.nearness is None else scores + self.nearness.rows(part)
+        return scores if self.alibi is None else scores + self.alibi.rows(part)
 
-    def decide(self, query: Tensor, prepared: Tensor, part: slice, seed: int | None) -> Chosen:
+    def weights(self, query: Tensor, prepared: Tensor, part: slice, seed: int | None) -> AttentionWeights:
         """The weights of some rows, before dropout."""
         scores = self.scores(query, prepared, part)
         allow = self.allow_rows(part)
-        if self.choice in HARD:
-            choose = choose_one if self.choice == "one" else choose_gates
+        if self.attention in HARD:
+            choose = hard_weights if self.attention == "hard" else gated_weights
             return choose(scores, allow, _seeded(seed, scores.device))
-        return Chosen(normalise(scores, allow) if self.choice == "soft" else unnormalised(scores, allow))
+        return AttentionWeights(masked_softmax(scores, allow) if self.attention == "soft" else unnormalised(scores, allow))
 
     def dropped(self, weights: Tensor, seed: int | None) -> Tensor:
         generator = _seeded(seed, weights.device)
-        return dropped(weights, self.dropout, generator) if self.dropout and generator else weights
+        return drop_weights(weights, self.dropout, generator) if self.dropout and generator else weights
 
     def draw_seed(self) -> int | None:
         """For the random numbers of one tile, so that it can draw the same ones again in its backward pass."""
-        if self.generator is None or not (self.dropout or self.choice in HARD):
+        if self.generator is None or not (self.dropout or self.attention in HARD):
             return None
         return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
 

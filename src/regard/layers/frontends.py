@@ -24,7 +24,7 @@ from regard.layers.subsample import Subsampling
 
 # B sources  S places  D width  C channels  H height  W width of a picture  F features
 
-FrontName = Literal["picture", "patches", "grid", "frames", "sound"]
+FrontendName = Literal["picture", "patches", "grid", "frames", "sound"]
 """What a model reads instead of tokens.
 
 picture: a residual network makes a grid of features of a picture, a cell for 8 x 8 pixels. patches: the cells themselves are
@@ -34,7 +34,7 @@ sound: frames of sound, four of which become one place.
 
 
 @dataclass(frozen=True)
-class Placed:
+class FrontendOutput:
     """A vector for every place. allow_BS: which are real. axes: (S,) or (rows, columns). seen: what a look asked for."""
 
     x_BSD: Tensor
@@ -43,43 +43,43 @@ class Placed:
     seen: tuple[Seen, ...] = ()
 
 
-class Front(nn.Module):
+class Frontend(nn.Module):
     """Source in, places out."""
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         raise NotImplementedError
 
 
-class Fused(Front):
+class FusionFrontend(Frontend):
     """A source and a text beside it, of any two lengths: every place x looks at the words, x + Attention(LN(x), K, V), where
     keys and values come from the text, read in both directions by a GRU.
 
     A source that is missing is one place with a learned vector; of a text that is missing there is still its <eos>.
     """
 
-    def __init__(self, front: Front, width: int, vocab: int) -> None:
+    def __init__(self, frontend: Frontend, width: int, vocab: int) -> None:
         super().__init__()
-        self.front = front
+        self.frontend = frontend
         self.words = nn.Embedding(vocab, width)
         self.reader = RecurrentEncoder("gru", width, width, bidirectional=width % 2 == 0)
         self.norm = nn.LayerNorm(width)
         self.attention = MultiHeadAttention(width, next(heads for heads in (4, 2, 1) if width % heads == 0))
         self.nothing = nn.Parameter(torch.randn(width))
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
-        if source.beside is None:
-            raise ValueError("this model reads a text beside its source, but Source.beside is None")
-        placed = self.front(source)
-        allow_BS = masks.at_least_first(placed.allow_BS)
-        x_BSD = torch.where((allow_BS & ~placed.allow_BS).unsqueeze(-1), self.nothing, placed.x_BSD)
-        text_BUD, _ = self.reader(self.words(source.beside.values), source.beside.allow)
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
+        if source.auxiliary is None:
+            raise ValueError("this model reads a text beside its source, but Source.auxiliary is None")
+        output = self.frontend(source)
+        allow_BS = masks.at_least_first(output.allow_BS)
+        x_BSD = torch.where((allow_BS & ~output.allow_BS).unsqueeze(-1), self.nothing, output.x_BSD)
+        text_BUD, _ = self.reader(self.words(source.auxiliary.values), source.auxiliary.allow)
         queries, (keys, values) = self.attention.queries(self.norm(x_BSD)), self.attention.keys_values(text_BUD)
         here = look.at("fusion", 0, 1) if look else None
-        attended = self.attention.attend(queries, keys, values, source.beside.allow[:, None, None], here)
-        return Placed(x_BSD + attended.context, allow_BS, placed.axes, attended.seen)
+        attended = self.attention.attend(queries, keys, values, source.auxiliary.allow[:, None, None], here)
+        return FrontendOutput(x_BSD + attended.context, allow_BS, output.axes, attended.seen)
 
 
-class Frames(Front):
+class FrameFrontend(Frontend):
     """A projection of every frame; positions: whether sinusoids are added, for encoders that do not see the order."""
 
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
@@ -87,12 +87,12 @@ class Frames(Front):
         self.project = nn.Linear(features, width)
         self.positions = positions
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         x_BSD = self.project(source.values.to(self.project.weight.dtype))
         return in_order(x_BSD, source.allow, positions=self.positions)
 
 
-class Sound(Front):
+class SoundFrontend(Frontend):
     """Convolutions over time and bands; positions as in `Frames`."""
 
     def __init__(self, bands: int, width: int, channels: int, *, positions: bool) -> None:
@@ -100,19 +100,19 @@ class Sound(Front):
         self.subsampling = Subsampling(bands, width, channels)
         self.positions = positions
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         frames_BSF = source.values.to(self.subsampling.project.weight.dtype)
         return in_order(*self.subsampling(frames_BSF, source.allow), positions=self.positions)
 
 
-def in_order(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> Placed:
+def in_order(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> FrontendOutput:
     if positions:
-        places_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
-        x_BSD = x_BSD + sinusoidal(places_S, x_BSD.shape[2], dtype=x_BSD.dtype)
-    return Placed(x_BSD, allow_BS, (x_BSD.shape[1],))
+        positions_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
+        x_BSD = x_BSD + sinusoidal(positions_S, x_BSD.shape[2], dtype=x_BSD.dtype)
+    return FrontendOutput(x_BSD, allow_BS, (x_BSD.shape[1],))
 
 
-class InGrid(nn.Module):
+class GridProjection(nn.Module):
     """A x + W₂ relu(W₁ x + φ(row, column)) + b: what a cell shows is bound to where it stands, so that a mean over all cells,
     which is all that a decoder without attention gets, still tells what stood where. positions: whether φ is added once more,
     for encoders that look from cell to cell."""
@@ -124,13 +124,13 @@ class InGrid(nn.Module):
         self.project = nn.Linear(features, width)
         self.output = nn.Linear(width, width)
 
-    def forward(self, x_BHWF: Tensor, allow_BHW: Tensor) -> Placed:
+    def forward(self, x_BHWF: Tensor, allow_BHW: Tensor) -> FrontendOutput:
         bound_BHWD = self.project(x_BHWF)
         bound_BHWD = bound_BHWD + grid_positions(bound_BHWD)
         x_BHWD = self.direct(x_BHWF) + self.output(bound_BHWD.relu())
         if self.positions:
             x_BHWD = x_BHWD + grid_positions(x_BHWD)
-        return Placed(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
+        return FrontendOutput(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
 
 
 def grid_positions(x_BHWD: Tensor) -> Tensor:
@@ -142,17 +142,19 @@ def grid_positions(x_BHWD: Tensor) -> Tensor:
     return torch.cat((down[:, None].expand(-1, columns, -1), across.expand(rows, -1, -1)), dim=-1)
 
 
-class Grid(Front):
+class GridFrontend(Frontend):
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
-        self.placed = InGrid(features, width, positions=positions)
+        self.projection = GridProjection(features, width, positions=positions)
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
-        placed: Placed = self.placed(source.values.movedim(1, -1).to(self.placed.project.weight.dtype), source.allow)
-        return placed
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
+        output: FrontendOutput = self.projection(
+            source.values.movedim(1, -1).to(self.projection.project.weight.dtype), source.allow
+        )
+        return output
 
 
-class Patches(Front):
+class PatchFrontend(Frontend):
     """x W + φ(row, column) for every cell of 8 x 8 pixels; an encoder of attention layers is to follow."""
 
     def __init__(self, channels: int, width: int, cell: int = 8) -> None:
@@ -160,13 +162,13 @@ class Patches(Front):
         self.cell = cell
         self.project = nn.Conv2d(channels, width, cell, stride=cell)
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         pixels = real_pixels(source.values.to(self.project.weight.dtype), source.allow)
         allow_BHW = masks.every(source.allow, self.cell)
         missing = (-pixels.shape[3] % self.cell, -pixels.shape[2] % self.cell)
         x_BHWD = self.project(F.pad(pixels, (0, missing[0], 0, missing[1]))).movedim(1, -1)
         x_BHWD = x_BHWD + grid_positions(x_BHWD)
-        return Placed(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
+        return FrontendOutput(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
 
 
 class PictureNorm(nn.Module):
@@ -190,7 +192,7 @@ def standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
     return centred * torch.rsqrt(variance + 1e-5)
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """x + conv(relu(norm(conv(relu(norm(x)))))) with kernels of 3 x 3 (He et al. 2016b, fig. 1b)."""
 
     def __init__(self, channels: int) -> None:
@@ -205,7 +207,7 @@ class Residual(nn.Module):
         return x_BCHW + y_BCHW
 
 
-class Network(Front):
+class ResNetFrontend(Frontend):
     """Three stages, each of which halves both sides and, from a quarter of `channels` on, doubles the channels.
 
     Pixels go in, and features come out, both as they are and standardised: a picture of one colour is still of that colour.
@@ -215,19 +217,19 @@ class Network(Front):
         super().__init__()
         sizes = (2 * channels_in, channels // 4, channels // 2, channels)
         self.halve = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(sizes))
-        self.blocks = nn.ModuleList(Residual(size) for size in sizes[1:])
-        self.placed = InGrid(2 * channels, width, positions=positions)
+        self.blocks = nn.ModuleList(ResidualBlock(size) for size in sizes[1:])
+        self.projection = GridProjection(2 * channels, width, positions=positions)
 
-    def forward(self, source: Source, look: Look | None = None) -> Placed:
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         allow_BHW = source.allow
-        pixels = source.values.to(self.placed.project.weight.dtype)
+        pixels = source.values.to(self.projection.project.weight.dtype)
         x_BCHW = both_ways(pixels, allow_BHW).contiguous(memory_format=torch.channels_last)
         for halve, block in zip(self.halve, self.blocks, strict=True):
             x_BCHW = halve(real_pixels(x_BCHW, allow_BHW))
             allow_BHW = masks.every(allow_BHW, 2)
             x_BCHW = block(x_BCHW, allow_BHW)
-        placed: Placed = self.placed(both_ways(x_BCHW, allow_BHW).movedim(1, -1), allow_BHW)
-        return placed
+        output: FrontendOutput = self.projection(both_ways(x_BCHW, allow_BHW).movedim(1, -1), allow_BHW)
+        return output
 
 
 def both_ways(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
@@ -239,28 +241,28 @@ def real_pixels(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
     return x_BCHW * allow_BHW.unsqueeze(1).to(x_BCHW.dtype)
 
 
-FRONTS: dict[FrontName, Callable[[int, int, int, bool], Front]] = {
-    "picture": lambda size, width, channels, positions: Network(size, width, channels, positions=positions),
-    "patches": lambda size, width, channels, positions: Patches(size, width),
-    "grid": lambda size, width, channels, positions: Grid(size, width, positions=positions),
-    "frames": lambda size, width, channels, positions: Frames(size, width, positions=positions),
-    "sound": lambda size, width, channels, positions: Sound(size, width, channels, positions=positions),
+FRONTENDS: dict[FrontendName, Callable[[int, int, int, bool], Frontend]] = {
+    "picture": lambda size, width, channels, positions: ResNetFrontend(size, width, channels, positions=positions),
+    "patches": lambda size, width, channels, positions: PatchFrontend(size, width),
+    "grid": lambda size, width, channels, positions: GridFrontend(size, width, positions=positions),
+    "frames": lambda size, width, channels, positions: FrameFrontend(size, width, positions=positions),
+    "sound": lambda size, width, channels, positions: SoundFrontend(size, width, channels, positions=positions),
 }
 """name -> (numbers in a pixel, cell or frame; width; channels of convolutions; whether places need positions) -> front."""
 
 
-def make_front(name: FrontName, size: int, width: int, channels: int, *, positions: bool, beside: int = 0) -> Front:
+def make_frontend(name: FrontendName, size: int, width: int, channels: int, *, positions: bool, auxiliary: int = 0) -> Frontend:
     """size: numbers in a pixel, cell or frame. positions: whether places need them. beside: how many tokens the texts have that
     stand beside the sources; 0: there are none."""
-    front = FRONTS[name](size, width, channels, positions)
-    return Fused(front, width, beside) if beside else front
+    frontend = FRONTENDS[name](size, width, channels, positions)
+    return FusionFrontend(frontend, width, auxiliary) if auxiliary else frontend
 
 
 GRIDS = ("picture", "patches", "grid")
 """Those whose places form a grid."""
 
 
-def check_front(name: str, width: int, channels: int) -> None:
+def check_frontend(name: str, width: int, channels: int) -> None:
     """Raises if such a front cannot be built."""
     if name in GRIDS and width % 4:
         raise ValueError(f"width {width} does not split into sines and cosines of rows and columns; make it a multiple of 4")

@@ -6,24 +6,24 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from table import CHANNELS, EOS, FRONTS, PAD, SOS, make_front_model, make_rows, make_targets
+from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_front_model, make_rows, make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.contracts import Look, SearchOptions, Source, Tap
 from regard.core import masks
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
-from regard.data.sources import Both, num_places
+from regard.data.sources import FileAndText, num_positions
 from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
-from regard.layers.fronts import Grid, InGrid, Network, Patches
+from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
-every_front = pytest.mark.parametrize("name", FRONTS)
+every_front = pytest.mark.parametrize("name", FRONTENDS)
 
 
 def has_cross(name: str) -> bool:
-    return getattr(FRONTS[name], "decoder", "") != "fixed"
+    return getattr(FRONTENDS[name], "decoder", "") != "fixed"
 
 
 @every_front
@@ -31,7 +31,7 @@ def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A
     model = make_front_model(name)
     for given in make_rows(name):
         memory = model.encode(source_batch([given]))
-        row = given.file if isinstance(given, Both) else given
+        row = given.file if isinstance(given, FileAndText) else given
         if name.startswith("frames"):
             assert memory.axes == (len(row),)
         elif name.startswith("sound"):  # SPEC A8.4
@@ -39,7 +39,7 @@ def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A
         else:
             cell = 1 if name.startswith("grid") else 8
             assert memory.axes == tuple(max(1, math.ceil(side / cell)) for side in row.shape[1:])
-        assert memory.values_BSE.shape[1] == math.prod(memory.axes) == max(1, num_places(row))
+        assert memory.values_BSE.shape[1] == math.prod(memory.axes) == max(1, num_positions(row))
         assert memory.allow_BS.all()
 
 
@@ -156,8 +156,8 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         sizes = shape[1:2] if len(shape) == 3 else shape[2:]
         allow = masks.not_padding(torch.ones(3, *sizes, dtype=torch.long, device=device), PAD)
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
-        beside = Source(targets, masks.not_padding(targets, PAD)) if "with text" in name else None
-        memory = model.encode(Source(torch.ones(shape, device=device), allow, beside), EVERYTHING)
+        auxiliary = Source(targets, masks.not_padding(targets, PAD)) if "with text" in name else None
+        memory = model.encode(Source(torch.ones(shape, device=device), allow, auxiliary), EVERYTHING)
         decoded = model.decode(targets, memory, EVERYTHING)
         decoded.logits_BTV.sum().backward()
         assert all(one.grad.device.type == device for one in model.parameters() if one.grad is not None)
@@ -168,7 +168,7 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
 def test_the_network_is_its_formula(positions: bool) -> None:  # SPEC A8.1
     """Written again with functions alone, on a picture without padding."""
     torch.manual_seed(0)
-    network = Network(3, 20, 12, positions=positions).double()
+    network = ResNetFrontend(3, 20, 12, positions=positions).double()
     pixels = torch.randn(2, 3, 17, 26, dtype=torch.float64)
 
     for block in network.blocks:
@@ -203,33 +203,33 @@ def test_the_network_is_its_formula(positions: bool) -> None:  # SPEC A8.1
                     place += [math.sin(angle), math.cos(angle)]
             cell = x[:, :, row, column]
             here = torch.tensor(place, dtype=torch.float64)
-            bound = network.placed.output((network.placed.project(cell) + here).clamp(min=0))
-            expected.append(cell @ network.placed.direct.weight.T + bound + (here if positions else 0))
-    placed = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
-    assert placed.axes == (3, 4)
-    torch.testing.assert_close(placed.x_BSD, torch.stack(expected, dim=1))
+            bound = network.projection.output((network.projection.project(cell) + here).clamp(min=0))
+            expected.append(cell @ network.projection.direct.weight.T + bound + (here if positions else 0))
+    output = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
+    assert output.axes == (3, 4)
+    torch.testing.assert_close(output.x_BSD, torch.stack(expected, dim=1))
 
 
 def test_patches_are_a_projection_of_the_pixels_of_a_cell() -> None:
     torch.manual_seed(0)
-    front = Patches(3, 20).double()
+    frontend = PatchFrontend(3, 20).double()
     pixels = torch.randn(1, 3, 16, 24, dtype=torch.float64)
-    placed = front(Source(pixels, masks.first(torch.tensor([24]), 24)[:, None].expand(1, 16, 24)))
-    blank = front(Source(torch.zeros_like(pixels), masks.first(torch.tensor([24]), 24)[:, None].expand(1, 16, 24)))
-    weight = front.project.weight.flatten(1)
+    output = frontend(Source(pixels, masks.first(torch.tensor([24]), 24)[:, None].expand(1, 16, 24)))
+    blank = frontend(Source(torch.zeros_like(pixels), masks.first(torch.tensor([24]), 24)[:, None].expand(1, 16, 24)))
+    weight = frontend.project.weight.flatten(1)
     for row in range(2):
         for column in range(3):
             cell = pixels[0, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8].flatten()
-            difference = (placed.x_BSD - blank.x_BSD)[0, 3 * row + column]
+            difference = (output.x_BSD - blank.x_BSD)[0, 3 * row + column]
             torch.testing.assert_close(difference, weight @ cell)
-    assert placed.axes == (2, 3)
+    assert output.axes == (2, 3)
 
 
 def test_a_mean_over_the_grid_tells_what_stood_where() -> None:  # SPEC A8.2
     """What the decoder that sees the picture once gets: two features that change places give another mean."""
     torch.manual_seed(0)
-    grid = Grid(5, 20, positions=False).double()
-    assert isinstance(grid.placed, InGrid)
+    grid = GridFrontend(5, 20, positions=False).double()
+    assert isinstance(grid.projection, GridProjection)
     features = torch.randn(1, 5, 1, 2, dtype=torch.float64)
     allow = masks.first(torch.tensor([2]), 2)[:, None]
     one, other = (grid(Source(values, allow)).x_BSD.mean(1) for values in (features, features.flip(-1)))

@@ -22,7 +22,7 @@ PATIENCE = 10.0
 """After how many seconds of reading a log gets a line."""
 
 
-class Record(Protocol):
+class OnUpdate(Protocol):
     def __call__(self, update: Update) -> None: ...
 
 
@@ -48,7 +48,7 @@ class Pace:
 
 
 @contextmanager
-def progress(console: Console, steps: int, done: int = 0) -> Iterator[Record]:
+def progress_bar(console: Console, steps: int, done: int = 0) -> Iterator[OnUpdate]:
     """Gives the function that is to be called after every update. done: how many there were before."""
     pace = Pace(steps)
     if not console.is_terminal:
@@ -74,7 +74,7 @@ def progress(console: Console, steps: int, done: int = 0) -> Iterator[Record]:
         yield lambda update: bar.update(task, advance=1, text=pace.add(update)[0])
 
 
-def counted(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
+def with_progress(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
     """The same items, while it is shown how many of them have gone by.
 
     The first comes before the bar does, whose thread must not be there if making the items begins with a fork.

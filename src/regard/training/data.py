@@ -15,19 +15,19 @@ from typing import Any, Literal, NamedTuple, cast
 from rich.console import Console
 from torch import Tensor
 
+from regard.checkpoint import migrate
 from regard.checkpoint.files import replace_file, sha256, writing
 from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_codec, read_source_codec, source_name
-from regard.data.batch import Batches, Example, Order, encode_pairs, lengths
+from regard.data.batch import Batches, BatchOrder, Example, encode_pairs, lengths
 from regard.data.codecs import FILE_CODECS, recognise
-from regard.data.corpus import Columns, Counts, Pair, Spelling, is_held_out, read_pairs, stream_pairs
-from regard.data.sources import Both, FileCodec, SourceCodec, split_source
-from regard.data.store import Store, write_store
-from regard.data.store import fingerprint as fingerprint_files
-from regard.data.tokenizers.codec import Codec, Unit, learn_shared
+from regard.data.corpus import Columns, CorpusCounts, Normalisation, Pair, is_held_out, read_pairs, stream_pairs
+from regard.data.sources import FileAndText, FileCodec, SourceCodec, split_source
+from regard.data.store import Store, file_fingerprint, write_store
+from regard.data.tokenizers.codec import Codec, TokenUnit, learn_shared
 from regard.data.trained import Sources
 from regard.errors import UserError, plural
-from regard.evaluation import fingerprint
-from regard.training.record import counted
+from regard.evaluation import text_fingerprint
+from regard.training.progress import with_progress
 from regard.training.settings import OLDER, DataSettings, TrainSettings
 
 SAMPLE = 20_000
@@ -47,7 +47,7 @@ class Codecs(NamedTuple):
     target: Codec
 
 
-class Given(NamedTuple):
+class StartCodecs(NamedTuple):
     """Codecs of a model that a run goes on from."""
 
     source: SourceCodec | None = None
@@ -58,7 +58,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """All that a run learns from and is measured with.
 
     name, held_out_name: of the files that the examples and the held-out pairs come from.
@@ -80,7 +80,7 @@ class Material:
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
-        order = Order(
+        order = BatchOrder(
             self.lengths,
             batch_tokens=train.batch_tokens,
             accumulate=train.accumulate,
@@ -96,9 +96,9 @@ class Material:
         if isinstance(read, list):
             read = source.redrop(read, p, chance) if isinstance(source, Codec) and source.has_merges else list(read)
         elif augment and isinstance(source, FileCodec):
-            file, *text = read if isinstance(read, Both) else (read,)
+            file, *text = read if isinstance(read, FileAndText) else (read,)
             file = source.varied(file, augment, chance) if len(file) else file
-            read = Both(file, *text) if text else file
+            read = FileAndText(file, *text) if text else file
         return Example(read, target.redrop(written, p, chance) if p and target.has_merges else list(written))
 
 
@@ -107,30 +107,30 @@ def in_memory(
     learning: Sequence[Pair],
     held_out: Sequence[Pair],
     data: DataSettings,
-    given: Given | None = None,
+    start_codecs: StartCodecs | None = None,
     root: Path | None = None,
-) -> Material:
+) -> TrainingData:
     """For pairs that are there already. root: from where names of files are seen."""
-    given = given or Given()
-    codecs = learn_codecs(lambda what: iter(learning), data, given, root or Path())
+    start_codecs = start_codecs or StartCodecs()
+    codecs = learn_codecs(lambda what: iter(learning), data, start_codecs, root or Path())
     unknown: Counter[str] = Counter()
-    examples = list(_encoded(iter(learning), codecs, given, unknown))
-    letters = fingerprint("\t".join(pair) for pair in learning)
+    examples = list(_encoded(iter(learning), codecs, start_codecs, unknown))
+    letters = text_fingerprint("\t".join(pair) for pair in learning)
     sources = None if data.source_unit in FILE_CODECS else Sources(pair.source for pair in learning)
-    return Material(name, name, letters, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
+    return TrainingData(name, name, letters, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
 
 
-def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, given: Given, root: Path) -> Codecs:
+def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, start_codecs: StartCodecs, root: Path) -> Codecs:
     """`pairs` starts reading from the first one whenever it is called; it is told what for. root: from where names of files are
     seen."""
     targets = (pair.target for pair in pairs("learning target tokens"))
     normalise = data.normalise == "nfc"
-    if data.shared and not given:
+    if data.shared and not start_codecs:
         both = learn_shared(_sources(pairs), targets, data.target_unit, data.vocabulary, normalise=normalise)
         return Codecs(both, both)
     return Codecs(
-        given.source.at(root) if given.source else _learn_source(pairs, data, root),
-        given.target or Codec.learn(targets, data.target_unit, data.vocabulary, normalise=normalise),
+        start_codecs.source.at(root) if start_codecs.source else _learn_source(pairs, data, root),
+        start_codecs.target or Codec.learn(targets, data.target_unit, data.vocabulary, normalise=normalise),
     )
 
 
@@ -142,7 +142,7 @@ def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, ro
     """Where sources are files and have more than one column, the words of the texts beside them are learnt, too."""
     normalise = data.normalise == "nfc"
     if data.source_unit not in FILE_CODECS:
-        return Codec.learn(_sources(pairs), cast(Unit, data.source_unit), data.vocabulary, normalise=normalise)
+        return Codec.learn(_sources(pairs), cast(TokenUnit, data.source_unit), data.vocabulary, normalise=normalise)
     kind = FILE_CODECS[data.source_unit]
     names = filter(None, (split_source(pair.source)[0] for pair in pairs(f"looking at {kind.nouns}")))
     codec = kind.learn(names, root, picture_size=data.picture_size)
@@ -150,35 +150,35 @@ def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, ro
     if len(data.source_columns) < 2:
         return codec
     texts = (split_source(pair.source)[1] for pair in pairs("learning tokens beside the files"))
-    return replace(codec, beside=Codec.learn(texts, "words", data.vocabulary, normalise=normalise))
+    return replace(codec, auxiliary=Codec.learn(texts, "words", data.vocabulary, normalise=normalise))
 
 
 class BadFiles:
     """Sources that cannot be read, by name, and why. place: the first one is an error, which begins with what this says."""
 
-    def __init__(self, place: Callable[[str], str] | None = None) -> None:
-        self.place = place
+    def __init__(self, locate: Callable[[str], str] | None = None) -> None:
+        self.locate = locate
         self.why: dict[str, str] = {}
 
     def __call__(self, pair: Pair, error: UserError) -> None:
-        if self.place:
-            raise UserError(f"{self.place(pair.source)}{error}; to leave such files out, set data.bad_files=skip")
+        if self.locate:
+            raise UserError(f"{self.locate(pair.source)}{error}; to leave such files out, set data.bad_files=skip")
         self.why[pair.source] = str(error)
 
 
 def _line_of(data: DataSettings, source: str) -> str:
     """Where the data has this source; nothing where it has not."""
-    counts = Counts()
+    counts = CorpusCounts()
     return next((f"{counts.name}:{counts.lines}: " for pair in _stream(data, counts) if pair.source == source), "")
 
 
 def _encoded(
-    pairs: Iterator[Pair], codecs: Codecs, given: Given, unknown: Counter[str], bad: BadFiles | None = None
+    pairs: Iterator[Pair], codecs: Codecs, start_codecs: StartCodecs, unknown: Counter[str], bad: BadFiles | None = None
 ) -> Iterator[Example]:
     """Counts in `unknown` what a codec that was learnt elsewhere does not know."""
     together = TOGETHER if isinstance(codecs.source, Codec) else 64
     while some := list(islice(pairs, together)):
-        for side, codec in enumerate(given):
+        for side, codec in enumerate(start_codecs):
             if codec is not None:
                 unknown.update(symbol for pair in some for symbol in codec.unknown(pair[side]))
         yield from encode_pairs(some, codecs.source, codecs.target, bad)
@@ -191,7 +191,7 @@ def _encoded(
 class Survey:
     """What the first pass over the files found, with some of their pairs, each as likely as any other."""
 
-    counts: Counts
+    counts: CorpusCounts
     sample: list[Pair]
 
 
@@ -204,12 +204,12 @@ def names_files(data: DataSettings) -> bool:
 def survey(data: DataSettings, *, names: bool = False) -> Survey:
     """Reads all pairs once. Mistakes in the files are errors with their line. names: the sources are names of files, though
     data.source_unit does not say so yet."""
-    counts, sample, chance = Counts(), [], random.Random(0)
+    counts, sample, chance = CorpusCounts(), [], random.Random(0)
     for number, pair in enumerate(_stream(data, counts, names=names)):
         if number < SAMPLE:
             sample.append(pair)
-        elif (place := chance.randrange(number + 1)) < SAMPLE:
-            sample[place] = pair
+        elif (locate := chance.randrange(number + 1)) < SAMPLE:
+            sample[locate] = pair
     return Survey(counts, sample)
 
 
@@ -218,15 +218,15 @@ def from_files(
     found: Survey,
     folder: Path,
     console: Console,
-    given: Given | None = None,
+    start_codecs: StartCodecs | None = None,
     *,
     begun: bool = False,
     learnt: Mapping[str, Any] | None = None,
-) -> Material:
+) -> TrainingData:
     """Tokenises into `folder`, where it is found again when the run goes on. begun: a run did so already. learnt: the `origin`
     of its last checkpoint."""
     learnt = learnt or {}
-    given, counts, border, root = given or Given(), found.counts, 0.0, folder_of(data.files)
+    start_codecs, counts, threshold, root = start_codecs or StartCodecs(), found.counts, 0.0, folder_of(data.files)
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
     held_out_name = counts.name
     everything: list[Pair] = []  # of what is measured with, where that has files of its own
@@ -235,36 +235,36 @@ def from_files(
         measuring = read_pairs(_paths(data.held_out_files), columns, data.max_length, _spelling(data))
         held_out_name = measuring.counts.name
         held_out = everything = _seen_from(root, data, measuring.pairs)
-        console.print(measuring.counts.say())
-        if shared := counts.say_shared(measuring.counts):
+        console.print(measuring.counts.describe())
+        if shared := counts.describe_shared(measuring.counts):
             console.print(shared)
     else:
-        border = counts.border(min(data.held_out, MOST_HELD_OUT / counts.pairs))
+        threshold = counts.threshold(min(data.held_out, MOST_HELD_OUT / counts.pairs))
         held_out = []
     sources = None if data.source_unit in FILE_CODECS else Sources()
     for pair in _stream(data):
-        if is_held_out(pair.source, border):
+        if is_held_out(pair.source, threshold):
             held_out.append(pair)
         elif sources is not None:
             sources.add(pair.source)
 
     def learning(what: str) -> Iterator[Pair]:
-        pairs = counted(_stream(data), counts.pairs, what, console)
-        return (pair for pair in pairs if not (border and is_held_out(pair.source, border)))
+        pairs = with_progress(_stream(data), counts.pairs, what, console)
+        return (pair for pair in pairs if not (threshold and is_held_out(pair.source, threshold)))
 
-    codecs = [codec.to_json() for codec in given if codec]
+    codecs = [codec.to_json() for codec in start_codecs if codec]
     sizes = _file_sizes(data, root)
-    known = fingerprint_files(*_paths(data.files), *_paths(data.held_out_files), how_read(data), *codecs, *sizes)
+    known = file_fingerprint(*_paths(data.files), *_paths(data.held_out_files), how_read(data), *codecs, *sizes)
     names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
     tokenised = _tokenised(folder, names, console)
-    before = tokenised and tokenised.store.metadata.get("material")
-    if begun and learnt.get("material", before) not in (None, known):
+    before = tokenised and migrate.training_data(tokenised.store.metadata).get("training_data")
+    if begun and learnt.get("training_data", before) not in (None, known):
         raise UserError(
             f"{counts.name}: the data is not what it was when this run began, and what it has learnt is left alone; "
             "bring the old data back to go on, or begin anew with another --out, or with --overwrite"
         )
     if not tokenised or before != known:
-        _tokenise(learning, data, given, folder, known, bad, learnt)
+        _tokenise(learning, data, start_codecs, folder, known, bad, learnt)
         tokenised = Tokenised.read(folder, names)
     store, sums = tokenised.store, tokenised.sums
     _check_codecs(learnt, sums, folder)
@@ -275,7 +275,7 @@ def from_files(
     held_out = _readable(held_out, source, bad)
     if bad.why:
         console.print(_say_bad(data, bad, everything))
-    return Material(
+    return TrainingData(
         counts.name,
         held_out_name,
         known[:6],
@@ -286,7 +286,7 @@ def from_files(
         unknown,
         header=counts.header,
         sources=sources,
-        origin={"material": known, "codecs": sums},
+        origin={"training_data": known, "codecs": sums},
     )
 
 
@@ -319,7 +319,7 @@ def _file_sizes(data: DataSettings, root: Path) -> list[str]:
     if data.source_unit not in FILE_CODECS:
         return []
     paths = (root / split_source(pair.source)[0] for pair in _stream(data))
-    return [fingerprint(str(path.stat().st_size if path.is_file() else None) for path in paths)]
+    return [text_fingerprint(str(path.stat().st_size if path.is_file() else None) for path in paths)]
 
 
 def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list[Pair]:
@@ -339,7 +339,7 @@ def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list
 
 def _say_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -> str:
     """How many files and rows, and the first few with the lines that name them. held_out: rows that are not in the data."""
-    counts, lines, rows = Counts(), dict[str, int](), sum(pair.source in bad.why for pair in held_out)
+    counts, lines, rows = CorpusCounts(), dict[str, int](), sum(pair.source in bad.why for pair in held_out)
     for pair in _stream(data, counts):
         if pair.source in bad.why:
             lines.setdefault(pair.source, counts.lines)
@@ -366,7 +366,7 @@ class Tokenised(NamedTuple):
     @classmethod
     def read(cls, folder: Path, names: Iterable[str]) -> Tokenised:
         """Raises if any of it is missing, or not what was written; earlier versions did not write down what that was."""
-        store, codecs = Store.open(folder / STORE), {}
+        store, codecs = Store.open(folder / STORE, migrate.STORE_TENSORS), {}
         sums = json.loads(store.metadata.get("codecs", "{}"))
         for name in names:
             try:
@@ -401,13 +401,13 @@ def _check_codecs(learnt: Mapping[str, Any], sums: Mapping[str, str], folder: Pa
 def _tokenise(
     learning: Callable[[str], Iterator[Pair]],
     data: DataSettings,
-    given: Given,
+    start_codecs: StartCodecs,
     folder: Path,
     known: str,
     bad: BadFiles,
     learnt: Mapping[str, Any],
 ) -> None:
-    codecs = learn_codecs(learning, data, given, folder_of(data.files))
+    codecs = learn_codecs(learning, data, start_codecs, folder_of(data.files))
     files = {source_name(codecs.source): codecs.source.to_json().encode(), TARGET: codecs.target.to_json().encode()}
     sums = {name: sha256(content) for name, content in files.items()}
     _check_codecs(learnt, sums, folder)
@@ -416,24 +416,24 @@ def _tokenise(
     for name, content in files.items():
         replace_file(folder / name, content)
     unknown: Counter[str] = Counter()
-    metadata = {"material": known, "codecs": json.dumps(sums)}
+    metadata = {"training_data": known, "codecs": json.dumps(sums)}
     what = f"reading {FILE_CODECS[data.source_unit].nouns}" if data.source_unit in FILE_CODECS else "tokenising"
 
     def examples() -> Iterator[Example]:
-        yield from _encoded(learning(what), codecs, given, unknown, bad)
+        yield from _encoded(learning(what), codecs, start_codecs, unknown, bad)
         metadata.update(unknown=json.dumps(unknown), unreadable=json.dumps(bad.why))  # known only now
 
     if not write_store(folder / STORE, examples(), len(codecs.source), len(codecs.target), metadata) and bad.why:
         raise UserError(f"none of the files can be read; the first: {next(iter(bad.why.values()))}")
 
 
-def _stream(data: DataSettings, counts: Counts | None = None, *, names: bool = False) -> Iterator[Pair]:
+def _stream(data: DataSettings, counts: CorpusCounts | None = None, *, names: bool = False) -> Iterator[Pair]:
     return stream_pairs(_paths(data.files), _columns(data, data.files), data.max_length, counts, _spelling(data, names=names))
 
 
-def _spelling(data: DataSettings, *, names: bool = False) -> Spelling:
+def _spelling(data: DataSettings, *, names: bool = False) -> Normalisation:
     normalise = data.normalise == "nfc"
-    return Spelling(normalise, normalise, names or data.source_unit in FILE_CODECS)
+    return Normalisation(normalise, normalise, names or data.source_unit in FILE_CODECS)
 
 
 def _paths(files: Iterable[str]) -> list[Path]:
