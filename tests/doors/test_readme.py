@@ -1,7 +1,8 @@
-"""The README's commands and code, executed in the order in which they stand."""
+"""The README and the pages in docs/: every command and every piece of code runs, in the order in which it appears."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,68 +10,131 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.cli.main import main
+from regard.data.dictionary import pronunciations
 from regard.models.build import PRESETS
 from regard.training.config import parse_config
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README = ROOT / "README.md"
+PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "LOG.md")
+BLOCK = re.compile(r"^```(console|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
 
 
-def in_shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def commands(block: str) -> list[str]:
+    lines = block.splitlines()
+    assert all(line.startswith("$ ") for line in lines), block
+    return [line.removeprefix("$ ") for line in lines]
+
+
+def in_shell(command: str, folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        command,
-        shell=True,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
-    )
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
 
 
-def test_the_commands_run(workplace: Path) -> None:
-    commands = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
-    assert {"make demo", "make test"} <= set(commands)
-    for command in commands:
-        if command.startswith("make "):  # would install and train anew: see what they would run
-            dry = subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-            assert {"make demo": "regard demo", "make test": "-m pytest"}[command] in dry
+def in_this_process(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs `regard …` without starting Python again."""
+    monkeypatch.setattr("sys.argv", [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code in (0, None), command
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Path:
+    """The files that the pages mention."""
+    folder = tmp_path_factory.mktemp("pages")
+    lines = ["\t".join(pair) for pair in pronunciations("dev")[:200]]
+    for name, part in {"pairs.tsv": lines[:150], "more.tsv": lines[150:180], "test.tsv": lines[180:]}.items():
+        (folder / name).write_text("\n".join(part) + "\n")
+    for name, side in {"source.txt": 0, "target.txt": 1, "words.txt": 0}.items():
+        (folder / name).write_text("\n".join(line.split("\t")[side] for line in lines[:60]) + "\n")
+    verbs = [f"{verb},V;PST,{verb}ed" for verb in "walk talk jump look play call ask help need start turn show".split()]
+    (folder / "verbs.csv").write_text("\n".join(["lemma,features,past", *verbs]) + "\n")
+    (folder / "messy.tsv").write_text("\n".join([*lines[:60], "one cell", "a\tb\tc"]) + "\n")
+    shutil.copytree(workplace / "regard-demo", folder / "regard-demo")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_readme_runs(materials: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "readme"
+    shutil.copytree(materials, folder)
+    code = [text for language, text in blocks(README) if language == "python"]
+    for language, text in blocks(README):
+        for command in commands(text) if language == "console" else ():
+            if command.startswith("make "):  # would install and train again: see what it would run
+                dry = subprocess.run(
+                    [*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
+                ).stdout
+                assert {"make demo": "regard demo", "make test": "-m pytest"}[command] in dry
+            elif command.startswith("source "):
+                assert command == "source .venv/bin/activate"
+                assert "VENV := .venv\n" in (ROOT / "Makefile").read_text()
+            else:
+                assert in_shell(command, folder).strip(), command
+    done = subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(code)], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "serendipity.png").exists()
+    assert (folder / "banana.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_pages_run(page: Path, materials: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "page"
+    shutil.copytree(materials, folder)
+    for name in ("model", "other"):
+        shutil.copytree(folder / "regard-demo" / "model", folder / name, dirs_exist_ok=True)
+    if page.stem in ("training", "data"):  # which train it themselves
+        shutil.rmtree(folder / "model")
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    for language, text in blocks(page):
+        if language == "python":
+            exec(text, names)
+        for command in commands(text) if language == "console" else ():
+            if re.match(r"regard [^|<>]*$", command):
+                in_this_process(command, monkeypatch)
+            else:
+                in_shell(command, folder)
+
+
+def test_the_run_files_are_run_files() -> None:
+    for page in (README, *PAGES):
+        for language, text in blocks(page):
+            if language == "yaml":
+                settings = parse_config(text, page.name)
+                assert (settings.seed, settings.data.files, settings.train.steps) == (7, ("pairs.tsv",), 2000)
+                assert settings.model == PRESETS["small"]
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
             continue
-        done = in_shell(command, workplace)
-        assert done.returncode == 0, (command, done.stderr)
-        assert done.stdout.strip(), command
-    assert (workplace / "abc.png").exists()
+        target = page.parent / path if path else page
+        assert target.is_file(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, link
 
 
-def test_the_code_runs(workplace: Path) -> None:
-    first, *rest = blocks("python")
-    assert len(rest) == 2
-    for code in (first, "\n".join(rest)):  # the page on attention goes on from block to block
-        done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=workplace, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert (workplace / "serendipity.png").exists()
-
-
-def test_the_run_file_is_one() -> None:
-    (text,) = blocks("yaml")
-    settings = parse_config(text, "README.md")
-    assert (settings.seed, settings.data.files, settings.model, settings.train.steps) == (
-        7,
-        ("pairs.tsv",),
-        PRESETS["small"],
-        2000,
-    )
-
-
-def test_the_pictures_and_links_are_there() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).is_file()] == []
+def test_the_readme_is_short() -> None:
+    """At most 150 lines, and no paragraph above four."""
+    text = README.read_text()
+    assert len(text.splitlines()) <= 150
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert [part for part in prose.split("\n\n") if len(part.strip().splitlines()) > 4] == []
 
 
 def test_ci_runs_what_the_readme_says() -> None:
@@ -78,7 +142,7 @@ def test_ci_runs_what_the_readme_says() -> None:
 
 
 def test_public_names() -> None:
-    """What is listed is there, and nothing else is promised."""
+    """Every listed name exists, and nothing else is promised."""
     names = [*regard.__all__, "reference"]  # which needs numpy, and is therefore no part of `import *`
     assert sorted(names) == sorted([*regard._HOMES, *regard._MODULES, "load"])
     for name in names:

@@ -1,0 +1,47 @@
+"""The tables of settings in docs/training.md: `python tests/settings_tables.py` writes them again."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from regard.models.build import SETTINGS
+from regard.training.config import _meanings
+from regard.training.settings import RunSettings, leaves
+
+PAGE = Path(__file__).parents[1] / "docs" / "training.md"
+TABLES = re.compile(r"(<!-- settings -->\n).*(<!-- end -->)", re.DOTALL)
+
+
+def tables() -> str:
+    """One table for each section of a run file, and one for each family of models."""
+    settings = {section: RunSettings() for section in ("", "data", "train", "start")}
+    families = {f"model, {kind}": RunSettings(model=family()) for kind, family in SETTINGS.items()}
+    parts = []
+    for title, one in {**settings, **families}.items():
+        section, meanings = title.partition(",")[0], _meanings(one)
+        rows = [
+            f"| `{key}` | {_cell(meanings.get(key, ''))} | {_value(value)} |"
+            for key, value in leaves(asdict(one))
+            if key.rpartition(".")[0] == section
+        ]
+        heading = f"### `{title.replace('model, ', 'model.kind=')}`\n\n" if title else ""
+        parts.append(f"{heading}| setting | meaning | default |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _value(value: object) -> str:
+    if value in ("", (), [], None):
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def written(page: str) -> str:
+    return TABLES.sub(lambda found: found[1] + tables() + found[2], page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))
