@@ -206,7 +206,7 @@ def test_reference_gates() -> None:
 
 
 def test_reference_gradient_of_hard_attention() -> None:
-    """3 keys, 2 steps, all 9 choices enumerated; the second step's scores and output depend on the first attention."""
+    """3 keys, 2 steps, all 9 choices enumerated; the second step's scores and output depend on the first decision."""
     assert_same(
         reference.reward_to_go(np.array([[-1.0, -2.0, -4.0], [-3.0, 0.0, 0.0]])),
         np.array([[-7.0, -6.0, -4.0], [-3.0, 0.0, 0.0]]),

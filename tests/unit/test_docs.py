@@ -5,6 +5,7 @@ import re
 
 import mutants
 import pytest
+import settings_tables
 
 DOCS = mutants.ROOT / "docs"
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
@@ -32,3 +33,10 @@ def test_the_code_runs() -> None:
     assert codes
     for code in codes:
         exec(code, {})
+
+
+def test_the_tables_of_settings_are_those_of_the_code() -> None:
+    """If this fails: `python tests/settings_tables.py`."""
+    page = settings_tables.PAGE.read_text()
+    assert settings_tables.written(page) == page
+    assert page.count("| `model.attention` |") == 1

@@ -194,7 +194,7 @@ def test_sentences_leave_and_numbers_are_ours_to_give() -> None:
         assert ours[number] == found([row], beam=2, max_length=7)[0]
 
 
-# --- the attention, as a table --------------------------------------------------------------------------------------------------
+# --- candidates, as a table --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

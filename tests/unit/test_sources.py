@@ -507,7 +507,7 @@ def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A
 
 
 def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # SPEC A8.2
-    """No gradient runs through a attention; what teaches the score, and the network before it, is the reward of what was drawn."""
+    """No gradient runs through a decision; the score and the network before it learn from the reward of the sample."""
     model = make_front_model("picture, hard").train()
     batch = collate([Example(row, [4, 5, 6]) for row in make_rows("picture")])
     torch.manual_seed(3)
