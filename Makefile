@@ -17,7 +17,7 @@ check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
 	$(BIN)/python benchmarks/attention.py

@@ -1,5 +1,5 @@
-"""Laws 3 and 4 on models that have learnt something, through the same door as users: whatever stands beside a word, and however
-many, its output stays the same."""
+"""Laws 3 and 4 on trained models, through the interface that users call: the output of a word does not depend on which other
+words, and how many, are in its batch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from regard.training.learner import Learner
 from regard.training.loop import Update, train
 from regard.training.settings import DataSettings, TrainSettings
 
+pytestmark = pytest.mark.slow
 SIZES = 1, 2, 7, 64
 NEAR = 1e-4
-"""Candidates that are as near as this may change places in float32."""
+"""Candidates whose scores differ by less may swap ranks in float32."""
 
 
 class Losses:
-    """A callbacks that only looks at the loss."""
+    """Callbacks that only record the loss."""
 
     interrupted = False
 

@@ -363,6 +363,6 @@ def test_an_output_to_look_at_is_ids(output: object, translator: regard.Translat
 @pytest.mark.parametrize("number", [None, "0", 0.5, [0], 10**30, torch.zeros(2, 3)])
 def test_what_is_explained_has_a_number(number: object, translator: regard.Translator) -> None:
     for given in ({"token": number}, {"layer": number}, {"head": number}):
-        refused(lambda: regard.explain(translator, "run", **given), "there is no |head is .*, expected one whole")  # noqa: B023
+        refused(lambda: regard.explain(translator, "run", output=(4,), **given), "there is no |head is .*, expected one whole")  # noqa: B023
     refused(lambda: translator("run", banned=torch.tensor(1)), "banned is .*, expected a list of lists of token ids")
-    refused(lambda: regard.inspect(translator, "run", what=number), "a tap cannot ask for ")
+    refused(lambda: regard.inspect(translator, "run", output=(4,), what=number), "a tap cannot ask for ")

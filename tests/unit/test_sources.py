@@ -391,6 +391,7 @@ def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -
         from_files(data, survey(data), tmp_path / "o.run", console)
 
 
+@pytest.mark.slow
 def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  # SPEC A8.1
     """With damaged files among them, which are counted, said, and left out."""
     rows = draw_squares(tmp_path / "p", 150)
@@ -460,6 +461,7 @@ def test_when_no_file_can_be_read_the_first_reason_is_said(tmp_path: Path) -> No
         from_files(data, survey(data), tmp_path / "run", quiet()[0])
 
 
+@pytest.mark.slow
 def test_frames_learn_too(tmp_path: Path) -> None:
     chance, rows = random.Random(5), []
     for number in range(150):
