@@ -66,9 +66,11 @@ def read_source(content: str | bytes, names: Mapping[str, str] | None = None) ->
         raise UserError(f"the tokenizer of the auxiliary texts cannot be read: {error}") from None
 
 
-UNREAD = frozenset(".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split())
+UNSUPPORTED = frozenset(
+    ".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split()
+)
 """Suffixes of files that users may name as sources, but that are not supported."""
-NAMES = UNREAD.union(*(codec.suffixes for codec in FILE_CODECS.values()))
+SUFFIXES = UNSUPPORTED.union(*(codec.suffixes for codec in FILE_CODECS.values()))
 
 
 def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
@@ -80,12 +82,12 @@ def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
     """
     _check_auxiliary(sources)
     names = [name for name, _ in map(split_source, sources) if name]
-    unread = [name for name in names if _suffix(name) in UNREAD]
-    if 10 * len(unread) >= 9 * len(names) > 0 or _exists(unread, root):
+    unsupported = [name for name in names if _suffix(name) in UNSUPPORTED]
+    if 10 * len(unsupported) >= 9 * len(names) > 0 or _exists(unsupported, root):
         raise UserError(
-            f"{len(unread)} of {len(names)} sources that were checked are files of an unsupported kind, such as "
-            f"{unread[0]}; expected {_expected()}. Convert them, e.g. ffmpeg -i {Path(unread[0]).name} "
-            f"{Path(unread[0]).stem}.wav; {_AS_TEXT}"
+            f"{len(unsupported)} of {len(names)} sources that were checked are files of an unsupported kind, such as "
+            f"{unsupported[0]}; expected {_expected()}. Convert them, e.g. ffmpeg -i {Path(unsupported[0]).name} "
+            f"{Path(unsupported[0]).stem}.wav; {_AS_TEXT}"
         )
     for codec in FILE_CODECS.values():
         fitting = [name for name in names if _suffix(name) in codec.suffixes]
@@ -113,7 +115,7 @@ _AS_TEXT = "to train on the names themselves as texts, use --set data.source_uni
 
 
 def _expected() -> str:
-    return ", ".join(sorted(NAMES - UNREAD))
+    return ", ".join(sorted(SUFFIXES - UNSUPPORTED))
 
 
 def _exists(names: Sequence[str], root: Path) -> bool:
@@ -128,7 +130,7 @@ def _suffix(name: str) -> str:
 def _check_auxiliary(sources: Sequence[str]) -> None:
     """Raises UserError if at least nine of ten auxiliary texts contain file names."""
     auxiliary = [text for _, text in map(split_source, sources) if text]
-    files = [text for text in auxiliary if any(_suffix(word) in NAMES for word in text.split())]
+    files = [text for text in auxiliary if any(_suffix(word) in SUFFIXES for word in text.split())]
     if files and 10 * len(files) >= 9 * len(auxiliary):
         raise UserError(
             f"there are file names, such as {files[0]!r}, after the first source column; expected them only in the first "
