@@ -29,7 +29,7 @@ def test_training_says_what_it_chose(heard: tuple[Path, str]) -> None:  # SPEC A
     assert "62 pairs in 62 lines. Column 'audio' was read as the source and 'text' as the target" in said
     assert "data.source_unit=sound" in said
     assert "sources are names of sounds, such as 0-1.wav" in said
-    assert "sounds at 8,000 samples in a second, 40 mel bands" in said
+    assert "sounds at 8,000 samples per second, 40 mel bands" in said
     for name, why in (("broken.wav", "truncated"), ("lost.wav", "no such file")):
         assert name in said
         assert why in said

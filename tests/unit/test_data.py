@@ -452,7 +452,7 @@ def test_what_was_never_seen_is_unknown() -> None:
     assert codec.encode("AH X  <eos> <pad> C") == [4, UNK, UNK, UNK, 6]
     assert codec.pieces("AH X  <eos> <pad> C") == ("AH", "X", "<eos>", "<pad>", "C")
     assert Codec.learn(["ab"], "characters").pieces("b語🙂 a") == ("b", "語", "🙂", " ", "a")
-    with pytest.raises(UserError, match="symbol '<eos>', which has a meaning of its own"):
+    with pytest.raises(UserError, match="symbol '<eos>', which is reserved"):
         Codec.learn(["a <eos>"], "symbols")
 
 

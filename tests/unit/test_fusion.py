@@ -209,5 +209,5 @@ def test_a_damaged_description(tmp_path: Path) -> None:
     sounds = Sounds(8000, auxiliary=Codec.learn(["a b"], "words"))
     broken = json.loads(sounds.to_json())
     broken["auxiliary"] = {"model": {}}
-    with pytest.raises(UserError, match="the tokenizer of the texts that come with the files cannot be read"):
+    with pytest.raises(UserError, match="the tokenizer of the auxiliary texts cannot be read"):
         read_source(json.dumps(broken))

@@ -163,10 +163,10 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
         "truncated.png": (content["PNG"][: len(content["PNG"]) // 2], "cannot be read as a picture"),
         "truncated.jpg": (content["JPEG"][: len(content["JPEG"]) // 2], "cannot be read as a picture"),
         "damaged.png": (bytes(damaged), "cannot be read as a picture"),
-        "text.png": (b"hello", "is not a picture, or of a kind that pillow does not know"),
+        "text.png": (b"hello", "is not a picture, or is in a format that pillow does not support"),
         "empty.png": (b"", "is not a picture"),
-        "large.png": (huge(10_000), "is too large a picture"),
-        "bomb.png": (huge(30_000), "is too large a picture"),
+        "large.png": (huge(10_000), "the picture is too large"),
+        "bomb.png": (huge(30_000), "the picture is too large"),
     }
     for name, (raw, why) in files.items():
         (tmp_path / name).write_bytes(raw)

@@ -116,7 +116,7 @@ def test_parts_that_regard_does_not_write_never_reach_the_library(
 
 def test_pieces_of_two_units_do_not_mix() -> None:
     mixed = {**content_of("words"), "decoder": content_of("bpe")["decoder"]}
-    with pytest.raises(UserError, match="its parts do not belong to one tokenizer that regard writes"):
+    with pytest.raises(UserError, match="its parts do not belong together: regard does not write"):
         Codec.from_json(json.dumps(mixed))
 
 
@@ -134,7 +134,7 @@ def exchanged(model: dict[str, Any]) -> None:
     [
         ("words", rotated, "its first tokens are"),
         ("bpe", exchanged, "its first tokens are .*expected <pad>, <unk>, <sos>, <eos>"),
-        ("words", lambda model: model["vocab"].update(walk=4, dog=4), "have the id of another one"),
+        ("words", lambda model: model["vocab"].update(walk=4, dog=4), "have the same id as another token"),
         ("words", lambda model: model["vocab"].update(walk=10**9), "the id of 'walk' is 1000000000, expected"),
         ("words", lambda model: model["vocab"].update(walk=True), "the id of 'walk' is True"),
         ("words", lambda model: model["vocab"].update(walk=5.0), "the id of 'walk' is 5.0"),
@@ -144,19 +144,19 @@ def exchanged(model: dict[str, Any]) -> None:
         ("words", lambda model: model.pop("vocab"), "its vocabulary is None"),
         ("words", lambda model: model.update(unk_token="<eos>"), "its model is .* which regard does not write"),
         ("words", lambda model: model.update(alphabet=7), "its alphabet is 7, expected a string"),
-        ("bpe", lambda model: model["vocab"].update({"漢": len(model["vocab"])}), "'漢', which does not spell a byte"),
+        ("bpe", lambda model: model["vocab"].update({"漢": len(model["vocab"])}), "'漢', which does not represent a byte"),
         (
             "bpe",
             lambda model: model.update(vocab={"<pad>": 0, "<unk>": 1, "<sos>": 2, "<eos>": 3}),
             "lacks 256 of the 256 bytes",
         ),
-        ("bpe", lambda model: model["merges"].append(["a", "nowhere"]), "expected two tokens that make a third"),
+        ("bpe", lambda model: model["merges"].append(["a", "nowhere"]), "expected two tokens that join to a third"),
         ("bpe", lambda model: model["merges"].append(["a"]), "expected pairs of tokens"),
         ("bpe", lambda model: model["merges"].append("a b"), "expected pairs of tokens"),
         ("bpe", lambda model: model["merges"].append([["a"], {}]), "expected pairs of tokens"),
         ("bpe", lambda model: model.update(merges={}), "its merges are {}, expected a list"),
         ("bpe", lambda model: model.update(dropout=0.5), "its model is .* which regard does not write"),
-        ("unigram", lambda model: model["vocab"].append(["a", -1.0]), "tokens of its vocabulary that occur twice: 1"),
+        ("unigram", lambda model: model["vocab"].append(["a", -1.0]), "its vocabulary contains duplicate tokens: 1"),
         ("unigram", lambda model: model["vocab"].append(["aaaa", 1e30]), "expected pairs of a token and its log-probability"),
         ("unigram", lambda model: model["vocab"].append(["aaaa", "x"]), "expected pairs of a token and its log-probability"),
         ("unigram", lambda model: model["vocab"].append(["", -1.0]), "expected pairs of a token and its log-probability"),

@@ -66,21 +66,21 @@ def test_streamed_wav(tmp_path: Path) -> None:
 
 MISTAKES = {
     "empty file": (b"", "the file is empty, expected a sound"),
-    "no sound": (b"hello, I am a text", r"expected a sound \(WAV or FLAC\), but it begins with b'hello, I am "),
-    "no samples": (wav(b""), "there is no sound in it, not a single sample"),
-    "truncated": (wav(b"\0" * 100)[:-30], "truncated, .* part 'data' should have 100 bytes, but only 70 follow"),
+    "no sound": (b"hello, I am a text", r"expected a sound \(WAV or FLAC\), but it starts with b'hello, I am "),
+    "no samples": (wav(b""), "the sound is empty \\(it has no samples"),
+    "truncated": (wav(b"\0" * 100)[:-30], "truncated, .* chunk 'data' should have 100 bytes, but only 70 follow"),
     "absurd size": (wav(b"\0" * 4, size=0x7FFFFFFF), "should have 2,147,483,647 bytes, but only 4 follow"),
-    "no data": (wav(b"", size=0)[:-8], "truncated: the part 'data', which holds the samples, is missing"),
-    "half a sample": (wav(b"\0" * 5), "truncated: 5 bytes do not make whole samples of 2 bytes"),
-    "no rate": (wav(b"\0" * 4, rate=0), "0 samples in a second, expected 1,000 to 768,000"),
-    "absurd rate": (wav(b"\0" * 4, rate=4_000_000_000), "4,000,000,000 samples in a second"),
+    "no data": (wav(b"", size=0)[:-8], "truncated: the chunk 'data', which contains the samples, is missing"),
+    "half a sample": (wav(b"\0" * 5), "truncated: 5 bytes are not a whole number of samples of 2 bytes"),
+    "no rate": (wav(b"\0" * 4, rate=0), "0 samples per second, expected 1,000 to 768,000"),
+    "absurd rate": (wav(b"\0" * 4, rate=4_000_000_000), "4,000,000,000 samples per second"),
     "no channels": (wav(b"\0" * 4, channels=0, block=2), "0 channels of 2 bytes make 0, not 2"),
     "wrong block": (wav(b"\0" * 4, block=7), "1 channels of 2 bytes make 2, not 7"),
     "µ-law": (wav(b"\0" * 4, kind=7, bits=8), "samples of 8 bits in the format µ-law.*ffmpeg"),
     "12 bits": (wav(b"\0" * 4, bits=12), "samples of 12 bits"),
     "strange format": (wav(b"\0" * 4, kind=999), "format number 999"),
-    "not a number": (wav(struct.pack("<2f", 0.5, float("nan")), kind=3, bits=32), "samples that are no numbers"),
-    "short header": (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0abdata\0\0\0\0", "2 bytes say what the samples are"),
+    "not a number": (wav(struct.pack("<2f", 0.5, float("nan")), kind=3, bits=32), "some samples are NaN or infinite"),
+    "short header": (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0abdata\0\0\0\0", "its chunk 'fmt ' has 2 bytes"),
     "mp3": (b"ID3\4" + b"\0" * 100, r"expected a sound \(WAV or FLAC\), but it is MP3; if it is a sound, convert it"),
     "damaged flac": (b"fLaC" + b"\7" * 100, "truncated or damaged"),
 }
@@ -110,7 +110,7 @@ def test_missing_file_and_truncated_flac(tmp_path: Path) -> None:
 def test_parts_without_content_are_not_followed_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     path.write_bytes(b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 500_000)
-    with pytest.raises(UserError, match="the part 'fmt '"):
+    with pytest.raises(UserError, match="the chunk 'fmt '"):
         read_sound(path)
     good = tmp_path / "good.wav"
     soundfile.write(good, noise(800), 8000, subtype="PCM_16")

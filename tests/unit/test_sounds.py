@@ -84,12 +84,12 @@ def test_too_long(tmp_path: Path) -> None:
         file.write(struct.pack("<I", 2 * 44100 * 3600))
         file.truncate(44 + 2 * 44100 * 3600)
     tracemalloc.start()
-    with pytest.raises(UserError, match=r"long\.wav lasts 3600 seconds, the most is 60; cut it"):
+    with pytest.raises(UserError, match=r"long\.wav lasts 3600 seconds, the limit is 60; split it"):
         Sounds(8000, root=tmp_path).encode("long.wav")
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     soundfile.write(tmp_path / "long.flac", torch.zeros(61 * 8000).numpy(), 8000)
-    with pytest.raises(UserError, match=r"long\.flac lasts 61 seconds, the most is 60; cut it"):
+    with pytest.raises(UserError, match=r"long\.flac lasts 61 seconds, the limit is 60; split it"):
         Sounds(8000, root=tmp_path).encode("long.flac")
 
 

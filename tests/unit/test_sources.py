@@ -92,17 +92,17 @@ def test_what_is_no_plain_array_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "two.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"12345678901234")
     for name, text in {
-        "objects.npy": r"holds numbers of the type '\|O' in C order, expected one of <f2, <f4, <f8, \|u1",
+        "objects.npy": r"contains numbers of type '\|O' in C order, expected one of <f2, <f4, <f8, \|u1",
         "big.npy": "'>f4' in C order",
         "fortran.npy": "'<f4' in Fortran order",
         "three.npy": "has version 03 of the .npy format, expected 1 or 2",
-        "short.npy": r"damaged: its header says \(3, 5\), which takes 60 bytes, but 59 follow",
+        "short.npy": r"damaged: its header declares the shape \(3, 5\), which takes 60 bytes, but 59 follow",
         "long.npy": "but 61 follow",
-        "text.npy": "is no .npy file: it begins with b'no arr'",
-        "empty.npy": "is no .npy file",
+        "text.npy": "is not a .npy file: it starts with b'no arr'",
+        "empty.npy": "is not a .npy file",
         "header.npy": "its header cannot be read",
         "size.npy": "its header cannot be read",
-        "two.safetensors": r"holds 2 tensors \(a, b\), expected one",
+        "two.safetensors": r"contains 2 tensors \(a, b\), expected one",
         "bad.safetensors": "is damaged or not a safetensors file",
         "none.npy": "no such file",
         "none.safetensors": "no such file",
@@ -121,18 +121,18 @@ def header(descr: object = "<f4", shape: object = (3, 5), fortran: object = Fals
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (header([("a", "<f4"), ("b", "<f4")]), r"numbers of the type \[\('a', '<f4'\), \('b', '<f4'\)\] in C order"),
-        (header(["<f4"]), r"numbers of the type \['<f4'\]"),
-        (header({"a": ()}), "numbers of the type"),
+        (header([("a", "<f4"), ("b", "<f4")]), r"numbers of type \[\('a', '<f4'\), \('b', '<f4'\)\] in C order"),
+        (header(["<f4"]), r"numbers of type \['<f4'\]"),
+        (header({"a": ()}), "numbers of type"),
         (header(shape=[3, 5]), "its header cannot be read"),
         (header(shape=(3, 5.0)), "its header cannot be read"),
         (header(shape=(True, 15)), "its header cannot be read"),
         (header(shape=(-3, -5)), "its header cannot be read"),
         (header(shape="ab"), "its header cannot be read"),
         (header(fortran=0), "its header cannot be read"),
-        (header(shape=(0, 2**62, 2**62)), "expected two or three of moderate size"),
-        (header(shape=(2**62, 2**62)), "expected two or three of moderate size"),
-        (header(shape=(1,) * 40), "has 40 axes of the sizes"),
+        (header(shape=(0, 2**62, 2**62)), "expected two or three axes of moderate size"),
+        (header(shape=(2**62, 2**62)), "expected two or three axes of moderate size"),
+        (header(shape=(1,) * 40), "has 40 axes of sizes"),
         (header(text=" " * 100_000), "its header cannot be read"),
         (header(text="(" * 5_000), "its header cannot be read"),
         (header(text="#" + "x" * 20_000_000), "its header cannot be read"),
@@ -150,12 +150,12 @@ def test_headers_of_numpy_are_read_strictly(tmp_path: Path, content: bytes, word
 @pytest.mark.parametrize(
     ("kind", "shape", "size", "words"),
     [
-        ("F4", [8], 4, "numbers of the type F4, expected one of BF16, BOOL, F16, F32"),
-        ("F6_E2M3", [8], 6, "numbers of the type F6_E2M3"),
-        ("F8_E8M0", [8], 8, "numbers of the type F8_E8M0"),
-        ("C64", [1], 8, "numbers of the type C64"),
-        ("U64", [1], 8, "numbers of the type U64"),
-        ("F32", [0, 2**62, 2**62], 0, "expected two or three of moderate size"),
+        ("F4", [8], 4, "numbers of type F4, expected one of BF16, BOOL, F16, F32"),
+        ("F6_E2M3", [8], 6, "numbers of type F6_E2M3"),
+        ("F8_E8M0", [8], 8, "numbers of type F8_E8M0"),
+        ("C64", [1], 8, "numbers of type C64"),
+        ("U64", [1], 8, "numbers of type U64"),
+        ("F32", [0, 2**62, 2**62], 0, "expected two or three axes of moderate size"),
         ("F32", [1] * 5000, 4, "has 5000 axes"),
         ("F32", [2**62, 2**62], 4, "is damaged or not a safetensors file"),
         ("X", [1], 4, "is damaged or not a safetensors file"),
@@ -195,7 +195,7 @@ def test_features_are_normalised_by_what_was_learnt_from(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"0.npy has shape \(2, 3, 3\), expected \(frames, features\)"):
         Frames.learn(names, tmp_path, picture_size=8)
     (tmp_path / "nan.npy").write_bytes(npy(torch.full((2, 2, 3), torch.nan)))
-    with pytest.raises(UserError, match=r"nan.npy holds numbers that are not finite"):
+    with pytest.raises(UserError, match=r"nan.npy contains NaN or infinite numbers"):
         codec.encode("nan.npy")
     (tmp_path / "wide.npy").write_bytes(npy(torch.zeros(2, 2, 4)))
     with pytest.raises(UserError, match=r"wide.npy has 4 features, but this model reads 3"):
@@ -221,7 +221,7 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
     ("description", "words"),
     [
         ('{"unit": []}', r"unknown unit \[\]"),
-        ('{"unit": "sound", "rate": 0}', "rate is 0, expected 8,000 to 48,000 samples in a second"),
+        ('{"unit": "sound", "rate": 0}', "rate is 0, expected 8,000 to 48,000 samples per second"),
         ('{"unit": "sound", "rate": -8000}', "rate is -8000"),
         ('{"unit": "sound", "rate": 1e4}', "rate: Input should be a valid integer"),
         ('{"unit": "sound", "rate": 1000000000}', "rate is 1000000000"),
@@ -231,19 +231,19 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
         ('{"unit": "picture", "channels": 3, "longest": 1000000000}', "longest is 1000000000"),
         ('{"unit": "frames", "mean": [NaN], "deviation": [1]}', "NaN is not a number of JSON"),
         ('{"unit": "frames", "mean": [1e999], "deviation": [1]}', "1e999 is larger than any number of 64 bits"),
-        ('{"unit": "frames", "mean": [1e300], "deviation": [1]}', "mean is 1e[+]300, expected a finite number of 32 bits"),
+        ('{"unit": "frames", "mean": [1e300], "deviation": [1]}', "mean is 1e[+]300, expected a finite 32-bit number"),
         (
             '{"unit": "frames", "mean": [0], "deviation": [0]}',
-            "deviation is 0.0, expected a finite number of 32 bits from 1e-06",
+            "deviation is 0.0, expected a finite 32-bit number, at least 1e-06",
         ),
         ('{"unit": "grid", "mean": [0], "deviation": [-1]}', "deviation is -1.0"),
         ('{"unit": "grid", "mean": [], "deviation": []}', "0 means and 0 deviations, expected one of each per feature"),
         ('{"unit": "grid", "mean": [0, 1], "deviation": [1]}', "2 means and 1 deviations"),
         ('{"unit": "frames", "mean": "x", "deviation": {}}', "mean: Input should be a valid"),
-        ('{"unit": "sound", "rate": 8000, "auxiliary": []}', r"texts that come with the files cannot be read: it is \[\]"),
+        ('{"unit": "sound", "rate": 8000, "auxiliary": []}', r"tokenizer of the auxiliary texts cannot be read: it is \[\]"),
         (
             '{"unit": "sound", "rate": 8000, "auxiliary": {"model": {"type": "BPE"}}}',
-            "texts that come with the files cannot be read",
+            "tokenizer of the auxiliary texts cannot be read",
         ),
     ],
 )
@@ -290,7 +290,7 @@ def test_the_store_keeps_tensors(tmp_path: Path, dtype: torch.dtype) -> None:
         assert one.source.dtype == dtype
     assert torch.equal(store.sizes()[0], lengths(examples)[0])
     assert store.metadata == {"why": "test"}
-    with pytest.raises(ValueError, match=r"a source of type torch.float64 does not fit those before it"):
+    with pytest.raises(ValueError, match=r"a source has type torch.float64, unlike those before it"):
         write_store(tmp_path / "t", [*examples, Example(torch.zeros(1, 1, 1, dtype=torch.float64), [4])], 3, 300)
     assert not (tmp_path / "t").exists()
 
@@ -354,22 +354,22 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
     [
         (
             ["a.mp3", "b.MP3", "c.ogg"],
-            r"3 of 3 sources .* not read, such as a\.mp3; expected \.bmp.*\.wav.* ffmpeg -i a\.mp3 a\.wav",
+            r"3 of 3 sources .* unsupported kind, such as a\.mp3; expected \.bmp.*\.wav.* ffmpeg -i a\.mp3 a\.wav",
         ),
         (["p/0.png", "there.mp3", *["some text"] * 18], r"1 of 20 sources .* such as there\.mp3"),  # because it is there
         (
             ["p/0.png", "some text", "other text"],
             r"1 of 3 sources .* names of pictures, such as p/0\.png, but the others are not",
         ),
-        (["all\ta.wav", "first\tb.wav"], r"'a\.wav', stand in a column behind the first; .* --from audio,instruction"),
-        (["a.wav\tb.wav", "c.wav\td.wav"], r"'b\.wav', stand in a column behind the first"),
+        (["all\ta.wav", "first\tb.wav"], r"'a\.wav', after the first source column; .* --from audio,instruction"),
+        (["a.wav\tb.wav", "c.wav\td.wav"], r"'b\.wav', after the first source column"),
     ],
 )
 def test_names_of_files_are_not_learnt_as_texts(tmp_path: Path, sources: list[str], words: str) -> None:
     draw_squares(tmp_path / "p", 1)
     (tmp_path / "there.mp3").write_bytes(b"ID3")
     pairs = [Pair(source, "x") for source in sources]
-    with pytest.raises(UserError, match=words + ".*; to learn from the names themselves .* data.source_unit=characters"):
+    with pytest.raises(UserError, match=words + ".*; to train on the names themselves .* data.source_unit=characters"):
         suggest(pairs, root=tmp_path)
     assert suggest(pairs, root=tmp_path, of_text=True).settings.data.source_unit == "characters"
 
@@ -386,7 +386,7 @@ def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -
     (tmp_path / "sub").mkdir()
     data = replace(data, files=(str(write_rows(tmp_path / "sub" / "a.jsonl", rows)),))
     with pytest.raises(
-        UserError, match=r"none of the first \d+ pictures can be read; the first: .*no such file\. Are names right"
+        UserError, match=r"none of the first \d+ pictures can be read; the first: .*no such file\. Are the file names relative"
     ):
         from_files(data, survey(data), tmp_path / "o.run", console)
 

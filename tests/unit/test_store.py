@@ -107,16 +107,18 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in (*range(0, len(whole), 7), len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"a is damaged or no token store: .*; delete it; it is made again from the text"):
+        with pytest.raises(
+            UserError, match=r"a is damaged or not a token store: .*; delete it; it will be rebuilt from the data"
+        ):
             Store.open(path)
     key = range(whole.index(b'"regard.sha256": "'), whole.index(b'"regard.sha256": "') + 18)
     for at in (at for at in range(8, len(whole)) if at not in key):  # without its key it is a store of an earlier version
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(UserError, match=r"a is (damaged|no token store)"):
+        with pytest.raises(UserError, match=r"a is (damaged|not a token store)"):
             Store.open(path)
     with pytest.raises(UserError, match="nowhere: no such file"):
         Store.open(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="is damaged or no token store"):
+    with pytest.raises(UserError, match="is damaged or not a token store"):
         Store.open(tmp_path)
 
 
@@ -125,11 +127,11 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     [
         ({"source_ids": None}, r"expected source_ids, .*, found source_offsets, target_ids, target_offsets; delete it"),
         ({"more": torch.tensor([1])}, r"found more, source_ids"),
-        ({"source_offsets": torch.tensor([0, 3, 3, 5])}, r"the source offsets do not fit 4 ids"),
-        ({"target_offsets": torch.tensor([1, 1, 3, 3])}, r"the target offsets do not fit 3 ids"),
-        ({"target_offsets": torch.tensor([], dtype=torch.int64)}, r"the target offsets do not fit 3 ids"),
-        ({"target_offsets": torch.tensor([0, 1, 3, 3], dtype=torch.int32)}, r"the target offsets do not fit 3 ids"),
-        ({"target_offsets": torch.tensor([0, 1, 3])}, r"3 and 4 offsets, expected equally many"),
+        ({"source_offsets": torch.tensor([0, 3, 3, 5])}, r"the source offsets do not match its 4 ids"),
+        ({"target_offsets": torch.tensor([1, 1, 3, 3])}, r"the target offsets do not match its 3 ids"),
+        ({"target_offsets": torch.tensor([], dtype=torch.int64)}, r"the target offsets do not match its 3 ids"),
+        ({"target_offsets": torch.tensor([0, 1, 3, 3], dtype=torch.int32)}, r"the target offsets do not match its 3 ids"),
+        ({"target_offsets": torch.tensor([0, 1, 3])}, r"its sides have 3 and 4 offsets, expected equal numbers"),
     ],
 )
 def test_a_store_that_contradicts_itself_is_refused(
@@ -145,10 +147,10 @@ def test_other_files_and_falling_offsets(tmp_path: Path) -> None:
     tensors = load_file(save(tmp_path / "a"))
     for metadata in (None, {"regard.store": "2"}):
         save_file(tensors, tmp_path / "b", metadata)
-        with pytest.raises(UserError, match=r"b is no token store of this version: expected .*regard.store.*, got {"):
+        with pytest.raises(UserError, match=r"b is not a token store of this version: expected .*regard.store.*, got {"):
             Store.open(tmp_path / "b")
     save_file({**tensors, "target_offsets": torch.tensor([0, 3, 1, 3])}, tmp_path / "b", {"regard.store": "1"})
-    with pytest.raises(UserError, match="b is damaged: its offsets do not rise"):
+    with pytest.raises(UserError, match="b is damaged: its offsets decrease"):
         Store.open(tmp_path / "b").sizes()
 
 

@@ -146,16 +146,16 @@ def test_the_most_frequent_words_are_kept() -> None:
 
 
 def test_a_symbol_that_is_a_special_cannot_be_learnt() -> None:
-    with pytest.raises(UserError, match="the symbol '<eos>', which has a meaning of its own; write it another way"):
+    with pytest.raises(UserError, match="the symbol '<eos>', which is reserved; replace it with another symbol"):
         Codec.learn(["a <eos>"], "symbols")
 
 
 def test_wrong_units_and_sizes() -> None:
     with pytest.raises(UserError, match=r"unknown unit 'word'; expected one of bpe, .*; did you mean \"words\"\?"):
         Codec.learn(["a"], "word")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"the vocabulary of bpe is to have 259 ids, expected at least 260: .* all 256 bytes"):
+    with pytest.raises(UserError, match=r"got a vocabulary of 259 ids for bpe, expected at least 260: .* all 256 bytes"):
         Codec.learn(["a"], "bpe", 259)
-    with pytest.raises(UserError, match="the vocabulary of words is to have 4 ids, expected at least 5"):
+    with pytest.raises(UserError, match="got a vocabulary of 4 ids for words, expected at least 5"):
         Codec.learn(["a"], "words", 4)
     assert len(Codec.learn([], "bpe", 260)) == 260
     assert list(REMARKS) == ["unigram"]
@@ -235,7 +235,7 @@ def test_texts_with_features_come_back(rows: list[tuple[str, list[str]]], unit: 
 
 def test_tabs_that_are_no_features_are_noticed() -> None:
     with pytest.raises(
-        UserError, match="more than 300 different features, such as 'cell 300': what follows a TAB is one token"
+        UserError, match="more than 300 different features, such as 'cell 300': the text after a TAB is one token"
     ):
         Codec.learn((f"text\tcell {number}" for number in range(999)), "bpe", 300)
     reader = _Reader(["ab\tV", "b\tV\tN", ""], 2)  # the library reads in a thread of its own, where coverage cannot follow
@@ -462,7 +462,7 @@ def test_wrong_uses_of_dropout(codecs: dict[str, Codec]) -> None:
     with pytest.raises(UserError, match=r"subword dropout is 1\.5, expected a probability from 0 to 1"):
         codecs["bpe"].redrop([5], 1.5, random.Random(1))
     for unit in ("unigram", "characters"):
-        with pytest.raises(UserError, match="needs merges, which only the unit bpe has; take bpe, or leave it at 0"):
+        with pytest.raises(UserError, match="needs merges, which only the unit bpe has; use bpe, or set it to 0"):
             codecs[unit].redrop([5], 0.5, random.Random(1))
 
 

@@ -1,4 +1,4 @@
-"""Batches of tokens: sentences of like length side by side, in an order that depends on (seed, update) alone."""
+"""Batches of examples of similar length, in an order that depends only on (seed, update)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from regard.errors import UserError
 
 
 class Example(NamedTuple):
+    """An encoded pair: the source, and the ids of the target without <sos> and <eos>."""
+
     source: SourceRow
     target: list[int]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """target_in starts with <sos>, target_out ends with <eos>: place t of the one predicts place t of the other."""
+    """Examples padded to one size. target_in starts with <sos>, target_out ends with <eos>: the model reads token t of
+    target_in and predicts token t of target_out. num_targets: number of target tokens without padding."""
 
     source: Source
     target_in_BT: Tensor
@@ -37,17 +40,19 @@ class Batch:
     num_targets: int
 
     def to(self, device: torch.device | str) -> Batch:
+        """Returns a copy on this device."""
         return Batch(self.source.to(device), self.target_in_BT.to(device), self.target_out_BT.to(device), self.num_targets)
 
 
 def encode_pairs(
     pairs: Sequence[Pair], source: SourceCodec, target: Codec, unreadable: Callable[[Pair, UserError], None] | None = None
 ) -> list[Example]:
-    """unreadable: told of a source that is a file which cannot be read, and left out; without it, that is an error."""
+    """Encodes pairs. unreadable: called for each pair whose source file cannot be read, and which is left out; if None, such a
+    file raises UserError."""
     outputs = target.encode_batch([pair.target for pair in pairs])
     if isinstance(source, Codec):
         texts = source.encode_batch([pair.source for pair in pairs])
-        return [Example(*both) for both in zip(texts, outputs, strict=True)]
+        return [Example(*encoded) for encoded in zip(texts, outputs, strict=True)]
     examples = []
     for pair, output in zip(pairs, outputs, strict=True):
         try:
@@ -60,10 +65,10 @@ def encode_pairs(
 
 
 def source_batch(rows: Sequence[SourceRow]) -> Source:
-    """Sources of any length, padded at the end; texts are closed by <eos>."""
-    if both := [row for row in rows if isinstance(row, FileAndText)]:
-        files = tensor_batch([row.file for row in both])
-        return Source(files.values, files.allow, source_batch([row.text for row in both]))
+    """Returns a batch of sources of any length, padded at the end; texts end with <eos>."""
+    if with_text := [row for row in rows if isinstance(row, FileAndText)]:
+        files = tensor_batch([row.file for row in with_text])
+        return Source(files.values, files.allow, source_batch([row.text for row in with_text]))
     texts = [[*row, EOS] for row in rows if isinstance(row, list)]
     if not texts:
         return tensor_batch([row for row in rows if isinstance(row, Tensor)])
@@ -72,6 +77,7 @@ def source_batch(rows: Sequence[SourceRow]) -> Source:
 
 
 def collate(examples: Sequence[Example]) -> Batch:
+    """Returns a padded batch of these examples."""
     return Batch(
         source_batch([example.source for example in examples]),
         _padded([[SOS, *example.target] for example in examples]),
@@ -86,12 +92,12 @@ def _padded(rows: list[list[int]]) -> Tensor:
 
 
 class BatchOrder:
-    """Which examples make up which update: a function of (seed, number of the update), so that any update can come next.
+    """Assigns examples to updates as a function of (seed, number of the update), so that a run can resume at any update.
 
-    Examples of like size stand side by side; which of equal size do, and which batch comes when, is drawn anew for every epoch.
-    A batch fills at most `batch_tokens` places per side, padding included; a single example that is longer makes a batch of its
-    own. An update is a tuple of `accumulate` batches, or fewer at the end of an epoch. The very first batch is the largest:
-    what does not fit into memory shows at once. shortest_first: the rest of the first epoch goes from short to long.
+    Examples of similar length share a batch. Each epoch shuffles the examples of equal length and the order of the batches. A
+    batch has at most `batch_tokens` positions per side, padding included; an example that is longer forms a batch alone. An
+    update is a tuple of `accumulate` batches, or fewer at the end of an epoch. The very first batch is the largest one, so that
+    a batch that does not fit into memory fails at once. shortest_first: sorts the rest of the first epoch from short to long.
     """
 
     def __init__(
@@ -103,7 +109,7 @@ class BatchOrder:
         seed: int,
         shortest_first: bool = False,
     ) -> None:
-        """lengths: how many places each source and each target has."""
+        """lengths: number of positions of each source and of each target, as from `lengths`."""
         self.lengths, self.accumulate, self.seed, self.shortest_first = lengths, accumulate, seed, shortest_first
         self.sizes_N = torch.maximum(*lengths) + 1  # with <eos>
         ordered = self.sizes_N.sort().values.tolist()
@@ -115,31 +121,31 @@ class BatchOrder:
         sizes = [(end - start) * ordered[end - 1] for start, end in pairwise(self.borders)]
         self.largest = max(range(len(sizes)), key=sizes.__getitem__)
         self.epoch_length = -(-len(sizes) // accumulate)
-        """How many updates make an epoch."""
+        """Number of updates per epoch."""
 
     def update(self, number: int) -> tuple[list[int], ...]:
-        """The examples of each of its batches."""
+        """Returns the indices of the examples in each batch of this update."""
         epoch, within = divmod(number, self.epoch_length)
         order_N, batches = self._epoch(epoch)
         first = within * self.accumulate
-        parts = batches[first : first + self.accumulate]
-        return tuple(order_N[self.borders[part] : self.borders[part + 1]].tolist() for part in parts)
+        chosen = batches[first : first + self.accumulate]
+        return tuple(order_N[self.borders[batch] : self.borders[batch + 1]].tolist() for batch in chosen)
 
     def padding(self) -> float:
-        """The share of places in the batches of the first epoch, both sides counted, that hold nothing."""
+        """Returns the share of padding in the batches of the first epoch, over both sides."""
         order_N, _ = self._epoch(0)
         sizes = 0
-        for part in order_N.tensor_split(self.borders[1:-1]):
-            sizes += len(part) * sum(int(lengths_N[part].max()) + 1 for lengths_N in self.lengths)
+        for batch in order_N.tensor_split(self.borders[1:-1]):
+            sizes += len(batch) * sum(int(lengths_N[batch].max()) + 1 for lengths_N in self.lengths)
         return 1 - sum(int((lengths_N + 1).sum()) for lengths_N in self.lengths) / sizes
 
-    @lru_cache(maxsize=1)  # noqa: B019 an Order lives as long as its run
+    @lru_cache(maxsize=1)  # noqa: B019 a BatchOrder lives as long as its run
     def _epoch(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """(all examples by size, the order of the batches)."""
-        chance = torch.Generator().manual_seed(derived_seed(self.seed, "epoch", epoch))
-        order_N = torch.randperm(len(self.sizes_N), generator=chance)
+        """Returns (indices of all examples, sorted by length; order of the batches)."""
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, "epoch", epoch))
+        order_N = torch.randperm(len(self.sizes_N), generator=generator)
         order_N = order_N[self.sizes_N[order_N].argsort(stable=True)]
-        batches = torch.randperm(len(self.borders) - 1, generator=chance).tolist()
+        batches = torch.randperm(len(self.borders) - 1, generator=generator).tolist()
         if epoch == 0:
             batches = sorted(batches) if self.shortest_first else batches
             batches.remove(self.largest)
@@ -148,27 +154,28 @@ class BatchOrder:
 
 
 def lengths(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-    """How many places each source and each target has."""
+    """Returns the number of positions of each source and of each target."""
     source_N, target_N = (torch.tensor([num_positions(example[side]) for example in examples]) for side in (0, 1))
     return source_N, target_N
 
 
 def derived_seed(*parts: object) -> int:
-    """A number below 2^63 for a place in a run: whoever knows the place has its randomness."""
+    """Returns a seed below 2^63 that depends only on `parts`, such as (seed, purpose, update, example), so that the random
+    numbers of any point of a run can be reproduced without those before it."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of every update of a run."""
+    """The batches of a run. Calling it with the number of an update returns the batches of that update."""
 
     examples: Sequence[Example]
     order: BatchOrder
     vary: Callable[[Example, random.Random], Example] | None = None
-    """Another form of an example, by chance: cut into other subwords, or a picture moved a little."""
+    """Returns a random variant of an example: other subwords, or an augmented picture or sound."""
 
     def __call__(self, update: int) -> tuple[Batch, ...]:
-        return tuple(collate([self._example(index, update) for index in part]) for part in self.order.update(update))
+        return tuple(collate([self._example(index, update) for index in batch]) for batch in self.order.update(update))
 
     def _example(self, index: int, update: int) -> Example:
         example = self.examples[index]

@@ -1,4 +1,4 @@
-"""All kinds of sources that are files, by name. A new one enters with a line."""
+"""The registry of codecs for files: pictures, sounds, grids and frames. To add a kind, add it to FILE_CODECS and FITTING."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.errors import UserError, shown
 
 SourceUnit = Literal[TokenUnit, "picture", "sound", "grid", "frames"]
-"""What a source is made of: tokens of a text, or the name of a file.
+"""What a source is: the tokens of a text (see `TokenUnit`), or the name of a file.
 
-picture: a picture, whose cells of 8 x 8 pixels are the places. sound: WAV or FLAC, with a place for every 40 ms.
-grid, frames: features of your own, in .npy or .safetensors, (rows, columns, features) or (frames, features).
+picture: a picture, with one position per grid cell of 8 x 8 pixels. sound: WAV or FLAC, with one position per 40 ms.
+grid, frames: your own features, in .npy or .safetensors, (rows, columns, features) or (frames, features).
 """
 
 FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Sounds, Grids, Frames)}
@@ -31,27 +31,30 @@ FITTING: dict[str, tuple[str, ...]] = {
     "grid": ("grid",),
     "frames": ("frames",),
 }
-"""unit -> what a model's setting `front` may be; that of every text is tokens."""
+"""unit -> allowed values of the model's setting `frontend`; for every unit of text it is "tokens"."""
 
 
 def check_fit(unit: str, frontend: str) -> None:
-    """Raises if a model whose setting `front` is this cannot read sources of this unit."""
+    """Raises UserError if a model with this `frontend` cannot read sources of this unit."""
     fitting = FITTING.get(unit, ("tokens",))
     if frontend not in fitting:
         raise UserError(
-            f"the model reads {frontend} (model.frontend), but the source is of the unit {unit}; set model.frontend="
-            f"{' or '.join(fitting)}, in a model of the kind rnn or transformer"
+            f"the model reads {frontend} (model.frontend), but the sources have the unit {unit}; set model.frontend="
+            f"{' or '.join(fitting)}, in a model of kind rnn or transformer"
         )
 
 
 def read_source(content: str | bytes, names: Mapping[str, str] | None = None) -> FileCodec:
-    """Makes a codec from the content of a source.json. names: old names of its fields, and what they are called now."""
-    given = mapping(parse(content), "the description of a source")
-    fields = {(names or {}).get(name, name): value for name, value in given.items()}
+    """Returns the codec that a source.json describes. Raises UserError if the content is invalid.
+
+    names: old field name -> current field name.
+    """
+    description = mapping(parse(content), "the description of a source")
+    fields = {(names or {}).get(name, name): value for name, value in description.items()}
     unit = fields.pop("unit", None)
     if not isinstance(unit, str) or unit not in FILE_CODECS:
         raise UserError(
-            f"unknown unit {shown(unit)}; expected one of {', '.join(FILE_CODECS)}; is it of a newer version of regard?"
+            f"unknown unit {shown(unit)}; expected one of {', '.join(FILE_CODECS)}; is it from a newer version of regard?"
         )
     auxiliary = fields.pop("auxiliary", None)
     codec = FILE_CODECS[unit].from_dict(fields)
@@ -60,38 +63,41 @@ def read_source(content: str | bytes, names: Mapping[str, str] | None = None) ->
     try:
         return replace(codec, auxiliary=Codec.from_content(auxiliary))
     except UserError as error:
-        raise UserError(f"the tokenizer of the texts that come with the files cannot be read: {error}") from None
+        raise UserError(f"the tokenizer of the auxiliary texts cannot be read: {error}") from None
 
 
-UNREAD = frozenset(".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split())
-"""Endings of files that people might name as sources, and that are not read."""
-NAMES = UNREAD.union(*(codec.suffixes for codec in FILE_CODECS.values()))
+UNSUPPORTED = frozenset(
+    ".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split()
+)
+"""Suffixes of files that users may name as sources, but that are not supported."""
+SUFFIXES = UNSUPPORTED.union(*(codec.suffixes for codec in FILE_CODECS.values()))
 
 
 def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
-    """What kind of files nine of ten sources are, by their endings; None if they are text. A text may stand beside each.
+    """Returns the codec class of the sources if at least nine of ten have the suffix of its files; None if they are texts.
+    Each file may have an auxiliary text.
 
-    Raises where names of files would be learnt as if they were text, because they are of other kinds, stand in another column,
-    or are few.
+    Raises UserError if file names would be trained on as text, because their kind is not supported, they are in another column,
+    or there are too few of them.
     """
     _check_auxiliary(sources)
     names = [name for name, _ in map(split_source, sources) if name]
-    unread = [name for name in names if _ending(name) in UNREAD]
-    if 10 * len(unread) >= 9 * len(names) > 0 or _exists(unread, root):
+    unsupported = [name for name in names if _suffix(name) in UNSUPPORTED]
+    if 10 * len(unsupported) >= 9 * len(names) > 0 or _exists(unsupported, root):
         raise UserError(
-            f"{len(unread)} of {len(names)} sources that were looked at are names of files that are not read, such as "
-            f"{unread[0]}; expected {_expected()}. Convert them, e.g. ffmpeg -i {Path(unread[0]).name} "
-            f"{Path(unread[0]).stem}.wav; {_AS_TEXT}"
+            f"{len(unsupported)} of {len(names)} sources that were checked are files of an unsupported kind, such as "
+            f"{unsupported[0]}; expected {_expected()}. Convert them, e.g. ffmpeg -i {Path(unsupported[0]).name} "
+            f"{Path(unsupported[0]).stem}.wav; {_AS_TEXT}"
         )
     for codec in FILE_CODECS.values():
-        fitting = [name for name in names if _ending(name) in codec.suffixes]
+        fitting = [name for name in names if _suffix(name) in codec.suffixes]
         if not fitting:
             continue
         if 10 * len(fitting) < 9 * len(names):
             if _exists(fitting, root):
                 raise UserError(
-                    f"{len(fitting)} of {len(names)} sources that were looked at are names of {codec.nouns}, such as "
-                    f"{fitting[0]}, but the others are not; expected files or texts alone. Take the others out; {_AS_TEXT}"
+                    f"{len(fitting)} of {len(names)} sources that were checked are names of {codec.nouns}, such as "
+                    f"{fitting[0]}, but the others are not; expected only files or only texts. Remove the others; {_AS_TEXT}"
                 )
             continue
         if not issubclass(codec, Features):
@@ -105,28 +111,28 @@ def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
     return None
 
 
-_AS_TEXT = "to learn from the names themselves as texts, say --set data.source_unit=characters"
+_AS_TEXT = "to train on the names themselves as texts, use --set data.source_unit=characters"
 
 
 def _expected() -> str:
-    return ", ".join(sorted(NAMES - UNREAD))
+    return ", ".join(sorted(SUFFIXES - UNSUPPORTED))
 
 
 def _exists(names: Sequence[str], root: Path) -> bool:
-    """Whether any of the first few does."""
-    return any(os.path.isfile(root / name) for name in names[:20])  # a text may be too long for a name; Path would raise
+    """Whether any of the first 20 files exists."""
+    return any(os.path.isfile(root / name) for name in names[:20])  # Path.is_file raises if a text is too long for a name
 
 
-def _ending(name: str) -> str:
+def _suffix(name: str) -> str:
     return Path(name).suffix.lower()
 
 
 def _check_auxiliary(sources: Sequence[str]) -> None:
-    """Raises where nine of ten of the texts beside what comes first name files."""
+    """Raises UserError if at least nine of ten auxiliary texts contain file names."""
     auxiliary = [text for _, text in map(split_source, sources) if text]
-    files = [text for text in auxiliary if any(_ending(word) in NAMES for word in text.split())]
+    files = [text for text in auxiliary if any(_suffix(word) in SUFFIXES for word in text.split())]
     if files and 10 * len(files) >= 9 * len(auxiliary):
         raise UserError(
-            f"the names of files, such as {files[0]!r}, stand in a column behind the first; expected them in the first source "
-            f"column, and only there, with a text beside each if you like, e.g. --from audio,instruction; {_AS_TEXT}"
+            f"there are file names, such as {files[0]!r}, after the first source column; expected them only in the first "
+            f"source column, optionally followed by a column of auxiliary texts, e.g. --from audio,instruction; {_AS_TEXT}"
         )

@@ -1,4 +1,4 @@
-"""Features of the user's own as a source: .npy or .safetensors, (frames, features), or (rows, columns, features) for a grid."""
+"""Precomputed features as sources, from .npy or .safetensors: (frames, features), or (rows, columns, features) for a grid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from regard.data.sources import FileCodec, read_sample
 from regard.errors import UserError, WrongNumbers
 
 SAMPLE = 200
-"""From how many files mean and deviation are taken."""
+"""How many files are read to estimate the mean and standard deviation of each feature."""
 SMALLEST = 1e-6
-"""A feature that deviates less counts as constant."""
+"""A feature with a smaller standard deviation counts as constant."""
 
 
 @dataclass(frozen=True)
 class Features(FileCodec):
-    """Every feature has the mean 0 and the deviation 1 in the data that was learnt from."""
+    """Reads files of features and standardises them: each feature has mean 0 and standard deviation 1 in the training data.
+
+    mean, deviation: of each feature, before it is standardised. A constant feature has deviation 1.
+    """
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -30,34 +33,36 @@ class Features(FileCodec):
     suffixes: ClassVar[frozenset[str]] = frozenset({".npy", ".safetensors"})
     num_axes: ClassVar[int]
     axes: ClassVar[str]
+    """Names of the axes, for messages."""
 
     def __post_init__(self) -> None:
         if not self.mean or len(self.mean) != len(self.deviation):
             raise ValueError(
-                f"there are {len(self.mean):,} means and {len(self.deviation):,} deviations, expected one of each per feature"
+                f"got {len(self.mean):,} means and {len(self.deviation):,} deviations, expected one of each per feature"
             )
         largest = torch.finfo(torch.float32).max
         for mean, deviation in zip(self.mean, self.deviation, strict=True):
             if not -largest <= mean <= largest:
-                raise WrongNumbers({"mean": (mean, "a finite number of 32 bits")})
+                raise WrongNumbers({"mean": (mean, "a finite 32-bit number")})
             if not SMALLEST <= deviation <= largest:
-                raise WrongNumbers({"deviation": (deviation, f"a finite number of 32 bits from {SMALLEST} on")})
+                raise WrongNumbers({"deviation": (deviation, f"a finite 32-bit number, at least {SMALLEST}")})
 
     @classmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         moments = read_sample(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
-        similar = [one for one in moments if one.shape == moments[0].shape]  # the others cannot be read: `read` says so
-        count, total, squares = torch.stack(similar).sum(0)
+        same_width = [item for item in moments if item.shape == moments[0].shape]  # `read` raises for files of another width
+        count, total, squares = torch.stack(same_width).sum(0)
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
-        return cls(tuple(mean.tolist()), tuple(one if one > SMALLEST else 1.0 for one in deviation.tolist()), root=root)
+        return cls(tuple(mean.tolist()), tuple(value if value > SMALLEST else 1.0 for value in deviation.tolist()), root=root)
 
     def read(self, path: Path) -> Tensor:
+        """Returns the standardised features as float32 (frames, features), or (features, rows, columns) for a grid."""
         numbers = self._numbers(path)
         if numbers.shape[-1] != len(self):
             raise UserError(f"{path} has {numbers.shape[-1]} features, but this model reads {len(self)}")
-        normal = (numbers - torch.tensor(self.mean)) / torch.tensor(self.deviation)
-        return normal.movedim(-1, 0).contiguous() if self.num_axes == 3 else normal
+        standardised = (numbers - torch.tensor(self.mean)) / torch.tensor(self.deviation)
+        return standardised.movedim(-1, 0).contiguous() if self.num_axes == 3 else standardised
 
     def missing(self) -> Tensor:
         return torch.zeros(len(self), 0, 0) if self.num_axes == 3 else torch.zeros(0, len(self))
@@ -70,23 +75,26 @@ class Features(FileCodec):
 
     @classmethod
     def _moments(cls, path: Path) -> Tensor:
-        """(3, features): how many there are, their sums, those of their squares."""
+        """Returns the count, the sum and the sum of squares of each feature, (3, features)."""
         numbers = cls._numbers(path).flatten(0, -2).double()
         return torch.stack((torch.full_like(numbers[0], len(numbers)), numbers.sum(0), numbers.square().sum(0)))
 
     @classmethod
     def _numbers(cls, path: Path) -> Tensor:
+        """Returns the features in the file as float32. Raises UserError if the shape is wrong or a number is not finite."""
         numbers = read_array(path)
         if numbers.dim() != cls.num_axes or not numbers.numel():
-            raise UserError(f"{path} has shape {tuple(numbers.shape)}, expected {cls.axes}, with at least one of each")
+            raise UserError(f"{path} has shape {tuple(numbers.shape)}, expected {cls.axes}, none of them 0")
         numbers = numbers.float()
         if not numbers.isfinite().all():
-            raise UserError(f"{path} holds numbers that are not finite")
+            raise UserError(f"{path} contains NaN or infinite numbers")
         return numbers
 
 
 @dataclass(frozen=True)
 class Frames(Features):
+    """Sequences of frames, (frames, features)."""
+
     unit: ClassVar[str] = "frames"
     nouns: ClassVar[str] = "sequences of frames"
     num_axes: ClassVar[int] = 2
@@ -95,6 +103,8 @@ class Frames(Features):
 
 @dataclass(frozen=True)
 class Grids(Features):
+    """Grids, (rows, columns, features)."""
+
     unit: ClassVar[str] = "grid"
     nouns: ClassVar[str] = "grids"
     num_axes: ClassVar[int] = 3
@@ -102,5 +112,5 @@ class Grids(Features):
 
 
 def kind_of(path: Path) -> type[Features]:
-    """By its axes."""
+    """Returns the codec class for a file, by its number of axes."""
     return Grids if read_array(path).dim() == 3 else Frames

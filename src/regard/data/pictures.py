@@ -1,4 +1,4 @@
-"""Pictures as a source, through pillow (the extra `plot`): whatever a file holds becomes 8 bits of grey or of colours."""
+"""Pictures as sources, read with pillow (the extra `plot`) and converted to 8 bits of grey or of RGB."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PREVIEW = 640
+"""Largest side of a preview, in pixels."""
 SIDES = range(CELL, 4097)
-"""What the longer side of a picture may be made."""
+"""Allowed values of `longest`, in pixels."""
 SAMPLE = 100
-"""How many pictures are looked at to see whether they have colours."""
+"""How many pictures are read to find out whether they have colours."""
 GREY = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+"""Modes of pillow that have no colours."""
 
 
 @dataclass(frozen=True)
 class Pictures(FileCodec):
-    """channels: 1 (grey) or 3. longest: the longer side in pixels; larger pictures are made smaller, with their proportions.
+    """Reads picture files. channels: 1 (grey) or 3 (RGB). longest: largest side in pixels; larger pictures are scaled down.
 
-    Both sides become multiples of 8, the size of a cell. Small pictures are not made larger.
+    Height and width are rounded to multiples of 8, the size of a grid cell; otherwise proportions are kept. Small pictures are
+    not scaled up.
     """
 
     channels: int
@@ -60,6 +63,7 @@ class Pictures(FileCodec):
         return cls(3 if "RGB" in modes else 1, picture_size, root=root)
 
     def read(self, path: Path) -> Tensor:
+        """Returns the pixels as uint8 (channels, height, width)."""
         picture = open_picture(path, self.longest).convert("L" if self.channels == 1 else "RGB")
         scale = min(1.0, self.longest / max(picture.size))
         width, height = (max(1, round(side * scale / CELL)) * CELL for side in picture.size)
@@ -69,7 +73,7 @@ class Pictures(FileCodec):
         return pixels.view(height, width, self.channels).permute(2, 0, 1).contiguous()
 
     def preview(self, name: str) -> str:
-        """As it stands in the file, at most 640 pixels wide or high: the cells of a map divide it evenly."""
+        """Returns the picture of the file as a data URI, at most 640 pixels wide and high. Grid cells divide it evenly."""
         picture = open_picture(self.root / name)
         picture.thumbnail((PREVIEW, PREVIEW))
         content = io.BytesIO()
@@ -85,11 +89,11 @@ class Pictures(FileCodec):
     def about(self) -> str:
         return f"{'grey' if self.channels == 1 else 'colour'} pictures of at most {self.longest} pixels"
 
-    def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
-        """Moved and scaled by up to this share of the size; what comes in at the edges is the edge. Never mirrored: text in a
-        picture, and left and right, must stay what they are."""
-        x, y = (chance.uniform(-amount, amount) for _ in range(2))
-        scale_x, scale_y = (1 + chance.uniform(-amount, amount) for _ in range(2))
+    def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
+        """Shifts and scales the picture by up to a share `amount` of its size, and repeats edge pixels where it ends. It never
+        mirrors the picture, because text, left and right must keep their meaning."""
+        x, y = (rng.uniform(-amount, amount) for _ in range(2))
+        scale_x, scale_y = (1 + rng.uniform(-amount, amount) for _ in range(2))
         matrix = torch.tensor([[[scale_x, 0.0, 2 * x], [0.0, scale_y, 2 * y]]])
         grid = F.affine_grid(matrix, [1, *row.shape], align_corners=False)
         moved = F.grid_sample(row[None].float(), grid, padding_mode="border", align_corners=False)
@@ -97,14 +101,16 @@ class Pictures(FileCodec):
 
 
 def check_pillow() -> None:
+    """Raises UserError if pillow is not installed."""
     if importlib.util.find_spec("PIL") is None:
         raise UserError('reading pictures needs pillow; type: pip install "regard[plot]"')
 
 
 def open_picture(path: Path, longest: int | None = None) -> Image:
-    """Whole and upright, in the mode L or RGB: see-through on white, 16 bits and more brought to 8, the first of several.
+    """Reads a picture, upright, in the mode L or RGB: transparency becomes white, more than 8 bits become 8, and of several
+    frames the first is read. Raises UserError with the file's name if it cannot be read.
 
-    longest: a photograph that is to be made that small need not be decoded in full.
+    longest: size that the caller will scale the picture down to; a JPEG is then decoded at a lower resolution.
     """
     check_pillow()
     check_file(path)
@@ -113,7 +119,7 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            warnings.filterwarnings("ignore", category=UserWarning)  # odd metadata is not news
+            warnings.filterwarnings("ignore", category=UserWarning)  # unusual metadata does not matter here
             with Image.open(path) as file:
                 if longest:
                     file.draft(None, (2 * longest, 2 * longest))
@@ -125,21 +131,22 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
     except UserError:
         raise
     except UnidentifiedImageError:
-        raise UserError(f"{path} is not a picture, or of a kind that pillow does not know") from None
+        raise UserError(f"{path} is not a picture, or is in a format that pillow does not support") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UserError(f"{path} is too large a picture: {one_line(error)}; make it smaller first") from None
-    except Exception as error:  # pillow has many for damaged files
+        raise UserError(f"{path}: the picture is too large: {one_line(error)}; scale it down first") from None
+    except Exception as error:  # pillow raises many types for damaged files
         raise UserError(
             f"{path} cannot be read as a picture: {getattr(error, 'strerror', None) or one_line(error) or type(error).__name__}"
         ) from None
 
 
 def _plain(picture: Image) -> Image:
+    """Converts a picture of any mode to L or RGB."""
     from PIL import Image
 
     if picture.mode.startswith("I;16"):
         return _scaled(picture, 65535.0)
-    if picture.mode in ("I", "F"):  # 32 bits: by what is there
+    if picture.mode in ("I", "F"):  # 32 bits per pixel: the values decide the scale
         numbers = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.float32 if picture.mode == "F" else torch.int32)
         if not numbers.isfinite().all():
             raise ValueError("it contains numbers that are not finite")
@@ -149,14 +156,14 @@ def _plain(picture: Image) -> Image:
     if picture.mode == "P" and "transparency" not in picture.info:
         picture = picture.convert("RGB")
     if picture.has_transparency_data:
-        seen = picture.convert("RGBA")
-        white = Image.new("RGBA", seen.size, "white")
-        white.alpha_composite(seen)
+        transparent = picture.convert("RGBA")
+        white = Image.new("RGBA", transparent.size, "white")
+        white.alpha_composite(transparent)
         picture = white.convert("L" if picture.mode in GREY else "RGB")
     return picture if picture.mode in ("L", "RGB") else picture.convert("L" if picture.mode in GREY else "RGB")
 
 
 def _scaled(picture: Image, top: float, low: float = 0.0) -> Image:
-    """To 8 bits, rounded."""
+    """Maps values from `low` to `low + top` to 8 bits, rounded."""
     numbers = picture.convert("F")
     return numbers.point(lambda value: value * (255 / top) + (0.5 - low * 255 / top)).convert("L")

@@ -1,4 +1,4 @@
-"""Sound from files: WAV by hand, FLAC through soundfile; and what training does to it, so that no two hearings are alike."""
+"""Reads sound files (WAV without a library, FLAC with soundfile), turns them into frames, and augments them for training."""
 
 from __future__ import annotations
 
@@ -21,45 +21,51 @@ from regard.errors import UserError, one_line
 
 SUFFIXES = (".wav", ".wave", ".flac")
 RATES = range(1_000, 768_001)
-"""What is believed of a header."""
+"""Sample rates that a file header may declare; others count as damage."""
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-_NAMES = {2: "Microsoft ADPCM", 6: "A-law", 7: "µ-law", 0x11: "IMA ADPCM", 0x50: "MPEG", 0x55: "MP3"}
+_FORMAT_NAMES = {2: "Microsoft ADPCM", 6: "A-law", 7: "µ-law", 0x11: "IMA ADPCM", 0x50: "MPEG", 0x55: "MP3"}
 LOUDEST = 32767
+"""The largest sample of 16 bits."""
 MOST_CHUNKS = 1000
 FLAC_FRAMES = 1 << 16
-"""How many samples of a channel are decoded at a time."""
+"""Samples per channel that are decoded at a time."""
 _TO_THE_END = 0xFFFFFFFF
-"""What programs that write into a pipe give as the size of a chunk."""
+"""Chunk size that programs write when they stream into a pipe: the chunk extends to the end of the file."""
 _CONVERT = "convert it first, e.g. ffmpeg -i in.wav -c:a pcm_s16le out.wav"
 
 
 @dataclass(frozen=True)
 class Sound:
-    """One channel, the mean of all that there were, from −1 to 1. Floating-point files may go beyond."""
+    """A sound with one channel, the mean of all channels of its file. Samples range from −1 to 1; those of floating-point files
+    may exceed this range."""
 
     samples_N: Tensor
     rate: int
 
     @property
     def seconds(self) -> float:
+        """Duration in seconds."""
         return len(self.samples_N) / self.rate
 
     def at(self, rate: int) -> Sound:
-        """At another sample rate."""
+        """Returns the sound resampled to `rate` samples per second."""
         return Sound(resample(self.samples_N, self.rate, rate), rate)
 
 
 def read_sound(path: Path, longest: float | None = None) -> Sound:
-    """A WAV file (8, 16, 24, 32 bit, float 32, 64) or a FLAC file, any number of channels, any rate. What is damaged, empty,
-    something else, or longer than so many seconds is an error that names the file; the header tells, before all is read."""
+    """Reads a WAV file (8, 16, 24 or 32 bits, float of 32 or 64 bits) or a FLAC file with any number of channels, at any rate.
+
+    Raises UserError with the file's name if it is damaged, empty, of another format, or longer than `longest` seconds. The
+    length is checked in the header, before the samples are read.
+    """
     with reading(path), open(path, "rb") as file:
         samples_NC, rate = _read(path, file, longest)
     if not len(samples_NC):
-        raise UserError(f"{path}: there is no sound in it, not a single sample; leave it out")
+        raise UserError(f"{path}: the sound is empty (it has no samples); leave it out")
     samples_N = samples_NC.mean(1)
     if not torch.isfinite(samples_N).all():
-        raise UserError(f"{path}: there are samples that are no numbers (NaN or infinite); write it again from its origin")
+        raise UserError(f"{path}: some samples are NaN or infinite; export the file again from the original recording")
     return Sound(samples_N, rate)
 
 
@@ -72,19 +78,20 @@ def _read(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, in
     if start[:4] == b"fLaC":
         return _flac(path, file, longest)
     other = format_of(start)
-    found = f"it is {other[0]}" if other else f"it begins with {start!r}"
-    raise UserError(f"{path}: expected a sound (WAV or FLAC), but {found}; if it is a sound, {_CONVERT}")
+    description = f"it is {other[0]}" if other else f"it starts with {start!r}"
+    raise UserError(f"{path}: expected a sound (WAV or FLAC), but {description}; if it is a sound, {_CONVERT}")
 
 
 def _check_header(path: Path, number: int, rate: int, longest: float | None) -> None:
     if rate not in RATES:
-        raise UserError(f"{path}: {rate:,} samples in a second, expected {RATES[0]:,} to {RATES[-1]:,}; is its header damaged?")
+        raise UserError(f"{path}: {rate:,} samples per second, expected {RATES[0]:,} to {RATES[-1]:,}; is its header damaged?")
     if longest is not None and number > longest * rate:
-        raise UserError(f"{path} lasts {number / rate:.0f} seconds, the most is {longest:g}; cut it where somebody pauses")
+        raise UserError(f"{path} lasts {number / rate:.0f} seconds, the limit is {longest:g}; split it at pauses")
 
 
 def _wav(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int]:
-    """RIFF: chunks of a name, a size and content, filled up to even sizes; one says what the samples are, one holds them."""
+    """Reads a RIFF file: a sequence of chunks (name, size, content padded to an even size). The chunk "fmt " describes the
+    samples, the chunk "data" contains them."""
     chunks: dict[bytes, tuple[int, int]] = {}
     offset, end = 12, os.fstat(file.fileno()).st_size
     for _ in range(MOST_CHUNKS):
@@ -97,41 +104,41 @@ def _wav(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int
             size = end - start
         if start + size > end:
             raise UserError(
-                f"{path}: truncated, or its header is damaged: its part {name.decode('latin-1')!r} should have {size:,} bytes, "
-                f"but only {end - start:,} follow"
+                f"{path}: truncated, or its header is damaged: its chunk {name.decode('latin-1')!r} should have {size:,} "
+                f"bytes, but only {end - start:,} follow"
             )
         chunks.setdefault(name, (start, size))
         offset = start + size + size % 2
-    for name, what in ((b"fmt ", "says what the samples are"), (b"data", "holds the samples")):
+    for name, what in ((b"fmt ", "describes the samples"), (b"data", "contains the samples")):
         if name not in chunks:
-            raise UserError(f"{path}: truncated: the part {name.decode()!r}, which {what}, is missing")
+            raise UserError(f"{path}: truncated: the chunk {name.decode()!r}, which {what}, is missing")
     (at, size), (start, length) = chunks[b"fmt "], chunks[b"data"]
     if size < 16:
-        raise UserError(f"{path}: its header is damaged: {size} bytes say what the samples are, expected 16 or more")
+        raise UserError(f"{path}: its header is damaged: its chunk 'fmt ' has {size} bytes, expected 16 or more")
     file.seek(at)
-    form = file.read(min(size, 40))
-    kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", form)
+    header = file.read(min(size, 40))
+    kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", header)
     if kind == EXTENSIBLE and size >= 26:
-        (kind,) = struct.unpack_from("<H", form, 24)  # the first bytes of the sub-format
+        (kind,) = struct.unpack_from("<H", header, 24)  # the first bytes of the sub-format
     width = bits // 8
     if (kind, bits) not in ((PCM, 8), (PCM, 16), (PCM, 24), (PCM, 32), (FLOAT, 32), (FLOAT, 64)):
         raise UserError(
-            f"{path}: samples of {bits} bits in the format {_NAMES.get(kind, f'number {kind}')}, expected plain ones of 8, 16, "
-            f"24 or 32 bits, or floating point; {_CONVERT}"
+            f"{path}: samples of {bits} bits in the format {_FORMAT_NAMES.get(kind, f'number {kind}')}, expected uncompressed "
+            f"samples of 8, 16, 24 or 32 bits, or floating point; {_CONVERT}"
         )
     if not channels or block != channels * width:
         raise UserError(
             f"{path}: its header is damaged: {channels} channels of {width} bytes make {channels * width}, not {block}"
         )
     if length % block:
-        raise UserError(f"{path}: truncated: {length:,} bytes do not make whole samples of {block} bytes")
+        raise UserError(f"{path}: truncated: {length:,} bytes are not a whole number of samples of {block} bytes")
     _check_header(path, length // block, rate, longest)
     file.seek(start)
     return _numbers(bytearray(file.read(length)), kind, width).view(-1, channels), rate
 
 
 def _numbers(raw: bytearray, kind: int, width: int) -> Tensor:
-    """Little-endian samples as numbers from −1 to 1."""
+    """Converts little-endian samples to numbers from −1 to 1."""
     if not raw:
         return torch.zeros(0)
     if kind == FLOAT:
@@ -147,21 +154,22 @@ def _numbers(raw: bytearray, kind: int, width: int) -> Tensor:
 def _flac(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, int]:
     try:
         import soundfile
-    except (ImportError, OSError):  # OSError: its library of C is missing
+    except (ImportError, OSError):  # OSError: the C library libsndfile is missing
         raise UserError(f'{path}: reading FLAC needs soundfile; type: pip install "regard[audio]"') from None
     file.seek(0)
     try:
         with soundfile.SoundFile(file) as flac:
-            rate, channels, promised = flac.samplerate, flac.channels, flac.frames
-            _check_header(path, promised, rate, longest)
+            rate, channels, expected = flac.samplerate, flac.channels, flac.frames
+            _check_header(path, expected, rate, longest)
             raw = bytearray()
-            while block := bytes(flac.buffer_read(FLAC_FRAMES, dtype="float32")):  # what a header promises takes no memory
+            # In blocks, so that a wrong length in the header does not allocate memory.
+            while block := bytes(flac.buffer_read(FLAC_FRAMES, dtype="float32")):
                 raw += block
-    except (soundfile.SoundFileError, RuntimeError, AssertionError) as error:  # it asserts what damaged files contradict
+    except (soundfile.SoundFileError, RuntimeError, AssertionError) as error:  # soundfile asserts, and damaged files break it
         raise UserError(f"{path}: truncated or damaged: {one_line(error) or 'it cannot be decoded'}") from None
     samples_NC = torch.frombuffer(raw, dtype=torch.float32).view(-1, channels) if raw else torch.zeros(0, channels)
-    if len(samples_NC) != promised:
-        raise UserError(f"{path}: truncated: {promised:,} samples are promised, but only {len(samples_NC):,} follow")
+    if len(samples_NC) != expected:
+        raise UserError(f"{path}: truncated: its header declares {expected:,} samples, but it has {len(samples_NC):,}")
     return samples_NC, rate
 
 
@@ -169,7 +177,7 @@ def _flac(path: Path, file: BinaryIO, longest: float | None) -> tuple[Tensor, in
 
 
 def to_row(sound: Sound, rate: int) -> Tensor:
-    """(S, samples in 10 ms), 16 bits each, the loudest as large as there is room for; the end is filled up with zeros."""
+    """Returns the samples as int16 (S, samples in 10 ms), scaled so that the loudest sample is 32767 and padded with zeros."""
     samples_N = sound.at(rate).samples_N
     samples_N = samples_N / samples_N.abs().max().clamp(min=1e-6)
     step = round(HOP * rate)
@@ -177,41 +185,44 @@ def to_row(sound: Sound, rate: int) -> Tensor:
 
 
 def to_frames(row: Tensor) -> Tensor:
-    """What `to_row` made, as log-mel frames (S, F), normalised."""
+    """Returns the normalised log-mel frames (S, F) of a result of `to_row`."""
     return normalise_bands(log_mel(row.flatten() / LOUDEST, round(row.shape[1] / HOP)))
 
 
-# --- never heard alike twice -------------------------------------------------------------------------------------------------
+# --- augmentation ------------------------------------------------------------------------------------------------------------
 
 
 def change_speed(samples_N: Tensor, factor: float) -> Tensor:
-    """Played faster (above 1) or slower, the voice higher or lower with it (Ko et al. 2015)."""
+    """Plays the sound faster (factor above 1) or slower, which also raises or lowers the pitch (Ko et al. 2015)."""
     return resample(samples_N, round(1000 * factor), 1000)
 
 
-def add_noise(logs_SF: Tensor, chance: random.Random, *, loudest: float = 20.0) -> Tensor:
-    """Another room: log-mel frames with steady noise in all bands, from 80 dB to `loudest` dB below the loudest of them."""
+def add_noise(logs_SF: Tensor, rng: random.Random, *, loudest: float = 20.0) -> Tensor:
+    """Adds steady noise to all bands of log-mel frames, as in another room. The level is drawn from 80 dB to `loudest` dB below
+    the loudest band."""
     if not len(logs_SF):
         return logs_SF
     decibel = LOUDNESS / 80
-    level = logs_SF.max() - chance.uniform(loudest, 80.0) * decibel
-    generator = torch.Generator().manual_seed(chance.getrandbits(32))
+    level = logs_SF.max() - rng.uniform(loudest, 80.0) * decibel
+    generator = torch.Generator().manual_seed(rng.getrandbits(32))
     return torch.logaddexp(logs_SF, level + 2 * decibel * torch.randn(logs_SF.shape, generator=generator))
 
 
 def mask_frames(
     frames_SF: Tensor,
-    chance: random.Random,
+    rng: random.Random,
     *,
     times: int = 2,
     bands: int = 2,
     most_frames: int = 12,
     band_share: float = 0.2,
 ) -> Tensor:
-    """SpecAugment (Park et al. 2019, section 2, without time warping): stretches of time, each of up to 120 ms and a tenth of
-    all, and of bands, each up to a share of all, become 0, which is the mean of normalised frames.
+    """Applies SpecAugment (Park et al. 2019, section 2, without time warping). Masked values become 0, the mean of normalised
+    frames.
 
-    A stretch of time is shorter than a word: what is not to be heard at all cannot be learnt to be written.
+    times: how many spans of time are masked, each of at most `most_frames` frames and a tenth of the sound. bands: how many
+    spans of bands are masked, each of at most `band_share` of the bands. A masked span of time is shorter than a word, because
+    a model cannot learn to write a word that it cannot hear.
     """
     frames_SF = frames_SF.clone()
     num_frames, num_bands = frames_SF.shape
@@ -220,6 +231,6 @@ def mask_frames(
         (1, bands, num_bands, int(band_share * num_bands)),
     ):
         for _ in range(number):
-            width = chance.randint(0, most)
-            frames_SF.narrow(axis, chance.randint(0, size - width), width).zero_()
+            width = rng.randint(0, most)
+            frames_SF.narrow(axis, rng.randint(0, size - width), width).zero_()
     return frames_SF

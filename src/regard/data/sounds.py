@@ -1,4 +1,4 @@
-"""Sounds as a source: log-mel frames, a hundred in a second."""
+"""Sounds as sources: log-mel frames, one hundred per second."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from regard.data.sources import FileCodec, read_sample
 from regard.errors import WrongNumbers
 
 SAMPLE = 100
-"""How many files are looked at to see how finely they are sampled."""
+"""How many files are read to choose the sample rate."""
 COARSE, FINE = 8_000, 16_000
 RATES = range(COARSE, 48_001)
-"""What a model may listen at."""
+"""Sample rates that a model may use."""
 LONGEST = 60
-"""Seconds."""
+"""Longest duration of a sound, in seconds."""
 SPEEDS = 5
-"""To either side; each needs a filter of its own, and these are kept."""
+"""Number of faster speeds, and of slower ones, in training; few, because each needs a separate filter, which is cached."""
 
 
 @dataclass(frozen=True)
 class Sounds(FileCodec):
-    """rate: samples in a second that all files are brought to.
+    """Reads WAV and FLAC files. rate: the sample rate that all files are resampled to.
 
-    A sound is kept as samples of 16 bits, 10 ms in a row, scaled to the same greatest loudness; they become frames when a
-    batch is made, because training hears them at other speeds.
+    A sound is stored as samples of 16 bits, 10 ms per row, scaled to the same peak. The samples become frames when a batch is
+    made, because training plays them at varying speeds.
     """
 
     rate: int
 
     def __post_init__(self) -> None:
         if self.rate not in RATES:
-            raise WrongNumbers({"rate": (self.rate, f"{RATES[0]:,} to {RATES[-1]:,} samples in a second")})
+            raise WrongNumbers({"rate": (self.rate, f"{RATES[0]:,} to {RATES[-1]:,} samples per second")})
 
     unit: ClassVar[str] = "sound"
     nouns: ClassVar[str] = "sounds"
@@ -53,19 +53,19 @@ class Sounds(FileCodec):
         return cls(FINE if median(rates) >= FINE else COARSE, root=root)
 
     def read(self, path: Path) -> Tensor:
-        """(S, samples in 10 ms), int16."""
+        """Returns the samples as int16 (S, samples in 10 ms)."""
         return to_row(read_sound(path, LONGEST), self.rate)
 
     def missing(self) -> Tensor:
         return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)
 
-    def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
-        """Slower or faster by up to this share (Ko et al. 2015), in another room, without stretches of time and of bands."""
-        fast = change_speed(row.flatten() / LOUDEST, 1 + amount * chance.randint(-SPEEDS, SPEEDS) / SPEEDS)
-        return mask_frames(normalise_bands(add_noise(log_mel(fast, self.rate), chance)), chance)
+    def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
+        """Changes the speed by up to a share `amount` (Ko et al. 2015), adds noise, and masks spans of time and of bands."""
+        samples_N = change_speed(row.flatten() / LOUDEST, 1 + amount * rng.randint(-SPEEDS, SPEEDS) / SPEEDS)
+        return mask_frames(normalise_bands(add_noise(log_mel(samples_N, self.rate), rng)), rng)
 
     def __len__(self) -> int:
         return BANDS
 
     def about(self) -> str:
-        return f"sounds at {self.rate:,} samples in a second, {BANDS} mel bands"
+        return f"sounds at {self.rate:,} samples per second, {BANDS} mel bands"

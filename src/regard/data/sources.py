@@ -1,12 +1,12 @@
-"""Sources that are not text. A source stays a string everywhere: the name of a file; what it means is the matter of its codec.
+"""Sources that are files. In the data, every source is a string; here the string is a file name, and a codec reads the file.
 
-A text becomes a list of ids; a file becomes a tensor, whose axes tell what it is:
+A text becomes a list of ids; a file becomes a tensor, whose axes and dtype show its kind:
 
-    (channels, height, width)    a picture, in bytes; or a grid of features, in floating-point numbers, a channel for each
-    (frames, features)           a sequence of frames, in floating-point numbers: sound, or features of any other origin
-    (frames, samples)            a sound, in samples of 16 bits, 10 ms in a row; a batch holds its log-mel frames
+    (channels, height, width)    uint8: a picture; float32: a grid of features, one channel per feature
+    (frames, features)           float32: a sequence of frames: features of any origin, or the log-mel frames of a sound
+    (frames, samples)            int16: a sound, 10 ms of samples per row; a batch contains its log-mel frames
 
-A text may stand beside the file, after a TAB: "a.wav<TAB>every second". Either of the two may be missing.
+An auxiliary text may follow the file name after a TAB: "a.wav<TAB>every second". Either of the two may be missing.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ T = TypeVar("T")
 
 
 class FileAndText(NamedTuple):
-    """A file, and the tokens of the text beside it. A missing file has no places, a missing text no tokens."""
+    """A file and the tokens of its auxiliary text. A missing file has no positions, a missing text no tokens."""
 
     file: Tensor
     text: list[int]
 
 
 SourceRow = list[int] | Tensor | FileAndText
-"""One source as numbers."""
+"""One encoded source: the ids of a text, the tensor of a file, or both."""
 
 CELL = 8
-"""Height and width of what becomes one place of the memory, in pixels."""
+"""Height and width in pixels of one grid cell, which becomes one position of the memory."""
 
 
 def num_positions(row: SourceRow) -> int:
-    """How long a source is: its tokens, its frames (of a sound: every fourth), or the cells of its grid."""
+    """Returns the length of a source: its number of tokens, frames (every fourth frame of a sound) or grid cells."""
     if isinstance(row, FileAndText):
         return num_positions(row.file) + len(row.text)
     return len(row) if isinstance(row, list) else int(num_positions_of_shapes(torch.tensor([row.shape]), row.dtype))
 
 
 def num_positions_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same for the shapes of many tensors."""
+    """Does the same as `num_positions` for the shapes of many tensors of one dtype."""
     if shapes_ND.shape[1] == 2:
         return -(-shapes_ND[:, 0] // (STRIDE if dtype == torch.int16 else 1))
     cell = CELL if dtype == torch.uint8 else 1
@@ -65,17 +65,17 @@ def num_positions_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def split_source(source: str) -> tuple[str, str]:
-    """(the name of a file, the text beside it), either of which may be empty."""
+    """Returns (file name, auxiliary text), either of which may be empty."""
     name, _, text = source.partition("\t")
     return name, " ".join(text.split())
 
 
 def tensor_batch(rows: Sequence[Tensor]) -> Source:
-    """Pictures padded at the right and at the bottom, frames at the end. Bytes become numbers from −1 to 1, samples of a sound
-    log-mel frames; padding is 0."""
+    """Returns a batch of files: pictures and grids padded at the right and at the bottom, frames padded at the end, with zeros.
+    Bytes become numbers from −1 to 1; the samples of a sound become log-mel frames."""
     rows = [to_frames(row) if row.dtype == torch.int16 else row for row in rows]
     sizes_B2 = torch.tensor([row.shape[1:] if row.dim() == 3 else row.shape[:1] for row in rows])
-    axes = sizes_B2.max(0).values.clamp(min=1).tolist()  # 0: a file that is missing
+    axes = sizes_B2.max(0).values.clamp(min=1).tolist()  # a missing file has size 0
     shape = (rows[0].shape[0], *axes) if rows[0].dim() == 3 else (*axes, rows[0].shape[1])
     values = torch.zeros(len(rows), *shape)
     for number, row in enumerate(rows):
@@ -91,28 +91,29 @@ def tensor_batch(rows: Sequence[Tensor]) -> Source:
 
 
 def read_sample(names: Iterable[str], number: int, read: Callable[[str], T], nouns: str) -> list[T]:
-    """What can be read of the first few files. Those that cannot be are passed over; where none can, the first says why."""
-    found, errors = list[T](), list[UserError]()
+    """Returns `read(name)` for those of the first `number` files that can be read. Raises UserError if none of them can."""
+    results, errors = list[T](), list[UserError]()
     for name in islice(names, number):
         try:
-            found.append(read(name))
+            results.append(read(name))
         except UserError as error:
             errors.append(error)
-    if not found and errors:
+    if not results and errors:
         raise UserError(
-            f"none of the first {len(errors):,} {nouns} can be read; the first: {errors[0]}. Are names right as seen from the "
-            "folder of the file that lists them?"
+            f"none of the first {len(errors):,} {nouns} can be read; the first: {errors[0]}. Are the file names relative to "
+            "the folder of the file that lists them?"
         )
-    if not found:
-        raise UserError(f"there are no {nouns} to learn from")
-    return found
+    if not results:
+        raise UserError(f"there are no {nouns} in the training data")
+    return results
 
 
 @dataclass(frozen=True)
 class FileCodec(ABC):
-    """Reads the files of one kind. Subclass it, say how, and enter it in data/codecs.py. Its fields are what source.json holds.
+    """Base class of the codecs that read one kind of file. To add a kind, write a subclass and list it in data/codecs.py.
+    The fields of the subclass are saved in source.json.
 
-    root: the folder from which names are seen; it is not part of a model. beside: the vocabulary of texts beside the files, if
+    root: the folder that file names are relative to; not saved with the model. auxiliary: the codec of the auxiliary texts, if
     there are any.
     """
 
@@ -122,85 +123,87 @@ class FileCodec(ABC):
     auxiliary: Codec | None = field(default=None, kw_only=True, compare=False)
 
     unit: ClassVar[str]
-    """What settings and source.json call it."""
+    """Name of this kind of source in settings and in source.json."""
     nouns: ClassVar[str]
-    """What people call several of them."""
+    """Plural noun for these files in messages."""
     suffixes: ClassVar[frozenset[str]]
-    """How the names of such files end."""
+    """File name suffixes, in lower case."""
     seconds: ClassVar[float] = 0.0
-    """How long one place of the memory lasts; 0 where places have nothing to do with time."""
+    """Duration of one position of the memory, in seconds; 0 if positions are not points in time."""
     has_features = has_merges = False
-    """Only text has these."""
+    """Always False for files; see `Codec`."""
 
     @classmethod
     @abstractmethod
     def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
-        """What there is to know about these files. Those that cannot be read are passed over, unless there are no others."""
+        """Returns a codec fitted to these files. Unreadable files are skipped; raises UserError if no file can be read."""
 
     @abstractmethod
     def read(self, path: Path) -> Tensor:
-        """One file as numbers; UserError with its name if that cannot be."""
+        """Returns a file as a tensor. Raises UserError with the file's name if it cannot be read."""
 
     @abstractmethod
     def missing(self) -> Tensor:
-        """What stands for a file that is missing: as `read` gives it, but without any places."""
+        """Returns the tensor of a missing file: as from `read`, but with no positions."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Numbers in one pixel, cell or frame: what a model wants to know instead of the size of a vocabulary."""
+        """Returns how many numbers a pixel, grid cell or frame has. A model is built with it instead of a vocabulary size."""
 
     @abstractmethod
     def about(self) -> str:
-        """For people: what becomes of the files."""
+        """Returns a short description for messages: how the files are read."""
 
-    def varied(self, row: Tensor, amount: float, chance: Random) -> Tensor:
-        """The same a little different, for training; a function of (row, amount, the state of `chance`) alone."""
+    def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
+        """Returns a randomly augmented copy for training. The result depends only on (row, amount, the state of `rng`)."""
         return row
 
     @property
     def normalises(self) -> bool:
-        """Whether texts beside the files are read in one Unicode spelling. Names of files stay as they are on disk."""
+        """Whether auxiliary texts are normalised to NFC. File names are never changed."""
         return self.auxiliary is not None and self.auxiliary.normalises
 
     def normalised(self, source: str) -> str:
+        """Returns the source with its auxiliary text normalised, if `normalises`."""
         name, tab, text = source.partition("\t")
         return name + tab + (self.auxiliary.normalised(text) if self.auxiliary else text)
 
     def encode(self, source: str) -> Tensor | FileAndText:
-        """The file of this name; with a text beside it, both."""
+        """Reads the file and encodes its auxiliary text, if the codec has one. Raises UserError if the file is unreadable."""
         if self.auxiliary is None:
             return self.read(self.root / source)
         name, text = split_source(source)
         return FileAndText(self.read(self.root / name) if name else self.missing(), self.auxiliary.encode(text))
 
     def encode_batch(self, sources: Sequence[str]) -> list[Tensor | FileAndText]:
+        """Returns `encode(source)` for each source."""
         return [self.encode(source) for source in sources]
 
     def words(self, source: str) -> tuple[str, ...]:
-        """The tokens of the text beside the file, and <eos>; nothing where there are no such texts."""
+        """Returns the tokens of the auxiliary text and <eos>; empty if the codec has no auxiliary texts."""
         return () if self.auxiliary is None else self.auxiliary.labels(split_source(source)[1])
 
     def pieces(self, name: str) -> tuple[str, ...]:
-        """A file has no tokens."""
+        """Returns an empty tuple: a file has no tokens."""
         return ()
 
     def unknown(self, source: str) -> tuple[str, ...]:
-        """Of a text beside the file."""
+        """Returns the unknown tokens of the auxiliary text."""
         return () if self.auxiliary is None else self.auxiliary.unknown(split_source(source)[1])
 
     def has_file(self, source: str) -> bool:
-        """Whether there is more than a text beside a file that is missing."""
+        """Whether the source names a file; False if it is an auxiliary text alone."""
         return self.auxiliary is None or bool(split_source(source)[0])
 
     def title(self, source: str) -> str:
-        """For people: the file, and the text beside it."""
+        """Returns a title for messages: the file name and the auxiliary text."""
         if self.auxiliary is None:
             return source
         name, text = split_source(source)
         return " + ".join(filter(None, (name or f"no {self.unit}", text)))
 
     def labels(self, source: str, axes: tuple[int, ...]) -> tuple[str, ...]:
-        """One for every place of the memory, which has one for a file that is missing."""
+        """Returns one label per position of the memory, which has one position even if the file is missing."""
         if not self.has_file(source):
             return (f"no {self.unit}",)
         if self.seconds:
@@ -210,25 +213,26 @@ class FileCodec(ABC):
         return tuple(f"{row},{column}" for row in range(axes[0]) for column in range(axes[1]))
 
     def preview(self, name: str) -> str:
-        """What a page shows under the maps: a picture as a data URI, or nothing."""
+        """Returns the picture to show under attention maps, as a data URI; empty if the file is not a picture."""
         return ""
 
     def at(self, folder: Path) -> Self:
-        """The same for names that are seen from another folder."""
+        """Returns a copy whose file names are relative to `folder`."""
         return replace(self, root=folder)
 
     def to_json(self) -> str:
+        """Returns the content of source.json."""
         auxiliary = {} if self.auxiliary is None else {"auxiliary": json.loads(self.auxiliary.to_json())}
         return json.dumps({"unit": self.unit, **self._fields(), **auxiliary}, indent=2, ensure_ascii=False)
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Self:
-        """Strict: nothing missing, nothing left over."""
-        known = {one.name for one in fields(cls)} - {"root", "auxiliary"}
-        if known != given.keys():
-            wrong = few(sorted(known ^ given.keys()))
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Returns a codec with these fields. Raises UserError if a field is missing, unknown or invalid."""
+        known = {item.name for item in fields(cls)} - {"root", "auxiliary"}
+        if known != values.keys():
+            wrong = few(sorted(known ^ values.keys()))
             raise UserError(f"expected {', '.join(sorted(known)) or 'nothing'}; missing or unknown: {wrong}")
-        return validated(cls, given, f"a source of the unit {cls.unit}")
+        return validated(cls, values, f"a source of the unit {cls.unit}")
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -240,5 +244,5 @@ SourceCodec = Codec | FileCodec
 
 
 def auxiliary_vocabulary_size(codec: SourceCodec) -> int:
-    """How many tokens the texts have that stand beside the sources; 0 where there are none."""
+    """Returns the vocabulary size of the auxiliary texts; 0 if there are none."""
     return len(codec.auxiliary) if isinstance(codec, FileCodec) and codec.auxiliary is not None else 0

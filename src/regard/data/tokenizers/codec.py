@@ -1,4 +1,4 @@
-"""From text to numbers and back, through the `tokenizers` library: one JSON file per side, which other tools can read."""
+"""Encodes and decodes text with the `tokenizers` library: one tokenizer.json per side, which other tools can read."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from regard.errors import UserError, did_you_mean, one_line
 TokenUnit = Literal["bpe", "characters", "words", "symbols", "unigram"]
 """What a token is.
 
-bpe: pieces of words, made of bytes, so that every text comes back exactly and nothing is unknown.
-unigram: the same, but the pieces are chosen by their probability. Learning it twice gives two vocabularies.
-characters: every character, white space too.
-words: what stands between white space and punctuation; each punctuation mark is a word, but one inside a word (don't, e-mail,
-    3.14) belongs to it. Joined again by a space, except before .,;:!?%)]}…’” and after ([{¿¡„.
-symbols: whatever stands between spaces; joined again by a space.
+bpe: byte-level subwords from byte-pair merges (Sennrich et al. 2016); every text is decoded exactly, and nothing is unknown.
+unigram: the same, but the subwords are chosen by their probability. Training it twice gives two different vocabularies.
+characters: every character, including white space.
+words: split at white space and punctuation; each punctuation mark is a token, unless it is inside a word (don't, e-mail, 3.14).
+    Decoding joins words by a space, except before .,;:!?%)]}…’” and after ([{¿¡„.
+symbols: split at spaces; decoding joins them by a space.
 """
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 
 REMARKS: dict[TokenUnit, str] = {
-    "unigram": "a unigram vocabulary is not reproducible: learnt again from the same data it comes out a little different; "
-    "keep its file, or take bpe"
+    "unigram": "a unigram vocabulary is not reproducible: training it again on the same data gives a slightly different one; "
+    "keep its file, or use bpe"
 }
-"""What a user should be told about a unit before its vocabulary is learnt."""
+"""Notes to print before a vocabulary of the unit is trained."""
 
 _FEATURE = r"\t[^\t]*"
 _IN_WORD = r"[\p{L}\p{M}\p{N}_]+"
 _PATTERNS: dict[TokenUnit, str] = {
-    # Whether two characters may share a piece depends on these two alone; merges.py rests on that.
+    # Whether two neighbouring characters may share a token depends on these two alone; merges.py relies on that.
     "bpe": r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s",
     "unigram": r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s",
     "characters": r"[\s\S]",
@@ -51,33 +51,36 @@ _PATTERNS: dict[TokenUnit, str] = {
 _NO_SPACE = r" (?=[.,;:!?%)\]}…’”。，、；：！？）])|(?<=[(\[{¿¡„（]) "
 _KEEP_ALL = 2**31
 _NEVER = -1e6
-"""Log-probability of the specials in a unigram vocabulary: no text is cut into these."""
+"""Log-probability of the special tokens in a unigram vocabulary, so low that no text is split into them."""
 
 
 class Codec:
-    """One side's vocabulary, or that of both sides. Ids 0-3 are <pad>, <unk>, <sos>, <eos>.
+    """A tokenizer with the vocabulary of one side, or of both sides. Ids 0-3 are <pad>, <unk>, <sos>, <eos>.
 
-    A TAB starts a feature, which runs to the next TAB or to the end: "walk\\tV\\tPST". If the texts that were learnt from have
-    any, "\\tV" is one token, whatever the unit. A feature that was not among them is <unk>; with bpe it falls apart into pieces
-    like other text, with unigram too, where a known feature may be the first piece. Texts without features leave TABs alone.
+    A TAB starts a feature, which extends to the next TAB or to the end: "walk\\tV\\tPST". If the training texts have features,
+    "\\tV" is one token, whatever the unit. An unknown feature is <unk>; with bpe and unigram it is split into subwords like
+    other text, and with unigram the first subword may be a known feature. If the training texts have no features, TABs are
+    ordinary characters.
 
-    normalises: whether texts are read in Unicode's composed spelling (NFC), as the normalizer of the tokenizer.json says.
+    normalises: whether texts are normalised to NFC, as the normalizer of the tokenizer.json says.
     """
 
     def __init__(self, tokenizer: Tokenizer, alphabet: str = "") -> None:
-        """`alphabet`: the characters that bpe or unigram learnt from."""
+        """alphabet: the characters of the texts that a bpe or unigram vocabulary was trained on."""
         self.tokenizer, self.alphabet = tokenizer, alphabet
         self._is_bytes = not isinstance(tokenizer.model, models.WordLevel)
         self.normalises = tokenizer.normalizer is not None
 
     @classmethod
     def learn(cls, texts: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
-        """The vocabulary of these texts, which are read once. Equal texts give equal files (except unigram: see REMARKS).
+        """Trains a tokenizer on these texts and returns it. Equal texts give equal files (except unigram: see REMARKS).
 
-        `vocabulary`: how many ids bpe, unigram and words may have, specials among them; features come on top. There may be
-        fewer: bpe merges nothing that occurs once. Of the words the most frequent are kept; characters and symbols all.
-        Whoever wants to see progress wraps the texts; the library reads them in a thread of its own.
-        normalise: whether different Unicode spellings of a text are one text, here and wherever the codec reads.
+        texts: read once, in a thread of the library; wrap the iterable to show progress. vocabulary: largest number of ids of
+        bpe, unigram and words, including special tokens but not features. The result may have fewer: bpe only merges pairs that
+        occur at least twice. Of words the most frequent are kept, of characters and symbols all. normalise: whether texts are
+        normalised to NFC, in training and whenever the codec encodes.
+
+        Raises UserError for an unknown unit, a vocabulary that is too small, too many features, or a reserved symbol.
         """
         if unit not in get_args(TokenUnit):
             units = list(get_args(TokenUnit))
@@ -86,8 +89,8 @@ class Codec:
         is_bytes = unit in ("bpe", "unigram")
         least = len(SPECIALS) + (len(LETTERS) if is_bytes else 1)
         if vocabulary < least:
-            content = "the special tokens and all 256 bytes" if is_bytes else "the special tokens and something else"
-            raise UserError(f"the vocabulary of {unit} is to have {vocabulary} ids, expected at least {least}: {content}")
+            content = "the special tokens and all 256 bytes" if is_bytes else "the special tokens and one other"
+            raise UserError(f"got a vocabulary of {vocabulary} ids for {unit}, expected at least {least}: {content}")
         codec = (_learn_pieces if is_bytes else _learn_symbols)(reader, unit, vocabulary)
         if not normalise:
             return codec
@@ -96,11 +99,12 @@ class Codec:
 
     @classmethod
     def from_json(cls, content: str | bytes) -> Codec:
+        """Returns the codec of a tokenizer.json. Raises UserError if it has parts that regard does not write."""
         return cls.from_content(parse(content))
 
     @classmethod
     def from_content(cls, content: Any) -> Codec:
-        """From a tokenizer.json that is parsed. UserError where it has other parts than those that we write."""
+        """Returns the codec of a parsed tokenizer.json. Raises UserError if it has parts that regard does not write."""
         checked = trusted(content, _forms(), SPECIALS)
         try:
             tokenizer = Tokenizer.from_str(json.dumps(checked))
@@ -109,7 +113,7 @@ class Codec:
         return cls(tokenizer, alphabet(content))
 
     def to_json(self) -> str:
-        """A tokenizer.json. With bpe and unigram it also holds the alphabet, which other tools pass over."""
+        """Returns a tokenizer.json. For bpe and unigram it also contains the alphabet, which other tools ignore."""
         if not self._is_bytes:
             return str(self.tokenizer.to_str(pretty=True))
         content = json.loads(self.tokenizer.to_str())
@@ -117,89 +121,96 @@ class Codec:
         return json.dumps(content, ensure_ascii=False, indent=2)
 
     def at(self, folder: object) -> Codec:
-        """A text means the same wherever it is read; names of files do not."""
+        """Returns self: unlike a file name (see `FileCodec.at`), a text does not depend on a folder."""
         return self
 
     def __len__(self) -> int:
+        """Returns the vocabulary size."""
         return int(self.tokenizer.get_vocab_size())
 
     def normalised(self, text: str) -> str:
-        """The spelling that is read."""
+        """Returns the text in NFC if `normalises`, otherwise unchanged."""
         return nfc(text) if self.normalises else text
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the tokens, without <sos> and <eos>. What the vocabulary lacks is <unk>; so is a symbol that spells a special.
+        """Returns the ids of the tokens, without <sos> and <eos>. Unknown tokens, and texts such as "<eos>", become <unk>.
 
-        With bpe and unigram there is no <unk>, and "<eos>" is text like other text.
+        With bpe and unigram there is no <unk>, and "<eos>" is encoded like other text. Raises UserError if the text is not
+        valid Unicode.
         """
         return self._plain(self._encoding(text).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same for many texts at once, on all cores."""
+        """Returns `encode(text)` for each text, computed on all cores."""
         try:
-            return [self._plain(one.ids) for one in self.tokenizer.encode_batch_fast(list(texts))]
+            return [self._plain(encoding.ids) for encoding in self.tokenizer.encode_batch_fast(list(texts))]
         except TypeError:
-            return [self.encode(text) for text in texts]  # the one that is not Unicode raises
+            return [self.encode(text) for text in texts]  # `encode` raises for the text that is not valid Unicode
 
     def _encoding(self, text: str) -> Encoding:
         try:
             return self.tokenizer.encode(text)
-        except TypeError:  # a lone surrogate: of bytes that are not UTF-8, or of "\\ud800" in JSON
-            raise UserError(f"the text {text!a:.60} is not Unicode: it holds half a character; give it as UTF-8") from None
+        except TypeError:  # a lone surrogate, from bytes that are not UTF-8 or from "\\ud800" in JSON
+            raise UserError(
+                f"the text {text!a:.60} is not valid Unicode: it contains half a character (a lone surrogate); pass it as UTF-8"
+            ) from None
 
     def _plain(self, ids: list[int]) -> list[int]:
+        """Replaces special tokens that the text spells out by <unk>."""
         return ids if self._is_bytes else [number if number >= len(SPECIALS) else UNK for number in ids]
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """The tokens as they stand in the (normalised) text, one for each id of `encode`, those that the vocabulary lacks too.
+        """Returns the part of the (normalised) text for each id of `encode`, also for unknown tokens.
 
-        Those of characters, bpe and unigram joined are the text. A character that is split over several tokens belongs to the
-        first, and the others are empty.
+        With characters, bpe and unigram, the pieces join to the text. If a character is split across tokens, it belongs to the
+        first of them, and the others are empty.
         """
-        text = self.normalised(text)  # offsets are those of the text that is given
+        text = self.normalised(text)  # first, because offsets refer to the text that the tokenizer is given
         encoding = self._encoding(text)
         if self._is_bytes:
             return self.tokens(encoding.ids)
         return tuple(text[start:end] for start, end in encoding.offsets)
 
     def labels(self, text: str, axes: tuple[int, ...] = ()) -> tuple[str, ...]:
-        """One for every place of the memory: the pieces and <eos>."""
+        """Returns one label per position of the memory: the pieces and <eos>."""
         return (*self.pieces(text), SPECIALS[EOS])
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """What was never seen when the vocabulary was learnt: pieces that became <unk>; with bpe and unigram, which have no
-        <unk>, characters and features.
+        """Returns the parts of the text that were not in the training texts: pieces that became <unk>; with bpe and unigram,
+        which have no <unk>, characters and features.
         """
         if not self._is_bytes:
             return tuple(piece for piece, number in zip(self.pieces(text), self.encode(text), strict=True) if number == UNK)
         text = self.normalised(text)
         rest, *features = text.split("\t") if self.has_features else [text]
-        missing = [f"\t{one}" for one in features if self.tokenizer.token_to_id(spell(f"\t{one}")) is None]
+        missing = [f"\t{name}" for name in features if self.tokenizer.token_to_id(spell(f"\t{name}")) is None]
         return (*(char for char in rest if char not in self._known), *missing)
 
     @property
     def has_pieces(self) -> bool:
-        """Whether tokens are pieces of words, as those of bpe and unigram are."""
+        """Whether tokens are subwords, as with bpe and unigram."""
         return self._is_bytes
 
     @property
     def has_merges(self) -> bool:
-        """Whether `redrop` works."""
+        """Whether the tokenizer has subword merges, as `redrop` requires."""
         return isinstance(self.tokenizer.model, models.BPE)
 
-    def redrop(self, ids: Sequence[int], p: float, chance: Random) -> list[int]:
-        """Subword dropout for bpe: the text of these ids, cut in another way; at p = 0 as `encode` cuts it, at 1 into bytes.
+    def redrop(self, ids: Sequence[int], p: float, rng: Random) -> list[int]:
+        """Applies BPE-dropout (Provilkov et al. 2020): returns ids of the same text, split into other subwords; at p = 0 as by
+        `encode`, at p = 1 into bytes.
 
-        A function of (ids, p, the state of `chance`) alone. Specials and features stay whole. See merges.py.
+        The result depends only on (ids, p, the state of `rng`). Special tokens and features stay whole. Raises UserError if the
+        unit is not bpe or p is not a probability. See merges.py.
         """
         if not 0 <= p <= 1:
             raise UserError(f"subword dropout is {p}, expected a probability from 0 to 1")
-        return self._merges.redrop(ids, p, chance)
+        return self._merges.redrop(ids, p, rng)
 
     @cached_property
     def _merges(self) -> Merges:
         if not self.has_merges:
-            raise UserError("subword dropout needs merges, which only the unit bpe has; take bpe, or leave it at 0")
+            raise UserError("subword dropout needs merges, which only the unit bpe has; use bpe, or set it to 0")
         return Merges(self.tokenizer, len(SPECIALS), self.has_features)
 
     @cached_property
@@ -212,10 +223,11 @@ class Codec:
         return len(self.tokenizer.pre_tokenizer.pre_tokenize_str("\ta.")) == 1
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of these ids; special tokens are not removed."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def tokens(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """One readable text for each id; characters that are split over several tokens as in `pieces`."""
+        """Returns one readable text for each id; characters that are split across tokens are treated as in `pieces`."""
         names = (str(self.tokenizer.id_to_token(number)) for number in ids)
         return tuple(readable(map(to_bytes, names)) if self._is_bytes else names)
 
@@ -223,12 +235,12 @@ class Codec:
 def learn_shared(
     source: Iterable[str], target: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False
 ) -> Codec:
-    """One vocabulary for both sides; each side is read once, the source first."""
+    """Trains one tokenizer on both sides and returns it; each side is read once, the source first. See `Codec.learn`."""
     return Codec.learn(chain(source, target), unit, vocabulary, normalise=normalise)
 
 
 class _Reader:
-    """Texts without their features. Which features and characters there are is known when all have been read."""
+    """Iterates over texts without their features. Once all are read, `features` and `alphabet` are complete."""
 
     def __init__(self, texts: Iterable[str], most_features: int) -> None:
         self.texts, self.most_features = texts, most_features
@@ -238,25 +250,25 @@ class _Reader:
     def __iter__(self) -> Iterator[str]:
         for text in self.texts:
             rest, *features = text.split("\t")
-            self.features.update(f"\t{one}" for one in features)
+            self.features.update(f"\t{name}" for name in features)
             self.alphabet.update(rest)
             if len(self.features) > self.most_features:
                 raise UserError(
-                    f"the texts have more than {self.most_features} different features, such as {features[-1]!r:.40}: what "
-                    "follows a TAB is one token; replace TABs by spaces if they are white space, or ask for a larger vocabulary"
+                    f"the texts have more than {self.most_features} different features, such as {features[-1]!r:.40}: the text "
+                    "after a TAB is one token; if TABs are white space, replace them by spaces, or set a larger vocabulary"
                 )
             yield rest
 
 
 def _learn_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     counter = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
-    counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader takes them out
+    counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader removes them
     room = vocabulary - len(SPECIALS) if unit == "words" else _KEEP_ALL
     counter.train_from_iterator(reader, trainers.WordLevelTrainer(vocab_size=room, special_tokens=[], show_progress=False))
     symbols = counter.get_vocab().keys() | reader.features
     reserved = sorted(symbols.intersection(SPECIALS))
     if reserved:
-        raise UserError(f"the data contains the symbol {reserved[0]!r}, which has a meaning of its own; write it another way")
+        raise UserError(f"the data contains the symbol {reserved[0]!r}, which is reserved; replace it with another symbol")
     numbers = {symbol: number for number, symbol in enumerate((*SPECIALS, *sorted(symbols)))}
     return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[UNK]), unit, features=bool(reader.features)))
 
@@ -274,15 +286,15 @@ def _learn_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     else:
         trainer = trainers.UnigramTrainer(unk_token=SPECIALS[UNK], **options)
     tokenizer.train_from_iterator(reader, trainer)
-    tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=bool(reader.features))  # they are known only now
+    tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=bool(reader.features))  # complete only now
 
     content = json.loads(tokenizer.to_str())
-    content["added_tokens"] = []  # else text that spells a special would become one
+    content["added_tokens"] = []  # otherwise the text "<eos>" would become the special token
     model = content["model"]
     features = [spelt for spelt in map(spell, sorted(reader.features)) if tokenizer.token_to_id(spelt) is None]
     if unit == "bpe":
         model["vocab"] |= {spelt: number for number, spelt in enumerate(features, start=len(model["vocab"]))}
-        model["ignore_merges"] = bool(features)  # what is in the vocabulary as a whole needs no merges
+        model["ignore_merges"] = bool(features)  # features are whole tokens, without merges
     else:
         specials = [[special, _NEVER] for special in SPECIALS]
         model["vocab"] = [*specials, *model["vocab"][len(specials) :], *([spelt, 0.0] for spelt in features)]
@@ -293,7 +305,7 @@ def _learn_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
 
 
 def _assembled(model: models.Model, unit: TokenUnit, *, features: bool) -> Tokenizer:
-    """A tokenizer of this unit; features: whether a TAB starts one."""
+    """Returns a tokenizer of this unit. features: whether a TAB starts a feature."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=features)
     tokenizer.decoder = _decoder(unit, features=features)
@@ -324,7 +336,7 @@ def _decoder(unit: TokenUnit, *, features: bool) -> decoders.Decoder:
 
 @cache
 def _forms() -> tuple[tuple[Form, Form], ...]:
-    """Every tokenizer.json that we write or have written, without its vocabulary: (without what is off, whole)."""
+    """Returns (bare form, whole form) of every tokenizer.json that this and earlier versions write, without vocabularies."""
     kinds: dict[str, Any] = {"bpe": models.BPE, "unigram": models.Unigram}
     made = [
         _assembled(kinds.get(unit, models.WordLevel)(), unit, features=features)
@@ -335,7 +347,7 @@ def _forms() -> tuple[tuple[Form, Form], ...]:
 
 
 def _early() -> Iterator[Tokenizer]:
-    """Characters and symbols before the other units came."""
+    """Yields the tokenizers of characters and symbols that the first versions wrote."""
     for pattern, behaviour, decoder in (
         (r"\s+", "removed", None),
         (" +", "removed", None),
@@ -348,6 +360,7 @@ def _early() -> Iterator[Tokenizer]:
 
 
 def _form(tokenizer: Tokenizer) -> Form:
+    """Returns the tokenizer.json of a tokenizer without its vocabulary."""
     form: Form = json.loads(tokenizer.to_str())
     form["model"] = {name: value for name, value in form["model"].items() if name not in VARIES}
     if form["model"]["type"] == "WordLevel":

@@ -1,4 +1,4 @@
-"""Subword dropout: the same text cut in another way every time, by a seeded walk over the merges of a BPE vocabulary."""
+"""BPE-dropout: splits the same text into different subwords each time, by skipping merges of a BPE vocabulary at random."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from regard.data.tokenizers.byte_level import LETTERS, to_bytes
 
 LONG = 32
-"""Words of more bytes are walked without a memory: they are rare, and can be cut in too many ways to keep them."""
+"""Words with more bytes are not cached: they are rare, and can be split in too many ways."""
 MOST_STATES = 500_000
-"""How many are remembered, at some 300 bytes each."""
+"""Size of the cache of states, at about 300 bytes each."""
 
-# What a character does to its neighbours; the pattern in codec.py tells the library the same.
+# Classes of characters, which decide whether two neighbours may share a subword; the pattern in codec.py says the same.
 _ALONE, _BLANK, _LETTER, _NUMBER, _OTHER = range(5)
 _SAMPLES = {_LETTER: "a", _NUMBER: "1", _OTHER: "."}
 _JOINED = [[after >= _LETTER and before in (after, _BLANK) for after in range(5)] for before in range(5)]
@@ -27,8 +27,11 @@ Ids = tuple[int, ...]
 
 
 class _State:
-    """A word cut in some way: where a pair may be merged, best place first; if no merge is skipped, the next state, how many
-    steps are left and how it ends; and the state after the second best merge, once it was needed.
+    """A word that is split in some way.
+
+    ids: its tokens. indices: where two neighbours can be merged, best merge first. next, steps, end: the next state, the number
+    of remaining merges and the final tokens if no merge is skipped. second: the state after the second-best merge, once it has
+    been needed.
     """
 
     __slots__ = ("end", "ids", "indices", "next", "second", "steps")
@@ -41,11 +44,11 @@ class _State:
 class Merges:
     """BPE-dropout (Provilkov et al. 2020, algorithm 1), from ids to ids.
 
-    A word begins as its bytes. At every step each pair that could be merged is skipped with probability p, independently; of
-    the others the one that was learnt first is merged, the leftmost if it is there twice. If there is none, the word is done.
+    A word starts as its bytes. At every step each possible merge is skipped with probability p, independently; of the others,
+    the one with the lowest rank is applied, the leftmost if it occurs twice. If none is left, the word is finished.
 
-    We do not draw for every pair, but how many steps pass until the best one is skipped: that number is geometric, and one draw
-    often lasts for several words. States are remembered; that changes how fast it goes, never what comes out.
+    Instead of one random number per merge, we draw the number of steps until the best merge is skipped: it is geometric, and
+    one draw often lasts for several words. States are cached, which affects the speed but never the result.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_specials: int, has_features: bool) -> None:
@@ -65,7 +68,7 @@ class Merges:
         self._base: dict[int, Ids] = {}
         self._first: dict[int, int] = {}  # kind of a token's first character
         self._last: dict[int, int] = {}
-        self._partial: set[int] = set()  # tokens whose neighbours must be asked
+        self._partial: set[int] = set()  # tokens that cannot be classified without their neighbours
         for token, number in vocabulary.items():
             special = number < num_specials
             content = self._bytes[number] = b"\n" if special else to_bytes(token)
@@ -77,20 +80,21 @@ class Merges:
             except UnicodeDecodeError:
                 self._partial.add(number)
                 continue
-            if feature and not whole:  # of a feature that was never seen; it runs on
+            if feature and not whole:  # the start of an unknown feature, which extends to the next TAB
                 self._partial.add(number)
             self._first[number] = _ALONE if whole else self._kind(text[0])
             self._last[number] = _ALONE if whole else self._kind(text[-1])
 
-    def redrop(self, ids: Sequence[int], p: float, chance: Random) -> list[int]:
-        draw, log = chance.random, math.log
+    def redrop(self, ids: Sequence[int], p: float, rng: Random) -> list[int]:
+        """Returns the ids of the same text, split with BPE-dropout of probability p."""
+        draw, log = rng.random, math.log
         slope = 1 / math.log1p(-p) if 0 < p < 1 else 0.0
-        wait: float = log(1 - draw()) * slope // 1 if p else math.inf  # steps until the best pair is skipped
+        wait: float = log(1 - draw()) * slope // 1 if p else math.inf  # steps until the best merge is skipped
         known, result = self._starts.get, list[int]()
         for word in self._words(ids):
             state = known(word) or self._start(word)
             if state is None:
-                result += self._walk([byte for number in word for byte in self._base[number]], p, chance)
+                result += self._walk([byte for number in word for byte in self._base[number]], p, rng)
                 continue
             while wait < state.steps:
                 while wait > 0:
@@ -109,7 +113,7 @@ class Merges:
         return result
 
     def _start(self, word: Ids) -> _State | None:
-        """The bytes of a word; None if it is long."""
+        """Returns the first state of a word, its bytes; None if the word is too long to cache."""
         base = tuple(byte for number in word for byte in self._base[number])
         if len(base) > LONG:
             return None
@@ -119,16 +123,19 @@ class Merges:
         return state
 
     def _skip(self, state: _State, skipped: int) -> _State:
+        """Returns the state after the best merge that follows `skipped` skipped ones."""
         after = self._state(self._merged(state, skipped))
         if skipped == 1 and after.ids in self._states:
             state.second = after
         return after
 
-    def _merged(self, state: _State, choice: int) -> Ids:
-        ids, index = state.ids, state.indices[choice]
+    def _merged(self, state: _State, order: int) -> Ids:
+        """Returns the tokens after a merge. order: 0 is the best merge."""
+        ids, index = state.ids, state.indices[order]
         return (*ids[:index], self._merges[ids[index], ids[index + 1]][1], *ids[index + 2 :])
 
     def _state(self, ids: Ids) -> _State:
+        """Returns the state of these tokens, from the cache if possible."""
         state = self._states.get(ids)
         if state is None:
             pairs = enumerate(map(self._merges.get, pairwise(ids)))
@@ -140,32 +147,32 @@ class Merges:
                 self._states[ids] = state
         return state
 
-    def _walk(self, symbols: list[int], p: float, chance: Random) -> list[int]:
-        """The same on one word of any length, without a memory: what may be merged waits in a heap."""
+    def _walk(self, symbols: list[int], p: float, rng: Random) -> list[int]:
+        """Applies BPE-dropout to one word of any length, without a cache: possible merges wait in a heap."""
         gone = -1
         after, before = [*range(1, len(symbols) + 1)], [*range(-1, len(symbols) - 1)]
 
         def option(index: int) -> tuple[int, int, int, int, int] | None:
-            """(rank, place, new id, left, right); it is stale when left or right have changed."""
+            """Returns the merge at this index: (rank, index, new id, left, right). It is stale once left or right changes."""
             if index < 0 or after[index] == len(symbols):
                 return None
             left, right = symbols[index], symbols[after[index]]
-            found = self._merges.get((left, right))
-            return found and (found[0], index, found[1], left, right)
+            merge = self._merges.get((left, right))
+            return merge and (merge[0], index, merge[1], left, right)
 
-        options = [one for one in map(option, range(len(symbols))) if one]
+        options = [merge for merge in map(option, range(len(symbols))) if merge]
         heapify(options)
         while options:
             skipped, chosen = [], None
             while options and not chosen:
-                one = heappop(options)
-                _, index, _, left, right = one
+                candidate = heappop(options)
+                _, index, _, left, right = candidate
                 if symbols[index] != left or after[index] == len(symbols) or symbols[after[index]] != right:
                     continue
-                if p and chance.random() < p:
-                    skipped.append(one)
+                if p and rng.random() < p:
+                    skipped.append(candidate)
                 else:
-                    chosen = one
+                    chosen = candidate
             if not chosen:
                 break
             _, index, new, _, _ = chosen
@@ -180,7 +187,8 @@ class Merges:
         return [symbol for symbol in symbols if symbol != gone]
 
     def _words(self, ids: Sequence[int]) -> list[Ids]:
-        """Cut where the library cuts a text before it merges. Mostly the characters at the edges of the tokens tell."""
+        """Splits the ids into words, where the library splits a text before it merges. The first and last characters of the
+        tokens are usually enough to decide."""
         if self._partial.isdisjoint(ids):
             first, last = self._first, self._last
             cuts = [index for index, (left, right) in enumerate(pairwise(ids), 1) if not _JOINED[last[left]][first[right]]]
@@ -189,6 +197,7 @@ class Merges:
         return [tuple(ids[start:end]) for start, end in pairwise((0, *cuts, len(ids)))]
 
     def _cuts_by_character(self, ids: Sequence[int]) -> list[int]:
+        """Returns the indices at which words start, for ids that contain partial characters or unknown features."""
         parts = [self._bytes[number] for number in ids]
         cuts, size, before, feature = set(), 0, _ALONE, False
         for char in b"".join(parts).decode(errors="surrogateescape"):
@@ -202,7 +211,7 @@ class Merges:
         return [index for index, start in enumerate(starts) if start in cuts and 0 < index < len(ids)]
 
     def _kind(self, char: str) -> int:
-        """Asks the library, which may know another version of Unicode than Python does."""
+        """Returns the class of a character. It asks the library, which may support another version of Unicode than Python."""
         if char not in self._kinds:
             self._kinds[char] = _BLANK if char == " " else _ALONE
             if not "\ud800" <= char <= "\udfff":
