@@ -223,8 +223,8 @@ def test_lists_and_single_marks_are_as_good_as_tuples() -> None:
 def test_layers_heads_and_places_are_whole_numbers(number: object) -> None:
     for mark in (Tap, Edit):
         for name in ("layer", "head"):
-            refused(lambda: mark(**{name: number}), f"{name} is .*, expected one whole number, or None for all")  # noqa: B023
-    refused(lambda: Edit(key=number), "place is .*, expected one whole number, or None to switch heads off")
+            refused(lambda: mark(**{name: number}), f"{name} is .*, expected a whole number, or None for all")  # noqa: B023
+    refused(lambda: Edit(key=number), "key is .*, expected a whole number, or None to switch heads off")
     refused(lambda: Tap(rows=[0, number]), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
 
 
