@@ -382,7 +382,10 @@ def test_what_sequences_share(sequences: Sequence[tuple[int, ...]], length: int)
         ({"beam": torch.tensor(4)}, r"beam is tensor\(4\), expected a whole number"),
         ({"beam": [4] * 1000}, r"beam is \[4, 4, 4, 4, \.\.\.\], expected a whole number"),
         ({"beam": np.float64(4)}, "beam is .*4.0.*, expected a whole number"),
-        ({"beam": 400, "max_length": 30_000}, "beam is 400 and max_length 30,000, together 12,000,000 tokens; .* not exceed 1,000,000"),
+        (
+            {"beam": 400, "max_length": 30_000},
+            "beam is 400 and max_length 30,000, together 12,000,000 tokens; .* not exceed 1,000,000",
+        ),
         ({"sample": True, "n_best": 1001}, "n_best is 1001, expected a whole number from 1 to 1,000"),
         ({"sample": True, "n_best": 500, "max_length": 3000}, "n_best is 500 and max_length 3,000, together 1,500,000 tokens"),
         ({"n_best": 3}, "n_best is 3, but beam is only 1; set beam=3"),
