@@ -312,7 +312,7 @@ class Score:
         return key
 
     def known(self, prepared: Tensor) -> Tensor | None:
-        """Returns (..., Lk), False for keys that this score cannot score, which get no weight; None if it can score all."""
+        """Returns (..., Lk), False for keys for which the score is undefined, which get no weight; None if there are none."""
         return None
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:

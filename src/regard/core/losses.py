@@ -16,7 +16,7 @@ ROOM = 2**22
 
 
 def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
-    """Computes the cross-entropy with label smoothing, summed over all targets but padding."""
+    """Computes the cross-entropy with label smoothing, summed over all targets except padding."""
     _check_targets(logits_BTV, targets_BT, smoothing)
     return F.cross_entropy(
         logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=pad, label_smoothing=smoothing, reduction="sum"
@@ -99,8 +99,8 @@ def policy_gradient(
 ) -> Tensor:
     """Computes −Σ_t (R_t − b) log π(a_t), whose gradient trains hard attention (Xu et al. 2015, 4.1; Williams 1992).
 
-    Added to −Σ_t log p(y_t | a_≤t), the expectation of its gradient over the choices a_t is that of the negative expected
-    log-likelihood.
+    Add it to −Σ_t log p(y_t | a_≤t): in expectation over the choices a_t, the gradient of the sum is that of the negative
+    expected log-likelihood.
 
     reward_BT: R_t, held constant (`reward_to_go`). If a choice affects only its own token, pass log p(y_t) instead: the later
     tokens add nothing in expectation, and the variance is far lower without them.
@@ -142,7 +142,7 @@ class Baseline:
 
 
 def doubly_stochastic_loss(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tensor) -> Tensor:
-    """Computes Σ_i (1 − Σ_t α_ti)² over all source positions i but padding, summed over the batch.
+    """Computes Σ_i (1 − Σ_t α_ti)² over all source positions i except padding, summed over the batch.
 
     This is the doubly stochastic regulariser (Xu et al. 2015, eq. 14): it makes the model attend to every source position by
     the end of the output. real_BT: False at target padding.

@@ -10,7 +10,7 @@ from regard.core.checks import check_length, check_tensor
 
 
 def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
-    """Returns the look-ahead mask (Lq, Lk): the last query may attend to all keys, the one before it to all but the last, ….
+    """Returns the look-ahead mask (Lq, Lk): the last query may attend to all keys, the one before it to all but the last, etc.
 
     With a cache there are more keys than queries; the mask is therefore aligned at the bottom right.
     """

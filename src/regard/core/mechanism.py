@@ -85,7 +85,7 @@ class Mechanism:
             )
 
     def without_unknown(self, prepared: Tensor) -> Mechanism:
-        """Returns the mechanism with those keys masked that the score cannot score (`Score.known`)."""
+        """Also masks the keys for which the score is undefined (`Score.known`)."""
         known = self.score.known(prepared)
         if known is None:
             return self
