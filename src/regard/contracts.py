@@ -450,6 +450,7 @@ class SearchOptions:
     n_best: int = 1
     """The number of outputs per sentence: at most `beam`, or any number of samples."""
     length_penalty: float | Literal["mean"] = 0.6
+    """Exponent of the length normalisation; 0 ranks by log_prob alone, "mean" by log_prob per token."""
     min_length: int = 0
     """The number of tokens before <eos> is allowed."""
     max_length: int = 256
@@ -467,6 +468,7 @@ class SearchOptions:
     sample: bool = False
     """Samples tokens instead of taking the best; the n_best outputs of a sentence are sampled independently."""
     temperature: float = 1.0
+    """Divides the log-probabilities before sampling; lower values favour probable tokens."""
     top_k: int = 0
     """Samples from the k most probable tokens only; 0 means from all."""
     top_p: float = 1.0
