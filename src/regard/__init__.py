@@ -1,6 +1,6 @@
-"""Regard: train, look inside, and ship sequence-to-sequence models with attention.
+"""Regard: train, inspect and deploy sequence-to-sequence models with attention.
 
-The names below are loaded when they are first used, so that `import regard` and `regard --help` stay quick.
+Public names are imported on first use, so that `import regard` and `regard --help` start quickly.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ _HOMES = {
     "UserError": "errors",
     "write_page": "inspection.report",
 }
+"""Public name -> the module that defines it."""
 
 _MODULES = {
     "losses": "core.losses",
@@ -61,8 +62,9 @@ _MODULES = {
     "reference": "reference",
     "scores": "layers.scores",
 }
+"""Public module -> where it is in the package."""
 
-__all__ = [  # without `reference`, which needs numpy: `from regard import *` must not
+__all__ = [  # without `reference`: it needs numpy, and `from regard import *` must work without numpy
     "AttentionOutput",
     "Convolution",
     "Dense",
@@ -90,15 +92,19 @@ __all__ = [  # without `reference`, which needs numpy: `from regard import *` mu
     "write_page",
 ]
 
-# numpy is optional here (it comes with the plot extra); torch says so at every start, which is not news to our users.
+# numpy is optional (the plot extra installs it). Without it, torch prints a warning at every start, which we silence.
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 
 def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
-    """Opens a model folder: `regard.load("model")("a text").text`. Runs no code from the folder and asks no network.
+    """Loads a model folder and returns a `Translator`: `regard.load("model")("a text").text`.
 
-    A model that was trained with a score function of your own names it; give it along as scores={"name": Class}.
-    On Linux the whole process keeps freed memory from here on, which makes searches faster (core.devices.keep_freed_memory).
+    Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
+
+    device: "auto", "cpu", "cuda" or "mps".
+    scores: your own score functions, {"name": Class}; required if the model was trained with one.
+
+    On Linux the whole process keeps freed memory from now on, which makes searches faster (core.devices.keep_freed_memory).
     """
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device, keep_freed_memory
@@ -121,13 +127,13 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        found = importlib.import_module(f"regard.{_MODULES[name]}")
+        value = importlib.import_module(f"regard.{_MODULES[name]}")
     elif name in _HOMES:
-        found = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
+        value = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
     else:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    globals()[name] = found  # asked for once
-    return found
+    globals()[name] = value  # so that the next access does not come here
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,12 +1,13 @@
-"""The nouns that cross folders. Read this file first.
+"""The types that several packages share. Read this file first.
 
-The road: a `Source` is encoded into a `Memory`; `start` turns the Memory into a `State`; each `step` spends a State and gives a
-`Step` (logits, the next State, what was seen). Training takes the whole target at once: `decode` gives `Decoded`. An `Engine`
-searches over `step` and tells what it finds as `Event`s; the pipeline turns the last one of each sentence into a `Result`.
+Data flow: `encode` turns a `Source` into a `Memory`; `start` turns the Memory into a `State`; each `step` consumes a State and
+returns a `Step` (logits, the next State, captured attention). Training reads the whole target at once: `decode` returns
+`Decoded`. An `Engine` searches with `step` and reports its progress as `Event`s; the pipeline turns the last event of each
+sentence into a `Result`.
 
-Letters in the names of tensors are their axes:
+Capital letters at the end of a tensor's name are its axes:
 
-    B sentences   K hypotheses of one sentence   S source places   T target places   H heads
+    B sentences   K hypotheses of one sentence   S source positions   T target positions   H heads
     V vocabulary  E width of the memory          D width of the decoder
 """
 
@@ -27,52 +28,53 @@ from torch import Tensor
 from regard.errors import UserError, check_flags, shown
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
-"""Where attention happens: encoder self-attention, decoder self-attention, decoder to source, or from the source to the text
-beside it."""
+"""Encoder self-attention, decoder self-attention, cross-attention from the decoder to the source, or fusion, from
+a picture or a sound to its auxiliary text."""
 
 What = Literal["weights", "scores", "norms", "summary"]
-"""What can be seen there.
+"""The quantity that a tap captures.
 
-weights: after softmax, before dropout.  scores: before softmax, −∞ where a query may not look.
-norms: ‖α_ij v_j W_o‖, how much key j adds to the output of query i through this head, W_o being the head's part of the output
-projection (Kobayashi et al. 2020, without the bias); a recurrent decoder projects nothing: ‖α_ij h_j‖.
-summary: the strongest links, entropy, mass and block means, without ever holding the matrix.
+weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend.
+norms: ‖α_ij v_j W_o‖, the size of what key j adds to the output of query i through this head, where W_o is the head's part of
+the output projection (Kobayashi et al. 2020, without the bias); recurrent decoders have no such projection: ‖α_ij h_j‖.
+summary: the largest weights, entropy, mass and block means, computed without holding the whole matrix.
 """
 
 
 class ByValue:
-    """Equality of data that holds tensors: two tensors are equal if they have the same shape, dtype and numbers."""
+    """Defines equality for dataclasses with tensor fields: tensors are equal if shape, dtype, device and values are equal."""
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(_same(one, another) for one, another in zip(_values(self), _values(other), strict=True))
+        return all(_same(mine, theirs) for mine, theirs in zip(_values(self), _values(other), strict=True))
 
     def __hash__(self) -> int:
-        return hash((type(self), *(one for one in _values(self) if not isinstance(one, Tensor | dict))))
+        return hash((type(self), *(value for value in _values(self) if not isinstance(value, Tensor | dict))))
 
 
 def _values(data: object) -> list[object]:
-    return [getattr(data, one.name) for one in fields(data)]  # type: ignore[arg-type]
+    return [getattr(data, field.name) for field in fields(data)]  # type: ignore[arg-type]
 
 
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return one == other
-    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device) and torch.equal(one, other)
+def _same(mine: object, theirs: object) -> bool:
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        return mine.keys() == theirs.keys() and all(_same(value, theirs[key]) for key, value in mine.items())
+    if not (isinstance(mine, Tensor) and isinstance(theirs, Tensor)):
+        return mine == theirs
+    return (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device) and torch.equal(mine, theirs)
 
 
-def _check_target(mark: Tap | Edit) -> None:
-    """Where a tap or an edit stands. Negative layers and heads count from the last."""
-    check_kind(mark.kind)
+def _check_target(request: Tap | Edit) -> None:
+    """Checks kind, layer and head of a tap or an edit. Negative layers and heads count from the last."""
+    check_kind(request.kind)
     for name in ("layer", "head"):
-        if (number := getattr(mark, name)) is not None and not _is_whole(number):
-            raise ValueError(f"{name} is {shown(number)}, expected one whole number, or None for all")
+        if (number := getattr(request, name)) is not None and not _is_whole(number):
+            raise ValueError(f"{name} is {shown(number)}, expected a whole number, or None for all")
 
 
 def check_kind(kind: object) -> None:
+    """Raises ValueError unless `kind` is a `Kind` of attention."""
     if kind not in get_args(Kind):
         raise ValueError(f"unknown kind of attention {shown(kind)}; expected one of {', '.join(get_args(Kind))}")
 
@@ -81,16 +83,16 @@ def _is_whole(number: object) -> bool:
     return isinstance(number, Integral) and not isinstance(number, bool)
 
 
-# --- what goes in ------------------------------------------------------------------------------------------------------------
+# --- inputs ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Source(ByValue):
-    """A batch of inputs, padded to one size, and which of their places are real.
+    """A batch of inputs, padded to the same size, with its padding mask.
 
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
-    allow: True where a place is real, (B, S); for pictures (B, height, width). Padding stands at the end.
-    beside: token ids of a second source, a text that says more about the first; its length has nothing to do with the other.
+    allow: False at padding, which is at the end: (B, S); for pictures (B, height, width).
+    auxiliary: token ids of a second source, a text that accompanies the first; its length is independent of the first.
     """
 
     values: Tensor
@@ -99,20 +101,22 @@ class Source(ByValue):
 
     @property
     def num_sentences(self) -> int:
+        """B."""
         return self.values.shape[0]
 
     def to(self, device: torch.device | str) -> Source:
+        """Returns this batch on another device."""
         auxiliary = None if self.auxiliary is None else self.auxiliary.to(device)
         return Source(self.values.to(device), self.allow.to(device), auxiliary)
 
 
 @dataclass(frozen=True, eq=False)
 class Memory(ByValue):
-    """What the encoder hands over. Nothing behind it knows whether the source was text, a picture or sound.
+    """The output of the encoder, h_1 … h_S. It has the same form for text, pictures and sound.
 
-    values_BSE: one vector for every source place.   allow_BS: True where that place is real.
-    summary_BE: one vector for the whole source.     axes: (S,), or (rows, columns) where the places form a grid.
-    seen: the encoder attention that a Look asked for.
+    values_BSE: one vector for each source position.   allow_BS: False at padding.
+    summary_BE: one vector for the whole source.       axes: (S,), or (rows, columns) where the positions form a grid.
+    seen: the encoder attention that a Look requested.
     """
 
     values_BSE: Tensor
@@ -122,14 +126,14 @@ class Memory(ByValue):
     seen: tuple[Seen, ...] = ()
 
 
-# --- looking inside ----------------------------------------------------------------------------------------------------------
+# --- inspection --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Tap:
-    """Asks for the attention weights of one place in a model, or for what else there is. `None` means all of them.
+    """Requests the attention weights of one layer and head, or another quantity (`what`). `None` means all.
 
-    rows: which queries: places of a sequence, of which only these are computed, or hypotheses of a step.
+    rows: which queries: positions of a sequence (only these are computed), or hypotheses of a step.
     """
 
     kind: Kind = "cross"
@@ -150,9 +154,9 @@ class Tap:
 
 @dataclass(frozen=True)
 class Edit:
-    """Changes attention where it happens: switches heads off, or makes them look at one place only.
+    """Changes attention weights during the forward pass: switches heads off, or makes them attend to one key only.
 
-    place=None: the weights become 0, so the head adds nothing. place=j: all weight goes to key j; a query that may not see
+    key=None: the weights become 0, so the head adds nothing. key=j: all weight goes to key j; a query that may not attend to
     key j (padding, the future) attends to nothing.
     """
 
@@ -164,19 +168,20 @@ class Edit:
     def __post_init__(self) -> None:
         _check_target(self)
         if self.key is not None and not _is_whole(self.key):
-            raise ValueError(f"place is {shown(self.key)}, expected one whole number, or None to switch heads off")
+            raise ValueError(f"key is {shown(self.key)}, expected a whole number, or None to switch heads off")
         if self.key is not None and self.key < 0:
-            raise ValueError(f"place is {self.key}; sentences differ in length, so places count from the first, 0")
+            raise ValueError(f"key is {self.key}; sentences differ in length, so keys are counted from the first, 0")
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a caller wants to see, passed in the hand.
+    """The taps and edits of one call, passed as an argument.
 
-    With taps only, the output still comes from the same fused kernel, bit for bit; the wanted weights are computed beside it,
-    before dropout and detached. With edits or `grad=True` the plain formula is used, so that the weights act on the output and
-    gradients flow through them. Under `grad` weights come as the one tensor that the output was computed from, all heads and
-    rows: only that one has a gradient. Scores, norms and summaries are always detached, and know nothing of edits.
+    With taps only, the output still comes from the same fused kernel, bit for bit; the requested weights are computed
+    separately, before dropout, and detached. With edits or `grad=True` the plain formula is used, so that the output depends on
+    the weights and gradients flow through them. With `grad`, weights are returned as the very tensor that the output was
+    computed from, with all heads and rows: only that tensor has a gradient. Scores, norms and summaries are always detached
+    and ignore edits.
     """
 
     taps: tuple[Tap, ...] = ()
@@ -187,40 +192,46 @@ class Look:
         check_flags(grad=self.grad)
         for name, kind in (("taps", Tap), ("edits", Edit)):
             given = getattr(self, name)
-            marks = (given,) if isinstance(given, kind) else given
-            if not isinstance(marks, Sequence) or not all(isinstance(one, kind) for one in marks):
+            requests = (given,) if isinstance(given, kind) else given
+            if not isinstance(requests, Sequence) or not all(isinstance(request, kind) for request in requests):
                 raise TypeError(f"{name} is {shown(given)}, expected {kind.__name__}s, as in Look({name}=({kind.__name__}(),))")
-            object.__setattr__(self, name, tuple(marks))
+            object.__setattr__(self, name, tuple(requests))
 
     def at(self, kind: Kind, layer: int, num_layers: int) -> Look | None:
-        """The part of this look that concerns one layer, or None. Negative layers count from the last; its taps say which."""
+        """Returns the taps and edits for one layer, or None if there are none; the taps returned carry the layer's number.
 
-        def here(mark: Tap | Edit) -> bool:
-            if mark.kind == kind and mark.layer is not None and not -num_layers <= mark.layer < num_layers:
+        Raises UserError if a tap or an edit names a layer that does not exist. Negative layers count from the last.
+        """
+
+        def matches(request: Tap | Edit) -> bool:
+            if request.kind == kind and request.layer is not None and not -num_layers <= request.layer < num_layers:
                 raise UserError(
-                    f"there is no {kind} attention in layer {mark.layer}: this model has layers 0 to {num_layers - 1}"
+                    f"there is no {kind} attention in layer {request.layer}: this model has layers 0 to {num_layers - 1}"
                 )
-            return mark.kind == kind and mark.layer in (None, layer, layer - num_layers)
+            return request.kind == kind and request.layer in (None, layer, layer - num_layers)
 
-        def named(tap: Tap) -> Tap:
+        def with_layer(tap: Tap) -> Tap:
             whole = self.grad and tap.what == "weights"
             return replace(tap, layer=layer, head=None, rows=None) if whole else replace(tap, layer=layer)
 
-        taps, edits = tuple(map(named, filter(here, self.taps))), tuple(filter(here, self.edits))
+        taps, edits = tuple(map(with_layer, filter(matches, self.taps))), tuple(filter(matches, self.edits))
         return replace(self, taps=tuple(dict.fromkeys(taps)), edits=edits) if taps or edits else None
 
     def at_row(self, row: int, num_rows: int) -> Look | None:
-        """The part that concerns one query of many, for models whose queries come one at a time; None if there is none."""
+        """Returns the part for one query row, for models that compute one query at a time, or None if there is none."""
         taps = dict.fromkeys(replace(tap, rows=None) for tap in self.taps if row in pick("row", tap.rows, num_rows))
         return replace(self, taps=tuple(taps)) if taps or self.edits or self.grad else None
 
     def at_any_row(self) -> Look:
-        """The same for all queries."""
+        """Returns this look with taps on all query rows."""
         return replace(self, taps=tuple(dict.fromkeys(replace(tap, rows=None) for tap in self.taps)))
 
 
 def pick(name: str, wanted: Sequence[int] | None, size: int) -> tuple[int, ...]:
-    """The numbers of the rows or heads that are wanted; negative ones count from the last."""
+    """Returns the indices of the wanted rows or heads, from 0; None means all, negative ones count from the last.
+
+    Raises UserError if one of them does not exist.
+    """
     for number in wanted or ():
         if not _is_whole(number) or not -size <= number < size:
             raise UserError(f"there is no {name} {shown(number)}: {name}s are numbered 0 to {size - 1} here")
@@ -229,14 +240,14 @@ def pick(name: str, wanted: Sequence[int] | None, size: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Summary(ByValue):
-    """Per query its strongest links and how spread out it is; per key how much it receives.
+    """Statistics of an attention matrix: the largest weights and the entropy of each query, the total weight on each key.
 
-    top_weights, top_keys (..., Lq, k): the k largest weights of each query, the largest first, and the keys they belong to.
+    top_weights, top_keys (..., Lq, k): the k largest weights of each query, the largest first, and their keys.
     entropy (..., Lq): −Σ w ln w; 0 where one key has all the weight, ln Lk where all keys have the same. (Weights that do not
     sum to 1 are first divided by the sum of their magnitudes.)
-    mass (..., Lk): the sum of all weights on this key. All queries that may see anything add up to 1 each.
+    mass (..., Lk): the sum of all weights on this key. Each query that may attend to any key contributes 1 in total.
     blocks (..., ≤ 128, ≤ 128), on request: the mean weight in rectangles of ⌈Lq/128⌉ queries and ⌈Lk/128⌉ keys.
-    distance (..., Lq), on request, for attention within one sequence: Σ_j w_ij |i − j|.
+    distance (..., Lq), on request, for self-attention: Σ_j w_ij |i − j|.
     """
 
     top_weights: Tensor
@@ -249,11 +260,11 @@ class Summary(ByValue):
 
 @dataclass(frozen=True, eq=False)
 class Seen(ByValue):
-    """What a tap asked for in one attention layer; mostly the exact weights: how much each query looks at each key.
+    """The result of one tap in one attention layer: by default the exact weights of each query on each key.
 
-    heads, rows: what stands on axes H and T of weights_BHTS. In a step, T counts hypotheses.
-    what: which numbers weights_BHTS holds: weights, scores or norms. With a summary it holds the strongest weights of each
-    query, (B, H, T, k), and `summary` the rest.
+    heads, rows: the indices of the heads and queries on axes H and T of weights_BHTS. In a step, T counts hypotheses.
+    what: the quantity in weights_BHTS: weights, scores or norms. For a summary it holds the largest weights of each query,
+    (B, H, T, k), and `summary` the rest.
     """
 
     kind: Kind
@@ -269,85 +280,89 @@ class Seen(ByValue):
 
 
 class Score:
-    """How well a query fits a key, before any mask or softmax. Subclass it and write `scores`; the rest has defaults.
+    """How well a query fits a key, before any mask or softmax. Subclasses define `scores`; the rest has defaults.
 
-    `scores` must treat every query row alone, so that long inputs can be worked off in tiles.
+    `scores` must compute each query row independently of the others, so that long inputs can be processed in tiles.
     """
 
     name: str
-    """What a model folder calls it."""
+    """Its name in the settings of a model and in model folders."""
 
     numbers_per_pair: int = 1
-    """How many numbers `scores` holds per (query, key) pair at its widest; it sets the size of a tile."""
+    """The most numbers that `scores` holds at a time per (query, key) pair; it determines the size of a tile."""
 
     by_content: bool = True
-    """Whether the score looks at the keys themselves."""
+    """Whether the score depends on the content of the keys."""
 
     by_position: bool = False
-    """Whether `prepare` wants to know the places of the keys."""
+    """Whether `prepare` requires the positions of the keys."""
 
     rotary: bool = False
-    """Whether the score stays the same when query and prepared key are turned alike, so that rotary positions make sense."""
+    """Whether the score is unchanged when query and prepared key are rotated by the same angle, as rotary positions require."""
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """(..., Lq, dq) and what `prepare` made of the keys -> (..., Lq, Lk)."""
+        """Returns the scores (..., Lq, Lk) of queries (..., Lq, dq) and the keys as `prepare` returned them."""
         raise NotImplementedError(f"{type(self).__name__} needs a method scores(query, prepared)")
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
-        """What depends on the keys alone, (..., Lk, dk) -> (..., Lk, any width): done once per source.
+        """Computes what depends on the keys alone, once per source: (..., Lk, dk) -> (..., Lk, any width).
 
-        places (..., Lk), the numbers of the keys, are given where `by_position` is set.
+        positions (..., Lk): the positions of the keys; given only if `by_position` is set.
         """
         return key
 
     def known(self, prepared: Tensor) -> Tensor | None:
-        """(..., Lk): False for keys that this score cannot judge, so that they get no weight. None: it knows them all."""
+        """Returns (..., Lk), False for keys for which the score is undefined, which get no weight; None if there are none."""
         return None
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:
-        """(query', key', scale) for the fused kernel; None if there is no such form.
+        """Returns (query', key', scale) for the fused kernel, or None if the score is not a dot product.
 
-        scores = scale · query'·key', up to a constant per query, which softmax does not see.
+        scores = scale · query'·key', up to a constant per query, which does not change the softmax.
         """
         return None
 
 
-# --- one step at a time ------------------------------------------------------------------------------------------------------
+# --- models ------------------------------------------------------------------------------------------------------------------
 
 
 class State(Protocol):
-    """Everything a model carries from one target place to the next, for B sentences with K hypotheses each.
+    """Everything a decoder carries from one target position to the next, for B sentences with K hypotheses each.
 
-    A step *spends* its State: caches may be written in place, so using a spent one raises. `copy()` forks.
+    A step *spends* its State: it may write into caches in place, so using a spent State raises RuntimeError. `copy()` forks.
     """
 
     lengths_B: Tensor
-    """How many tokens each sentence has consumed. Rows may differ: they can join a running batch."""
+    """The number of tokens read for each sentence. Rows may differ, because sentences can join a running batch."""
 
     def spend(self) -> None:
         """Marks this State as used; raises RuntimeError the second time."""
 
     def select(self, parents_BK: Tensor) -> Self:
-        """The hypotheses that live on: new hypothesis k of sentence b continues old hypothesis parents[b, k]."""
+        """Returns the surviving hypotheses: new hypothesis k of sentence b continues old hypothesis parents[b, k]."""
         ...
 
     def keep(self, rows_N: Tensor) -> Self:
-        """Only these sentences, in this order."""
+        """Returns these sentences only, in this order."""
         ...
 
     def join(self, *others: Self) -> Self:
-        """The sentences of all, ours first."""
+        """Returns the sentences of all States, those of this one first."""
         ...
 
-    def copy(self) -> Self: ...
+    def copy(self) -> Self:
+        """Returns an independent State that can be continued separately."""
+        ...
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The size of all tensors in bytes."""
+        ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """One target place further: a logit for every word of the vocabulary, the next State, and what a Look asked for."""
+    """The result of one decoder step: a logit for every token of the vocabulary, the next State, and what a Look requested."""
 
     logits_BKV: Tensor
     state: State
@@ -356,11 +371,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Decoded(ByValue):
-    """A whole target sequence at once, as training wants it: logits = states · weightᵀ + bias, computed when asked for.
+    """The result of decoding whole target sequences, for training: logits = states · weightᵀ + bias, computed on first use.
 
-    The loss is better off without them (core.losses.projected_loss): they are the largest tensor of all by far.
-    attention_log_prob, attention_entropy (B, T): of the places that hard attention chose; None where attention is soft.
-    affects_later_steps: whether a choice bears on later tokens too, not on its own alone.
+    The logits are by far the largest tensor; core.losses.projected_loss computes the loss without them.
+    attention_log_prob, attention_entropy (B, T): of the keys that hard attention chose; None if attention is soft.
+    affects_later_steps: whether such a choice also affects later tokens, and not only its own.
     """
 
     states_BTD: Tensor
@@ -373,86 +388,95 @@ class Decoded(ByValue):
 
     @cached_property
     def logits_BTV(self) -> Tensor:
+        """states · weightᵀ + bias."""
         return F.linear(*self.projection)
 
     @property
     def projection(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(states, weight, bias), as F.linear and core.losses.projected_loss take them."""
+        """(states, weight, bias), the arguments of F.linear and core.losses.projected_loss."""
         return self.states_BTD, self.weight_VD, self.bias_V
 
 
 class Seq2Seq(Protocol):
-    """What every model can do. Search, training and inspection know nothing else about it."""
+    """The interface of every model. Search, training and inspection use nothing else."""
 
-    def encode(self, source: Source, look: Look | None = None) -> Memory: ...
+    def encode(self, source: Source, look: Look | None = None) -> Memory:
+        """Runs the encoder."""
+        ...
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> State:
-        """One hypothesis per sentence. What depends only on the source is computed here, once; a prefix is read in one pass."""
+        """Returns the first State, with one hypothesis per sentence, after reading the prefix, if any, in one pass.
+
+        Computes once what depends on the source only.
+        """
         ...
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
-        """Reads one token per hypothesis. The K hypotheses are K query rows: the source is never repeated for them."""
+        """Reads one token per hypothesis. The K hypotheses are K query rows, so the source is not repeated for each of them."""
         ...
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
-        """Reads whole target sequences, starting with <sos>; place t sees the tokens up to t."""
+        """Reads whole target sequences that start with <sos>; position t depends on the tokens up to t."""
         ...
 
 
 # --- search ------------------------------------------------------------------------------------------------------------------
 
 MAX_HYPOTHESES = 1000
-"""Of one sentence: the widest beam, and the most samples. Each holds a state of its own."""
+"""The largest beam, and the most samples, of one sentence. Each hypothesis has its own state."""
 MAX_LENGTH = 100_000
-"""Tokens that an output may have after its prefix."""
+"""The most tokens of an output after its prefix."""
 MAX_TOKENS = 1_000_000
-"""Hypotheses times tokens of one sentence, which may all have to be kept until it is done."""
+"""The most hypotheses times tokens of one sentence; a search may have to hold all of them until the sentence is finished."""
 MIN_TEMPERATURE = 1e-6
-"""A sample is then the most probable token unless two are equal; far below, log-probabilities divided by it overflow."""
+"""At this temperature, sampling takes the most probable token unless two are equal; far below it, log-probabilities divided by
+the temperature overflow."""
 MAX_LENGTH_PENALTY = 10.0
-"""An output twice as long then ranks higher even if its log-probability is a thousand times lower."""
+"""With this penalty, an output twice as long ranks higher even if its log-probability is a thousand times lower."""
 MAX_REPETITION_PENALTY = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How to look for the best output. Plain data, so that it can be printed, compared and sent to any engine.
+    """Options of beam search, greedy search and sampling. Raises UserError for values out of range.
 
     An output of n tokens, <eos> included, is ranked by log_prob / ((5 + n)/6)^length_penalty (Wu et al. 2016, eq. 14), or, with
-    "mean", by log_prob / n. What is forbidden (never, banned, no_repeat, min_length) is left out and does not raise the
-    probability of the rest: log_prob stays the model's own.
+    "mean", by log_prob / n. Forbidden tokens (those that no target contains, banned, no_repeat, min_length) are excluded
+    without renormalising the others, so log_prob remains the probability under the model.
     """
 
     beam: int = 1
-    """How many hypotheses of a sentence live side by side. 1 is greedy search: the best token each time, up to <eos>."""
+    """The number of hypotheses kept per sentence. 1 is greedy search: the most probable token at each step, up to <eos>."""
     n_best: int = 1
-    """How many outputs to give of each sentence: at most `beam`, or any number of samples."""
+    """The number of outputs per sentence: at most `beam`, or any number of samples."""
     length_penalty: float | Literal["mean"] = 0.6
+    """Exponent of the length normalisation; 0 ranks by log_prob alone, "mean" by log_prob per token."""
     min_length: int = 0
-    """Tokens before <eos> is allowed."""
+    """The number of tokens before <eos> is allowed."""
     max_length: int = 256
-    """Tokens after which an output is stopped; it is then marked as not `finished`."""
+    """The number of tokens after which an output is cut off; its `finished` is then False."""
     max_ratio: float | None = None
-    """The same as tokens per source place, plus 10; the smaller limit holds. A near limit lets a beam stop earlier."""
+    """Also limits the length to this many tokens per source position, plus 10. A lower limit lets a beam stop earlier."""
     no_repeat: int = 0
-    """No n tokens in a row come twice in an output; 0 allows it."""
+    """No n-gram of this size occurs twice in an output; 0 allows repetitions."""
     repetition_penalty: float = 1.0
-    """The search multiplies the log-probability of tokens that the output already holds by this; `log_prob` stays as it is."""
+    """The search multiplies the log-probability of tokens already in the output by this; `log_prob` is not affected."""
     banned: tuple[tuple[int, ...], ...] = ()
-    """Sequences of tokens that no output contains."""
+    """Token sequences that no output contains."""
     prefix: tuple[int, ...] = ()
-    """Tokens with which every output begins."""
+    """The tokens that every output starts with."""
     sample: bool = False
-    """Draw tokens instead of taking the best; n_best outputs of each sentence are drawn independently."""
+    """Samples tokens instead of taking the best; the n_best outputs of a sentence are sampled independently."""
     temperature: float = 1.0
+    """Divides the log-probabilities before sampling; lower values favour probable tokens."""
     top_k: int = 0
-    """Draw from the k most probable tokens only; 0 from all."""
+    """Samples from the k most probable tokens only; 0 means from all."""
     top_p: float = 1.0
-    """Draw from the fewest tokens that together have this probability."""
+    """Samples from the smallest set of tokens whose probabilities sum to at least this."""
     seed: int = 0
-    """A sample depends on (seed, number of the sentence) and not on its neighbours."""
+    """Random seed. A sample depends on the seed and the number of its sentence, not on the rest of the batch."""
     stream: bool = False
-    """Tell of tokens as soon as they are certain. A Look needs it: `seen` comes with the tokens."""
+    """Reports tokens as soon as they are certain. A Look requires it: `seen` is reported with the tokens."""
 
     def __post_init__(self) -> None:
         for name, value in _checked(vars(self)).items():
@@ -460,11 +484,11 @@ class SearchOptions:
         if self.min_length > self.max_length:
             raise UserError(f"min_length {self.min_length} is more than max_length {self.max_length}")
         if self.sample and self.beam > 1:
-            raise UserError(f"sample draws outputs one by one, but beam is {self.beam}; leave out one of the two")
+            raise UserError(f"sample=True cannot be combined with a beam, but beam is {self.beam}; leave out one of the two")
         if not self.sample and self.n_best > self.beam:
-            raise UserError(f"n_best is {self.n_best}, but a beam of {self.beam} finds {self.beam}; set beam={self.n_best}")
+            raise UserError(f"n_best is {self.n_best}, but beam is only {self.beam}; set beam={self.n_best}")
         if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
-            raise UserError("temperature, top_k and top_p are for drawing; say sample=True too")
+            raise UserError("temperature, top_k and top_p apply to sampling only; set sample=True")
         if not all(self.banned):
             raise UserError("banned holds an empty sequence, which every output contains; leave it out")
         if len(self.prefix) >= self.max_length:
@@ -473,16 +497,16 @@ class SearchOptions:
             name = "n_best" if self.sample else "beam"
             raise UserError(
                 f"{name} is {self.num_hypotheses} and max_length {self.max_length:,}, together {tokens:,} tokens; "
-                f"lower one of them: hypotheses times tokens may come to {MAX_TOKENS:,}"
+                f"lower one of them: hypotheses times tokens must not exceed {MAX_TOKENS:,}"
             )
 
     @property
     def num_hypotheses(self) -> int:
-        """How many rows of a step a sentence takes."""
+        """The number of hypotheses per sentence in a step."""
         return self.n_best if self.sample else self.beam
 
     def norm(self, length: int) -> float:
-        """What the log-probability of an output of this many tokens, <eos> included, is divided by; it never falls."""
+        """Returns the divisor of the log-probability of an output of `length` tokens, <eos> included; it never decreases."""
         return float(length) if self.length_penalty == "mean" else ((5 + length) / 6) ** self.length_penalty
 
 
@@ -495,10 +519,10 @@ _WHOLE = {
     "top_k": (0, 2**31 - 1),
     "seed": (0, 2**63 - 1),
 }
-"""The least and the most that a whole number may be. Lengths are counted after the prefix."""
+"""Integer option -> its smallest and largest value. Lengths are counted after the prefix."""
 
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
-    "temperature": (lambda number: MIN_TEMPERATURE <= number < inf, f"a number from {MIN_TEMPERATURE:g} up"),
+    "temperature": (lambda number: MIN_TEMPERATURE <= number < inf, f"a number, {MIN_TEMPERATURE:g} or more"),
     "top_p": (lambda number: 0 < number <= 1, "a number above 0 and up to 1"),
     "max_ratio": (lambda number: 0 < number < inf, "a number above 0, or None"),
     "repetition_penalty": (
@@ -510,15 +534,17 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
         f'a number from 0 to {MAX_LENGTH_PENALTY:g}, or "mean"',
     ),
 }
-"""Which numbers an option may be, and how that is said. NaN is in no range."""
+"""Number option -> whether a value is in range, and the words for it in an error message. NaN is in no range."""
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
-    """Options as plain data: numbers of other libraries become Python's own, lists become tuples. An error names the first
-    that is not what it should be."""
+    """Returns the options as plain Python data: numbers of other libraries become int and float, lists become tuples.
+
+    Raises UserError for the first wrong one.
+    """
     prefix = _ids(given["prefix"])
     try:
-        banned = [_ids(one) for one in given["banned"]]
+        banned = [_ids(sequence) for sequence in given["banned"]]
     except TypeError:
         banned = [None]
     if prefix is None:
@@ -546,17 +572,18 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ids(given: object) -> tuple[int, ...] | None:
-    """Numbers of tokens; None where these are none."""
+    """Returns a tuple of token ids, or None if these are not token ids."""
     try:
-        found = tuple(cast(Iterable[object], given))
+        values = tuple(cast(Iterable[object], given))
     except TypeError:
         return None
-    ids = tuple(int(one) for one in found if isinstance(one, Integral) and not isinstance(one, bool) and 0 <= int(one) < 2**31)
-    return ids if len(ids) == len(found) else None
+    whole = [value for value in values if isinstance(value, Integral) and not isinstance(value, bool)]
+    ids = tuple(int(number) for number in whole if 0 <= int(number) < 2**31)
+    return ids if len(ids) == len(values) else None
 
 
 def _number(value: object) -> float:
-    """NaN for what is no number, infinity for a whole number that is too large for one with a point."""
+    """Converts to float; NaN if it is not a number, infinity if it is an integer too large for a float."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
     except OverflowError:
@@ -569,9 +596,11 @@ def _wrong(name: str, value: object, expected: str) -> UserError:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: its tokens without <eos>, their log-probability (raw sum, <eos> included), and what the search sorted by.
+    """One output of a search.
 
-    token_log_probs: of each token, and of <eos> where the output is finished.
+    ids: its tokens, without <eos>.  log_prob: the sum of their log-probabilities, <eos> included.
+    rank_score: the score by which the search ranked it.
+    token_log_probs: the log-probability of each token, and of <eos> if the output is finished.
     """
 
     ids: tuple[int, ...]
@@ -583,12 +612,12 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Event:
-    """News of one sentence, numbered in the order of the input.
+    """Progress of one sentence; sentences are numbered in the order of the input.
 
-    ids: tokens that are now certain, after those of earlier events.  tail: tokens that may still change.
-    hypotheses: empty while the search goes on; at the end the outputs, the best first. All `ids` of a sentence together
-    are the tokens of the best one.
-    seen: what the taps of a Look saw while `ids` were written, one after the other; axes B and T have size 1.
+    ids: tokens that are now certain, following those of earlier events.  tail: tokens that may still change.
+    hypotheses: empty until the search of the sentence ends; then the outputs, the best first. The `ids` of all events of a
+    sentence, joined, are the tokens of the best output.
+    seen: the results of a Look's taps for each of `ids` in turn; axes B and T have size 1.
     """
 
     sentence: int
@@ -599,7 +628,7 @@ class Event:
 
 
 class Engine(Protocol):
-    """Runs a model. The torch engine is the reference; a faster one must equal it or decline by name."""
+    """Runs a search. The torch engine is the reference; a faster one must give the same results, or refuse with a reason."""
 
     def generate(
         self,
@@ -610,24 +639,25 @@ class Engine(Protocol):
         numbers: Sequence[int] | None = None,
         room: int = 0,
     ) -> Iterator[Event]:
-        """Batches of sentences in, events out. Sentences are numbered through all batches, or as `numbers` says.
+        """Searches batches of sentences and yields their events.
 
-        room: how many sentences there may be at a time; a batch joins those before it as soon as it fits. Without room, one
-        batch is searched after the other.
+        numbers: the numbers of the sentences; by default they are counted through all batches.
+        room: the most sentences to search at a time; a waiting batch joins the running ones as soon as it fits. 0 searches one
+        batch after the other.
         """
         ...
 
 
-# --- what comes out ----------------------------------------------------------------------------------------------------------
+# --- outputs -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap(ByValue):
-    """Exact attention weights with the words on both axes, for one sentence and one layer. Rows are target, columns source.
+    """Exact attention weights of one sentence and one layer, with the tokens of both axes. Rows are target, columns source.
 
-    axes: (rows, columns) where the source is a picture or a grid, whose cells are the columns here, row by row.
-    seconds: how long each place of the source lasts where that is a sound; these are the columns, of `encoder` the rows too, of
-    `fusion` the rows alone. 0 where no axis is time.
+    axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
+    seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
+    for `encoder` also the rows, for `fusion` the rows only.
     """
 
     weights_HTS: Tensor
@@ -640,19 +670,22 @@ class AttentionMap(ByValue):
 
     @property
     def mean_TS(self) -> Tensor:
-        """The average over the heads."""
+        """The mean over the heads."""
         return self.weights_HTS.mean(0)
 
     @property
     def maps_TRC(self) -> Tensor:
-        """The same over a picture: a map of rows and columns for every word."""
+        """The mean over the heads as one map (rows, columns) over the picture or grid for each target token.
+
+        Raises UserError if the source is not a picture or a grid.
+        """
         if len(self.axes) != 2:
-            raise UserError(f"{self.kind} attention of this model has no maps: its source is no picture or grid")
+            raise UserError(f"{self.kind} attention of this model has no maps: its source is not a picture or a grid")
         maps_TRC: Tensor = self.mean_TS.unflatten(-1, self.axes)
         return maps_TRC
 
     def _repr_html_(self) -> str:
-        """For notebooks: the average as a table, at most 64 x 64 of it. Colours are see-through, for light and dark pages."""
+        """Returns the mean as an HTML table for notebooks, at most 64 x 64 cells; translucent, for light and dark pages."""
         weights, source, target = self.mean_TS[:64, :64].tolist(), self.source[:64], self.target[:64]
         head = "".join(f'<th style="font-weight:normal">{escape(token)}</th>' for token in source)
         rows = "".join(
@@ -665,14 +698,14 @@ class AttentionMap(ByValue):
             + "</tr>"
             for token, row in zip(target, weights, strict=True)
         )
-        more = "" if max(self.weights_HTS.shape[1:]) <= 64 else "<p>The first 64 places; regard inspect shows all.</p>"
+        more = "" if max(self.weights_HTS.shape[1:]) <= 64 else "<p>The first 64 positions; regard inspect shows all.</p>"
         title = f"{self.kind} attention, layer {self.layer}, average of {len(self.weights_HTS)} heads"
         return f'<table style="border-collapse:collapse" title="{title}"><tr><th></th>{head}</tr>{rows}</table>{more}'
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One of the outputs of an n-best list. token_log_probs holds that of <eos> too where the output is finished."""
+    """One output of an n-best list. token_log_probs includes that of <eos> if the output is finished."""
 
     text: str
     tokens: tuple[str, ...]
@@ -684,10 +717,10 @@ class Alternative:
 
 @dataclass(frozen=True)
 class AlignmentHead:
-    """Where an alignment is read: one head, or the mean of those of a layer (head None), or of all layers (layer None too).
+    """Which attention gives the alignment: one head, the mean over a layer (head None), or over all layers (layer None too).
 
-    shifted: a token is aligned by the step that has read it, not by the one that writes it. Deep inside a Transformer a state
-    already thinks of the next token, near its input still of the last one (Chen et al. 2020).
+    shifted: takes a token's weights from the step that reads it, not from the step that writes it. The deep layers of a
+    Transformer already represent the next token, the layers near the input still the last one (Chen et al. 2020).
     """
 
     layer: int | None = -1
@@ -695,8 +728,10 @@ class AlignmentHead:
     shifted: bool = False
 
     def weights_TS(self, layers_HTS: Sequence[Tensor], num_targets: int, num_sources: int) -> Tensor:
-        """One row per target token and one column per source token, without <eos>. Given are the weights of all layers, or of
-        the one that is wanted; their last row belongs to the step that has read all tokens."""
+        """Returns one row per target token and one column per source token, without <eos>.
+
+        layers_HTS: the weights of all layers, or of the chosen one only; their last row is the step that has read all tokens.
+        """
         chosen = layers_HTS if self.layer is None or len(layers_HTS) == 1 else [layers_HTS[self.layer]]
         heads_NTS = torch.cat(list(chosen))
         weights_TS = heads_NTS.mean(0) if self.head is None else heads_NTS[self.head]
@@ -708,9 +743,10 @@ class AlignmentHead:
 class Result:
     """One translated text.
 
-    log_prob is the raw sum over the tokens and <eos>; rank_score is what the search sorted by; finished is False where
-    max_length stopped it; n_best holds the outputs, the best first; unknown holds the source symbols that the model never met;
-    parts holds one Result for each sentence where the text was too long and was split.
+    log_prob: the sum of the log-probabilities of the tokens and <eos>.  rank_score: the score by which the search ranked it.
+    finished: False if max_length cut it off.  n_best: the outputs, the best first.
+    unknown: source symbols that are not in the model's vocabulary.
+    parts: one Result per sentence if the text was too long and was split.
     """
 
     text: str
@@ -727,15 +763,16 @@ class Result:
     ids: tuple[int, ...] = field(default=(), repr=False)
 
     def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
-        """Exact weights, computed now by one forced pass over this output."""
+        """Returns the exact weights, computed now by one pass with this output as the target (teacher forcing)."""
         return self.map_attention(kind, layer)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:
-        """(i, j): target token j looked most at source token i; from 0, no <eos>. Where the source has no tokens, i is a place:
-        of a picture the cell, row by row.
+        """Returns pairs (i, j): target token j attends most to source token i; counted from 0, without <eos>.
 
-        It is read where `regard align` found that this model aligns best, else from the mean of the last layer. Of a text that
-        was split, the tokens are counted through all its parts."""
+        If the source has no tokens, i is a source position; in a picture that is a grid cell, row by row. The weights are those
+        of the alignment head that `regard align` found for this model, else the mean over the heads of the last layer. If the
+        text was split, tokens are counted through all parts.
+        """
         if not self.parts:
             return tuple((i, j) for j, i in enumerate(self.align())) if self.tokens else ()
         links: list[tuple[int, int]] = []
@@ -746,7 +783,7 @@ class Result:
         return tuple(links)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the text, and where the model looked, if it does."""
+        """Returns the text and, if the model has attention, its weights as HTML for notebooks."""
         try:
             picture = self.attention()._repr_html_()
         except UserError:

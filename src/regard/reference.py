@@ -1,13 +1,13 @@
-"""Every formula of the notes in NumPy, in their letters, one line each where possible: a page to read, and the oracle of the
-parity tests.
+"""Every formula of the notes in NumPy, in their letters, one line each where possible. Read it next to the papers; the
+parity tests compare our layers with it.
 
-Nothing here is fast and nothing here is used by the models. Needs numpy (`pip install "regard[plot]"` brings it).
+Nothing here is fast, and no model uses it. Requires numpy (`pip install "regard[plot]"` installs it).
 
 Letters: Q (…, Lq, dq) queries, K (…, Lk, dk) keys, V (…, Lk, dv) values; s_t a decoder state, h_i an encoder state, H all of
 them as rows; y_t an output token (its embedding), c_t a context; X, Z sequences of vectors as rows; W, U, V matrices, b a bias.
-allow (…, Lq, Lk) is True where a query may attend to a key. [a; b] puts two vectors side by side. Any leading dimensions.
+allow (…, Lq, Lk) is True where a query may attend to a key. [a; b] concatenates two vectors. Leading dimensions are arbitrary.
 
-The papers write both W x and x W: where it says W x here, W is (out, in), as torch stores it; where it says x W, (in, out).
+The papers write both W x and x W. In W x, W is (out, in), as torch stores it; in x W it is (in, out).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Allow = Mask | None  # None: everything is allowed
+Allow = Mask | None  # None: all keys are allowed
 Bias = Array | float
 Map = Callable[[Array], Array]
-Score = Callable[[Array, Array], Array]  # (Q, K) -> scores; one with parameters goes in as `lambda Q, K: general(Q, K, W)`
+Score = Callable[[Array, Array], Array]  # (Q, K) -> scores; with parameters: `lambda Q, K: general(Q, K, W)`
 Weighting = Callable[[Array, Allow], Array]  # (scores, allow) -> weights: softmax, hard or hard_gates
 Positions = int | Ints
 
-# --- small functions ---------------------------------------------------------------------------------------------------------
+# --- elementary functions ----------------------------------------------------------------------------------------------------
 
 
 def concatenate(*parts: Array) -> Array:
@@ -43,7 +43,7 @@ def masked(x: Array, allow: Allow, fill: float) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """σ(x) = 1 / (1 + exp(−x)), written so that nothing overflows."""
+    """σ(x) = 1 / (1 + exp(−x)), in a form that does not overflow."""
     return (1 + np.tanh(x / 2)) / 2
 
 
@@ -53,7 +53,7 @@ def relu(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """x Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016)."""
+    """x Φ(x), Φ the standard normal distribution function (Hendrycks & Gimpel 2016)."""
     return x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2
 
 
@@ -85,20 +85,20 @@ def concat(Q: Array, K: Array, W: Array, v: Array) -> Array:
     """vᵀ tanh(W [s; h]) (Luong et al. 2015); W is (a, dq + dk)."""
     s, h = Q[..., :, None, :], K[..., None, :, :]
     pairs = np.broadcast_shapes(s.shape[:-1], h.shape[:-1])
-    together = concatenate(np.broadcast_to(s, (*pairs, s.shape[-1])), np.broadcast_to(h, (*pairs, h.shape[-1])))
-    return np.tanh(together @ W.T) @ v
+    s_h = concatenate(np.broadcast_to(s, (*pairs, s.shape[-1])), np.broadcast_to(h, (*pairs, h.shape[-1])))
+    return np.tanh(s_h @ W.T) @ v
 
 
 def location(Q: Array, W: Array, real: Mask) -> Array:
-    """W s (Luong et al. 2015): row j of W is the key of the j-th real place, whatever stands there. real (…, Lk) is False at
-    padding, left or right. Padding, and places beyond the rows of W, have the score −∞."""
+    """W s (Luong et al. 2015): row j of W is the key of the j-th real position, whatever its content. real (…, Lk) is False at
+    padding, left or right. Padding, and positions beyond the rows of W, have the score −∞."""
     j = np.cumsum(real, -1) - 1
     known = real & (j < len(W))
     return masked(dot(Q, W[np.where(known, j, 0)]), known[..., None, :], -np.inf)
 
 
 def cosine(Q: Array, K: Array, temperature: float) -> Array:
-    """cos(s, h) / temperature; a zero vector has the cosine 0 with everything."""
+    """cos(s, h) / temperature; the cosine with a zero vector is 0."""
     norms = np.linalg.norm(Q, axis=-1)[..., :, None] * np.linalg.norm(K, axis=-1)[..., None, :]
     return np.divide(dot(Q, K), norms, out=np.zeros_like(norms), where=norms > 0) / temperature
 
@@ -113,7 +113,8 @@ def distance(Q: Array, K: Array) -> Array:
 
 
 def softmax(scores: Array, allow: Allow = None) -> Array:
-    """Per row, and stable. A key that is not allowed has the score −∞ and the weight 0; a row without any key gives zeros."""
+    """exp s_j / Σ_k exp s_k of every row, numerically stable. A key that is not allowed has the score −∞ and the weight 0;
+    a row with no key allowed is all zeros."""
     scores = masked(scores, allow, -np.inf)
     top = scores.max(-1, keepdims=True)
     e = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
@@ -127,7 +128,7 @@ def attention(scores: Array, V: Array, allow: Allow = None) -> Array:
 
 
 def unnormalised(scores: Array, V: Array, allow: Allow = None) -> Array:
-    """output_i = Σ_j f(q_i, k_j) v_j, with no normaliser."""
+    """output_i = Σ_j f(q_i, k_j) v_j, without a softmax."""
     return masked(scores, allow, 0.0) @ V
 
 
@@ -136,18 +137,18 @@ def entropy(weights: Array) -> Array:
     return -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1.0)), 0.0).sum(-1)
 
 
-# --- hard attention: a choice, and how its chance is trained (Xu et al. 2015, 4.1; Williams 1992) ----------------------------
+# --- hard attention, and the policy gradient that trains it (Xu et al. 2015, 4.1; Williams 1992) -----------------------------
 
 
 def hard(scores: Array, allow: Allow = None) -> Array:
-    """All weight on the best key that is allowed: what inference does. A row without any key gives zeros."""
+    """All weight on the allowed key with the highest score, as at inference. A row with no key allowed is all zeros."""
     scores = masked(scores, allow, -np.inf)
     best = scores.argmax(-1)[..., None] == np.arange(scores.shape[-1])
     return (best & (scores > -np.inf)).astype(np.float64)
 
 
 def hard_log_prob(scores: Array, a: Ints, allow: Allow = None) -> Array:
-    """ln π(a) = s_a − ln Σ_j exp s_j for one chosen key a (…, Lq) per query; 0 in a row where there was nothing to choose.
+    """ln π(a) = s_a − ln Σ_j exp s_j for the chosen key a (…, Lq) of each query; 0 in a row with no key allowed.
     The entropy of the choice is `entropy(softmax(scores, allow))`."""
     scores = masked(scores, allow, -np.inf)
     total = np.logaddexp.reduce(scores, axis=-1)
@@ -156,12 +157,12 @@ def hard_log_prob(scores: Array, a: Ints, allow: Allow = None) -> Array:
 
 
 def gate_weights(g: NDArray[np.generic]) -> Array:
-    """g / max(1, Σ_j g_j): the open gates share the weight, and where none is open there is none."""
+    """g / max(1, Σ_j g_j): the open gates share the weight equally; if none is open, all weights are 0."""
     return g / np.maximum(1, g.sum(-1, keepdims=True))
 
 
 def hard_gates(scores: Array, allow: Allow = None) -> Array:
-    """Independent gates at inference: each key whose chance σ(score) is above ½ is open."""
+    """Independent gates at inference: the gate of a key is open if its probability σ(score) is above ½."""
     return gate_weights(masked(scores, allow, -np.inf) > 0)
 
 
@@ -171,19 +172,19 @@ def log_gates(scores: Array, g: NDArray[np.generic], allow: Allow = None) -> Arr
 
 
 def gates_entropy(scores: Array, allow: Allow = None) -> Array:
-    """Independent choices: the sum of each allowed gate's entropy."""
-    chance = sigmoid(scores)
-    return masked(entropy(np.stack([chance, 1 - chance], axis=-1)), allow, 0.0).sum(-1)
+    """The sum of the entropies of the allowed gates, which are independent."""
+    p = sigmoid(scores)
+    return masked(entropy(np.stack([p, 1 - p], axis=-1)), allow, 0.0).sum(-1)
 
 
 def reward_to_go(log_p: Array) -> Array:
-    """R_t = Σ_{u≥t} log p(y_u | a≤u): all that the choice at t can still change."""
+    """R_t = Σ_{u≥t} log p(y_u | a≤u): the rewards that the choice at t can still affect."""
     return np.cumsum(log_p[..., ::-1], axis=-1)[..., ::-1]
 
 
 def surrogate(log_p: Array, log_pi: Array, R: Array, b: float, H: Array | float = 0.0, bonus: float = 0.0) -> Array:
-    """Σ_t log p(y_t) + (R_t − b) log π(a_t) + bonus · H_t, H_t the entropy of choice t. With R and b held fixed, its
-    gradient is on average that of E_a Σ_t log p(y_t), plus the bonus."""
+    """Σ_t log p(y_t) + (R_t − b) log π(a_t) + bonus · H_t, H_t the entropy of choice t. With R and b held constant, the
+    expectation of its gradient is the gradient of E_a Σ_t log p(y_t), plus that of the bonus."""
     return (log_p + (R - b) * log_pi + bonus * H).sum(-1)
 
 
@@ -191,26 +192,28 @@ def surrogate(log_p: Array, log_pi: Array, R: Array, b: float, H: Array | float 
 
 
 def causal(Lq: int, Lk: int) -> Mask:
-    """The last query sees every key, the one before it all but the last, and so on."""
+    """The last query may attend to every key, the one before it to all but the last, and so on."""
     return np.arange(Lk)[None, :] <= np.arange(Lq)[:, None] + (Lk - Lq)
 
 
 def window(Lq: int, Lk: int, w: int) -> Mask:
-    """Query i sees the keys from i − w to i + w: hard attention by position, as in a convolution."""
+    """Query i may attend to the keys from i − w to i + w: a choice by position, as in a convolution."""
     i = np.arange(Lq)[:, None] + (Lk - Lq)
     return np.abs(np.arange(Lk)[None, :] - i) <= w
 
 
-# --- positions: φ(i) for one place i, or for places of any shape (…) -> (…, d) -----------------------------------------------
+# --- position encodings: φ(i) for one position i, or for positions of any shape (…) -> (…, d) --------------------------------
 
-Layout = Literal["interleaved", "halves"]  # how pairs (a_k, b_k) stand in a vector: a_0 b_0 a_1 b_1 …, or a_0 a_1 … b_0 b_1 …
+Layout = Literal["interleaved", "halves"]  # order of pairs (a_k, b_k) in a vector: a_0 b_0 a_1 b_1 …, or a_0 a_1 … b_0 b_1 …
 
 
 def join(a: Array, b: Array, layout: Layout) -> Array:
+    """Pairs (a_k, b_k) -> vector."""
     return concatenate(a, b) if layout == "halves" else np.stack([a, b], axis=-1).reshape(*a.shape[:-1], -1)
 
 
 def split(x: Array, layout: Layout) -> tuple[Array, Array]:
+    """Vector -> pairs (a_k, b_k)."""
     half = x.shape[-1] // 2
     return (x[..., :half], x[..., half:]) if layout == "halves" else (x[..., 0::2], x[..., 1::2])
 
@@ -222,22 +225,22 @@ def sinusoidal(i: Positions, d: int, first: int = 0, layout: Layout = "interleav
 
 
 def raw_index(i: Positions) -> Array:
-    """φ(i) = i: one number, which grows without bound."""
+    """φ(i) = i: a single number, unbounded."""
     return np.asarray(i, dtype=np.float64)[..., None]
 
 
 def one_hot(i: Positions, d: int) -> Array:
-    """φ(i) = e_i: φ(i)·φ(j) is 1 if i = j, else 0, so neighbours are no nearer than strangers."""
+    """φ(i) = e_i: φ(i)·φ(j) is 1 if i = j, else 0, so neighbouring positions are no more similar than distant ones."""
     return np.eye(d)[i]
 
 
 def fourier_kernel(i: Positions, j: Positions, lam: float = 0.01) -> Array:
-    """exp(−λ (i−j)²): what φ(i)·φ(j) of Fourier features approximates (Rahimi & Recht 2007)."""
+    """exp(−λ (i−j)²): the kernel that φ(i)·φ(j) of Fourier features approximates (Rahimi & Recht 2007)."""
     return np.exp(-lam * (np.asarray(i, dtype=np.float64) - j) ** 2)
 
 
 def added(X: Array, phi: Array) -> Array:
-    """√d x_i + φ(i) (Vaswani et al. 2017, 3.4), d the width of a token."""
+    """√d x_i + φ(i) (Vaswani et al. 2017, 3.4), d the width of the embeddings."""
     return math.sqrt(X.shape[-1]) * X + phi
 
 
@@ -247,8 +250,8 @@ def appended(X: Array, phi: Array) -> Array:
 
 
 def rotary(x: Array, i: Positions, layout: Layout = "halves", base: float = 10000.0) -> Array:
-    """Each pair (a_k, b_k), as the complex number a_k + i b_k, times e^(i ω_k place) (Su et al. 2021, 3.2): q·k then depends
-    on the distance of their places alone. x is (…, L, d), the places i are (…, L)."""
+    """Each pair (a_k, b_k), as the complex number a_k + 1j b_k, times exp(1j ω_k i) (Su et al. 2021, 3.2): q·k then depends
+    only on the distance between their positions. x is (…, L, d), the positions i are (…, L)."""
     a, b = split(x, layout)
     omega = base ** (-2 * np.arange(a.shape[-1]) / x.shape[-1])
     z = (a + 1j * b) * np.exp(1j * omega * np.asarray(i)[..., None])
@@ -256,15 +259,15 @@ def rotary(x: Array, i: Positions, layout: Layout = "halves", base: float = 1000
 
 
 def alibi_slopes(h: int) -> Array:
-    """m = 2^(−8/h), 2^(−16/h), …, 2^−8 for h heads (Press et al. 2022). If h is no power of two: those of the power n below it,
-    then every other one of 2n."""
+    """m = 2^(−8/h), 2^(−16/h), …, 2^−8 for h heads (Press et al. 2022). If h is not a power of two: the slopes of the next
+    lower power n, then every other slope of 2n."""
     n = 2 ** int(math.log2(h))
     slopes = 2.0 ** (-8 * np.arange(1, n + 1) / n)
     return slopes if n == h else np.concatenate([slopes, alibi_slopes(2 * n)[0::2][: h - n]])
 
 
 def alibi(i: Ints, j: Ints, m: float | Array) -> Array:
-    """−m |i−j|, added to the scores: (Lq,), (Lk,) -> (Lq, Lk) for one slope, (h, Lq, Lk) for h of them."""
+    """−m |i−j|, added to the scores: (Lq,), (Lk,) -> (Lq, Lk) for one slope, (h, Lq, Lk) for h slopes."""
     return -np.asarray(m)[..., None, None] * np.abs(i[:, None] - j[None, :])
 
 
@@ -272,7 +275,7 @@ def alibi(i: Ints, j: Ints, m: float | Array) -> Array:
 
 
 class Head(NamedTuple):
-    """One head's matrices, (d, d_k), (d, d_k), (d, d_v). Without W_V the values are the states themselves."""
+    """The matrices of one head: (d, d_k), (d, d_k), (d, d_v). Without W_V the values are the states themselves."""
 
     W_Q: Array
     W_K: Array
@@ -284,7 +287,7 @@ class Head(NamedTuple):
 
 
 def self_attention(X: Array, allow: Allow = None) -> Array:
-    """softmax(X Xᵀ) X: no parameter at all."""
+    """softmax(X Xᵀ) X, without parameters."""
     return attention(dot(X, X), X, allow)
 
 
@@ -298,20 +301,20 @@ def one_head(X: Array, Z: Array, head: Head, allow: Allow = None) -> Array:
 def multi_head(
     X: Array, Z: Array, heads: Sequence[Head], W_O: Array | None = None, b_O: Bias = 0.0, allow: Allow = None
 ) -> Array:
-    """[head_1; …; head_h] W_O + b_O (Vaswani et al. 2017, 3.2.2). W_O is (h·d_v, d); without it there are h·d_v features."""
-    together = concatenate(*(one_head(X, Z, head, allow) for head in heads))
-    return together if W_O is None else together @ W_O + b_O
+    """[head_1; …; head_h] W_O + b_O (Vaswani et al. 2017, 3.2.2). W_O is (h·d_v, d); without it the output has width h·d_v."""
+    joined = concatenate(*(one_head(X, Z, head, allow) for head in heads))
+    return joined if W_O is None else joined @ W_O + b_O
 
 
 def grouped(W_Q: Sequence[Array], W_K: Sequence[Array], W_V: Sequence[Array]) -> list[Head]:
-    """h queries share g < h keys and values: query head n uses those of group ⌊n g / h⌋ (Ainslie et al. 2023)."""
+    """h query heads share g < h heads of keys and values: query head n uses head ⌊n g / h⌋ of them (Ainslie et al. 2023)."""
     group = [n * len(W_K) // len(W_Q) for n in range(len(W_Q))]
     return [Head(W, W_K[n], W_V[n]) for W, n in zip(W_Q, group, strict=True)]
 
 
 # --- recurrent networks ------------------------------------------------------------------------------------------------------
 
-State = tuple[Array, ...]  # what a cell hands on to itself: (h,) or, with a cell state, (h, c); others see the first
+State = tuple[Array, ...]  # the recurrent state: (h,), or (h, c) with a cell state; the output of the cell is h
 Cell = Callable[..., State]  # (x_t, *state) -> state: a cell with its weights, `lambda x, h: gru_cell(x, h, W, U, b_W, b_U)`
 
 
@@ -337,7 +340,7 @@ def gru_cell(x: Array, h: Array, W: Array, U: Array, b_W: Array, b_U: Array) -> 
 
 
 def unroll(cell: Cell, X: Array, state: State) -> tuple[Array, State]:
-    """All states h_1 … h_L as rows, and what the last step hands on. A second layer reads H as its X."""
+    """All states h_1 … h_L as rows, and the state after the last step. A second layer takes H as its X."""
     H = []
     for t in range(X.shape[-2]):
         state = cell(X[..., t, :], *state)
@@ -345,24 +348,24 @@ def unroll(cell: Cell, X: Array, state: State) -> tuple[Array, State]:
     return np.stack(H, axis=-2), state
 
 
-def bidirectional(ahead: Cell, back: Cell, X: Array, state: State) -> tuple[Array, Array]:
-    """h_i = [→h_i; ←h_i] as rows, and both ends, [→h_L; ←h_1] (Schuster & Paliwal 1997)."""
-    (A, end), (B, start) = unroll(ahead, X, state), unroll(back, X[..., ::-1, :], state)
-    return concatenate(A, B[..., ::-1, :]), concatenate(end[0], start[0])
+def bidirectional(forward: Cell, backward: Cell, X: Array, state: State) -> tuple[Array, Array]:
+    """h_i = [→h_i; ←h_i] as rows, and the last state of each direction, [→h_L; ←h_1] (Schuster & Paliwal 1997)."""
+    (F, last), (B, first) = unroll(forward, X, state), unroll(backward, X[..., ::-1, :], state)
+    return concatenate(F, B[..., ::-1, :]), concatenate(last[0], first[0])
 
 
 def tagger(H: Array, W_o: Array, b_o: Array) -> Array:
-    """softmax(W_o h_t + b_o): an output at every step."""
+    """softmax(W_o h_t + b_o): a distribution over the labels at every step."""
     return softmax(H @ W_o.T + b_o)
 
 
-# --- recurrent decoders: one step --------------------------------------------------------------------------------------------
+# --- one step of a recurrent decoder -----------------------------------------------------------------------------------------
 
 Look = Callable[[Array], tuple[Array, Array]]  # s -> (c, weights): `lambda s: context(s, H, score, allow)`
 
 
 class Step(NamedTuple):
-    """readout: what the logits are made of, s̃_t or [s_t; c_t]. weights: (…, Lk)."""
+    """readout: the vector from which the logits are computed, s̃_t or [s_t; c_t]. weights: (…, Lk)."""
 
     state: State
     context: Array
@@ -372,14 +375,14 @@ class Step(NamedTuple):
 
 
 def context(s: Array, H: Array, score: Score, allow: Allow = None, weigh: Weighting = softmax) -> tuple[Array, Array]:
-    """c = Σ_i weights_i h_i, and the weights, for one state s; allow is (…, Lk)."""
+    """c = Σ_i weights_i h_i and the weights, for one decoder state s; allow is (…, Lk)."""
     weights = weigh(score(s[..., None, :], H), None if allow is None else allow[..., None, :])
     return (weights @ H)[..., 0, :], weights[..., 0, :]
 
 
 def fixed_step(state: State, y: Array, cell: Cell, W_o: Array, b_o: Bias, C: Array | None = None) -> tuple[State, Array]:
-    """s_t = RNN(s_{t−1}, y_{t−1}), logits = W_o s_t + b_o: no attention; s_0 is made of C, the encoder's last state
-    (Sutskever et al. 2014). Given here, C also joins every input, [C; y_{t−1}] (Cho et al. 2014)."""
+    """s_t = RNN(s_{t−1}, y_{t−1}), logits = W_o s_t + b_o: no attention; s_0 is computed from C, the encoder's last state
+    (Sutskever et al. 2014). If C is given here, every input is [C; y_{t−1}] (Cho et al. 2014)."""
     state = cell(y if C is None else concatenate(C, y), *state)
     return state, state[0] @ W_o.T + b_o
 
@@ -388,7 +391,7 @@ def luong_step(
     state: State, y: Array, cell: Cell, look: Look, W: Array, b: Bias, W_o: Array, b_o: Bias, fed: Array | None = None
 ) -> Step:
     """s_t = RNN(s_{t−1}, y_{t−1}); c_t from s_t; s̃_t = tanh(W [c_t; s_t] + b); logits = W_o s̃_t + b_o (Luong et al. 2015, 3).
-    With input feeding (3.3) `fed` is s̃_{t−1}, zeros at first, and the input is [s̃_{t−1}; y_{t−1}]."""
+    With input feeding (3.3), `fed` is s̃_{t−1}, zeros at the first step, and the input is [s̃_{t−1}; y_{t−1}]."""
     state = cell(y if fed is None else concatenate(fed, y), *state)
     c, weights = look(state[0])
     s_tilde = np.tanh(concatenate(c, state[0]) @ W.T + b)
@@ -417,7 +420,7 @@ def rms_norm(x: Array, g: Array, eps: float = 1e-5) -> Array:
 
 
 def feed_forward(x: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, f: Map = relu) -> Array:
-    """max(0, x W_1 + b_1) W_2 + b_2, place by place (eq. 2), or with another f, such as gelu, for max(0, ·)."""
+    """max(0, x W_1 + b_1) W_2 + b_2 at each position (eq. 2), or with another f, such as gelu, for max(0, ·)."""
     return f(x @ W_1 + b_1) @ W_2 + b_2
 
 
@@ -427,7 +430,7 @@ def swiglu(x: Array, W: Array, V: Array, W_2: Array) -> Array:
     return (gate * sigmoid(gate) * (x @ V)) @ W_2
 
 
-# (X, Z, allow) -> mixture, with its parameters inside: `lambda X, Z, allow: multi_head(X, Z, heads, …, allow)`
+# (X, Z, allow) -> contexts: attention with its parameters, `lambda X, Z, allow: multi_head(X, Z, heads, …, allow)`
 Mix = Callable[[Array, Array, Allow], Array]
 NormOrder = Literal["pre", "post"]
 
@@ -440,8 +443,8 @@ def residual(x: Array, f: Map, norm: Map, order: NormOrder) -> Array:
 def encoder_layer(
     X: Array, attend: Mix, feed: Map, norms: Sequence[Map], order: NormOrder = "pre", allow: Allow = None
 ) -> Array:
-    """Self-attention and feed-forward, each in a residual connection. With the look-ahead mask `causal(L, L)` as allow it is a
-    layer of a decoder-only model (GPT)."""
+    """Self-attention and feed-forward network, each with a residual connection. With the look-ahead mask allow = `causal(L, L)`
+    it is a layer of a decoder-only model (GPT)."""
     X = residual(X, lambda x: attend(x, x, allow), norms[0], order)
     return residual(X, feed, norms[1], order)
 
@@ -449,26 +452,26 @@ def encoder_layer(
 def decoder_layer(
     Y: Array, H: Array, attend: Mix, cross: Mix, feed: Map, norms: Sequence[Map], order: NormOrder = "pre", allow: Allow = None
 ) -> Array:
-    """Masked self-attention, cross-attention (Q from the decoder, K and V from the encoder's H) and feed-forward, each in a
-    residual connection. allow says which of H is real."""
+    """Masked self-attention, cross-attention (Q from the decoder, K and V from the encoder's H) and feed-forward network, each
+    with a residual connection. allow is False where H is padding."""
     look_ahead = causal(Y.shape[-2], Y.shape[-2])
     Y = residual(Y, lambda y: attend(y, y, look_ahead), norms[0], order)
     Y = residual(Y, lambda y: cross(y, H, allow), norms[1], order)
     return residual(Y, feed, norms[2], order)
 
 
-# --- what came before, and what each costs -----------------------------------------------------------------------------------
+# --- the layers that attention replaced, and the cost of each ----------------------------------------------------------------
 
 
 def convolution(X: Array, W: Array) -> Array:
-    """y_i = Σ_o x_{i+o} W_o, o = −r … r, zeros beyond both ends: weights by i − j. W is (2r + 1, d, d_v)."""
+    """y_i = Σ_o x_{i+o} W_o, o = −r … r, zeros beyond both ends: the weights depend on j − i. W is (2r + 1, d, d_v)."""
     r, L = len(W) // 2, X.shape[-2]
-    wide = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(r, r), (0, 0)])
-    return np.sum([wide[..., o : o + L, :] @ W_o for o, W_o in enumerate(W)], axis=0)
+    padded = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(r, r), (0, 0)])
+    return np.sum([padded[..., o : o + L, :] @ W_o for o, W_o in enumerate(W)], axis=0)
 
 
 def dense(X: Array, W: Array) -> Array:
-    """y_i = Σ_j x_j W_ij: weights by (i, j). W is (L, L, d, d_v)."""
+    """y_i = Σ_j x_j W_ij: the weights depend on i and j. W is (L, L, d, d_v)."""
     return np.einsum("...jd,ijde->...ie", X, W)
 
 
@@ -479,8 +482,8 @@ class Cost(NamedTuple):
 
 
 def costs(L: int, d: int, d_k: int, d_v: int, k: int, form: Literal["notes", "exact"] = "notes") -> dict[str, Cost]:
-    """L places, d features in and d_v out, keys of d_k, a convolution k wide; bias off; a multiply-add is one operation. The
-    notes leave out attention's projections and its mixture of values, the recurrence's U h, and dense's matrix per output."""
+    """L positions, input width d, output width d_v, key width d_k, kernel size k; no bias; a multiply-add is one operation. The
+    notes omit attention's projections and its sum over the values, the recurrence's U h, and dense's matrix per output."""
     notes = {
         "self-attention": Cost(L**2 * d_k, d * d_k + d * d_k + d * d_v, 1),
         "recurrent": Cost(L * d * d_v, d * d_v + d_v**2, L),

@@ -460,7 +460,7 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["train", "wide.tsv", "--set", "data.max_length=2"], r"regard: wide.tsv: expected pairs of texts .*, 2 too long"),
         (["train", "pairs.tsv", "--device", "tpu"], r"regard: unknown device 'tpu'; expected auto, cpu, cuda or mps"),
         (["translate", "nowhere"], r"regard: nowhere is not a model folder"),
-        (["translate", "nowhere", "--n-best", "3"], r"regard: n_best is 3, but a beam of 1 finds 1; set beam=3"),
+        (["translate", "nowhere", "--n-best", "3"], r"regard: n_best is 3, but beam is only 1; set beam=3"),
         (["translate", "nowhere", "nowhere.txt"], r"regard: nowhere.txt: no such file"),
         (
             ["translate", "nowhere", "--length-penalty", "much"],

@@ -199,7 +199,7 @@ def test_marks_that_make_no_sense_are_refused() -> None:
         Tap("cross", what="logits")
     with pytest.raises(ValueError, match="unknown kind of attention 'Cross'"):
         Edit("Cross")
-    with pytest.raises(ValueError, match="place is -1; sentences differ in length, so places count from the first, 0"):
+    with pytest.raises(ValueError, match="key is -1; sentences differ in length, so keys are counted from the first, 0"):
         Edit("cross", key=-1)
 
 

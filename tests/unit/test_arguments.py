@@ -155,7 +155,7 @@ def test_attend_wants_vectors_of_floats() -> None:
     for name in ("query", "key", "value"):
         for dtype in (torch.long, torch.bool, torch.complex64):
             inputs = {"query": x, "key": x, "value": x} | {name: x.to(dtype)}
-            refused(lambda: regard.attend(**inputs), f"{name} has dtype {dtype}, expected vectors of floats")  # noqa: B023
+            refused(lambda: regard.attend(**inputs), f"{name} has dtype {dtype}, expected floating-point vectors")  # noqa: B023
             sparse = {"query": x, "key": x, "value": x} | {name: x.to_sparse()}
             refused(lambda: regard.attend(**sparse), f"{name} has layout torch.sparse_coo, expected a dense tensor")  # noqa: B023
     empty = x[..., :0]
@@ -167,7 +167,10 @@ def test_attend_wants_vectors_of_floats() -> None:
 @pytest.mark.parametrize("wrong", [None, "0.1", -0.1, 1, True, float("nan"), [0.1]])
 def test_dropout_is_a_share(wrong: object) -> None:
     x = torch.randn(5, 4)
-    refused(lambda: regard.attend(x, x, x, dropout=wrong, generator=torch.default_generator), "dropout is .*, expected a share")
+    refused(
+        lambda: regard.attend(x, x, x, dropout=wrong, generator=torch.default_generator),
+        "dropout is .*, expected a probability",
+    )
 
 
 def test_a_seed_is_no_generator() -> None:
@@ -223,8 +226,8 @@ def test_lists_and_single_marks_are_as_good_as_tuples() -> None:
 def test_layers_heads_and_places_are_whole_numbers(number: object) -> None:
     for mark in (Tap, Edit):
         for name in ("layer", "head"):
-            refused(lambda: mark(**{name: number}), f"{name} is .*, expected one whole number, or None for all")  # noqa: B023
-    refused(lambda: Edit(key=number), "place is .*, expected one whole number, or None to switch heads off")
+            refused(lambda: mark(**{name: number}), f"{name} is .*, expected a whole number, or None for all")  # noqa: B023
+    refused(lambda: Edit(key=number), "key is .*, expected a whole number, or None to switch heads off")
     refused(lambda: Tap(rows=[0, number]), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
 
 
@@ -267,21 +270,21 @@ def test_smoothing_is_a_share(smoothing: object) -> None:
     logits, targets = torch.randn(1, 2, 9), torch.ones(1, 2, dtype=torch.long)
     refused(
         lambda: losses.sequence_loss(logits, targets, pad=0, smoothing=smoothing),
-        "smoothing is .*, expected a share from 0 to 1",
+        "smoothing is .*, expected a number from 0 to 1",
     )
     refused(
         lambda: losses.projected_loss(logits, torch.eye(9), torch.zeros(9), targets, pad=0, smoothing=smoothing),
-        "smoothing is .*, expected a share from 0 to 1",
+        "smoothing is .*, expected a number from 0 to 1",
     )
 
 
 def test_every_decision_has_its_reward() -> None:
     reward, log_prob, entropy = torch.randn(2, 4), torch.randn(2, 4), torch.rand(2, 4)
-    words = r"have shapes? .*expected equal ones"
+    words = r"have shapes? .*expected equal"
     refused(lambda: losses.policy_gradient(reward, log_prob[:, :1]), words)
     refused(lambda: losses.policy_gradient(reward[0], log_prob), words)
     refused(lambda: losses.policy_gradient(reward, log_prob, entropy[:, :1], entropy_bonus=0.1), words)
-    refused(lambda: losses.policy_gradient(reward, log_prob, entropy_bonus=0.1), "entropy_bonus is 0.1, but .* no entropy")
+    refused(lambda: losses.policy_gradient(reward, log_prob, entropy_bonus=0.1), "entropy_bonus is 0.1, but no entropy")
     losses.policy_gradient(reward, log_prob, baseline=reward.mean(0))
 
 

@@ -196,7 +196,7 @@ def test_time_grows_with_both_lengths_and_both_widths(score_name: str) -> None: 
         ),
         (
             lambda q, k, v: {"query": q[0, 0]},
-            r"query has shape \(11,\), expected \(…, length, width\); one vector wants query\[None\]",
+            r"query has shape \(11,\), expected \(…, length, width\); for a single vector write query\[None\]",
         ),
         (lambda q, k, v: {"allow": torch.ones(7, dtype=torch.bool)}, r"shape \(7,\), which does not broadcast"),
     ],

@@ -170,7 +170,7 @@ def test_a_slip_of_the_keyboard_is_one_line(arguments: list[str], words: str, in
         (["--length-penalty", "inf"], 'length_penalty is inf, expected a number from 0 to 10, or "mean"'),
         (["--length-penalty", "1e9"], 'length_penalty is 1000000000.0, expected a number from 0 to 10, or "mean"'),
         (["--length-penalty", "much"], "length_penalty is 'much', expected a number from 0 to 10, or \"mean\""),
-        (["--sample", "--temperature", "1e-320"], "temperature is 1e-320, expected a number from 1e-06 up"),
+        (["--sample", "--temperature", "1e-320"], "temperature is 1e-320, expected a number, 1e-06 or more"),
         (["--prefix", "X " * 300], "the prefix has 300 tokens, but max_length is 256; raise max_length"),
         (["--prefix", "\udcff"], r"argument 4 (\xff) is not UTF-8; type texts in UTF-8, and rename files whose names are not"),
         (["\udcff.txt"], r"argument 3 (\xff.txt) is not UTF-8; type texts in UTF-8, and rename files whose names are not"),

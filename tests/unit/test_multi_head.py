@@ -191,7 +191,10 @@ def test_an_additive_mask_is_refused() -> None:
         (lambda layer, x: layer(x, allow=torch.ones(8, 6, 6).bool()), r"\(8, 6, 6\), expected one of \(6, 6\)"),
         (lambda layer, x: layer(x, allow=torch.ones(2, 3, 6, 6).bool()), r"\(2, 3, 6, 6\), expected one of \(6, 6\)"),
         (lambda layer, x: layer(x, allow=torch.ones(1, 2, 4, 6, 6).bool()), r"\(1, 2, 4, 6, 6\), expected one of"),
-        (lambda layer, x: layer(x, allow=torch.ones(2, 6).bool()), r"\(2, 6\), which .* a padding mask \(B, S\) wants allow"),
+        (
+            lambda layer, x: layer(x, allow=torch.ones(2, 6).bool()),
+            r"\(2, 6\), which .* for a padding mask \(B, S\) write allow",
+        ),
         (lambda layer, x: layer(x, allow=torch.ones(6).bool()), r"\(6,\), which does not broadcast"),
         (
             lambda layer, x: layer.attend(layer.queries(x), *layer.keys_values(x), torch.ones(4, 6, 6).bool(), None),
@@ -288,5 +291,5 @@ def test_wrong_sizes_are_explained() -> None:
         MultiHeadAttention(16, 4, score="additive")
     with pytest.raises(ValueError, match="rotary is True, expected None or one of the layouts 'interleaved' or 'halves'"):
         MultiHeadAttention(16, 4, rotary=True)
-    with pytest.raises(ValueError, match=r"work on pairs.*the width is 3; make it even"):
+    with pytest.raises(ValueError, match=r"needs pairs.*the width is 3; make it even"):
         MultiHeadAttention(9, 3, rotary="halves")(torch.randn(2, 5, 9))

@@ -255,5 +255,5 @@ def test_a_map_is_drawn_over_the_picture(tmp_path: Path) -> None:  # SPEC A8.3
               for c in range(4)] for r in range(2)]  # fmt: skip
     assert means[0][2] > 250
     assert all(mean < 170 for r, row in enumerate(means) for c, mean in enumerate(row) if (r, c) != (0, 2))
-    with pytest.raises(UserError, match="cross attention of this model has no maps: its source is no picture or grid"):
+    with pytest.raises(UserError, match="cross attention of this model has no maps: its source is not a picture or a grid"):
         draw_over(AttentionMap(weights, labels, ("x",), "cross", 0), tmp_path / "white.png", tmp_path / "o.png")

@@ -87,7 +87,7 @@ def test_tables_are_float64_until_they_are_cast(make: Callable[..., Tensor], dty
 @pytest.mark.parametrize("width", [7, 1, 0, -2])
 def test_widths_that_make_no_pairs_are_refused(width: int) -> None:  # SPEC A7.4
     for make in (sinusoidal, fourier):
-        with pytest.raises(ValueError, match=f"pairs, .* but the width is {width}; make it even"):
+        with pytest.raises(ValueError, match=f"pairs .* but the width is {width}; make it even"):
             make(torch.arange(3), width)
 
 
@@ -119,7 +119,7 @@ def test_one_hot() -> None:  # SPEC A7.10
 
 @pytest.mark.parametrize("place", [5, 977, -1])
 def test_one_hot_refuses_places_that_it_does_not_know(place: int) -> None:  # SPEC A7.10
-    with pytest.raises(ValueError, match=f"place {place} has no one-hot vector of width 5, for places 0 to 4; make"):
+    with pytest.raises(ValueError, match=f"position {place} has no one-hot vector of width 5, which covers 0 to 4; increase"):
         one_hot(torch.tensor([[4, 2], [place, 0]]), 5)
 
 
@@ -236,7 +236,7 @@ def test_rotate_says_what_does_not_fit() -> None:
         rotate(torch.randn(5, 7), torch.arange(5))
     for shape in ((2, 5), (4,), (7, 2, 3, 5)):
         with pytest.raises(
-            ValueError, match=r"do not broadcast to \(2, 3, 5\), .* x \(2, 3, 5, 14\); .* want places\[:, None\]"
+            ValueError, match=r"do not broadcast to \(2, 3, 5\), .* x \(2, 3, 5, 14\); .* write positions\[:, None\]"
         ):
             rotate(torch.randn(2, 3, 5, 14), torch.zeros(shape))
 

@@ -1,10 +1,10 @@
-"""Attention as functions: scores -> weights -> context. No weights of their own, no hidden randomness, no state.
+"""Attention as pure functions: scores -> weights -> context. They have no parameters, no hidden randomness and no state.
 
     weights = normalise(score(Q, K))        output_i = Σ_j weights_ij · v_j
 
 Shapes: query (..., Lq, dq), key (..., Lk, dk), value (..., Lk, dv), allow (..., Lq, Lk); the leading dimensions broadcast.
-`prepared` is what a Score made of the keys (`Score.prepare`), once per source. It and the values may have fewer heads
-(axis -3) than the queries, if their number divides: then each serves a group of query heads (Ainslie et al. 2023).
+`prepared` is the result of `Score.prepare` for the keys, computed once per source. It and the values may have fewer heads
+(axis -3) than the queries if their number is a divisor: each then serves a group of query heads (Ainslie et al. 2023).
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from regard.core.weights import HARD, AttentionType
 from regard.errors import check_positive
 
 TILE = 1 << 22
-"""How many numbers a tile of the plain path may hold at its widest (16 MB in float32)."""
+"""The most numbers that a tile of the plain (not fused) computation may hold at a time (16 MB in float32)."""
 
 
 def same_width(query: Tensor, key: Tensor) -> int:
+    """Returns the common width of queries and keys; raises ValueError if they differ or the width is 0."""
     width, other = query.shape[-1], key.shape[-1]
     if width == 0:
         raise ValueError(f"queries {tuple(query.shape)} have width 0, so there is no dot product; expected width 1 or more")
     if width != other:
         raise ValueError(
-            f"a dot product needs queries and keys of one width, but queries have {width} and keys {other}; "
-            f"use General({width}, {other}) or Additive({width}, {other}, …), which take any two widths"
+            f"a dot product needs queries and keys of the same width, but queries have {width} and keys {other}; "
+            f"use General({width}, {other}) or Additive({width}, {other}, …), which accept different widths"
         )
     return width
 
@@ -50,7 +51,7 @@ def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as one of the notes has it, or any number."""
+    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as in one of the notes, or any number above 0."""
 
     divide_by: float | Literal["√d", "d"] = "√d"
     name = "scaled_dot"
@@ -75,10 +76,11 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True, eq=False)
 class AttentionOutput(ByValue):
-    """What came of attention.
+    """The result of attention.
 
-    context (..., Lq, dv).  log_prob, entropy (..., Lq): of the decision of every query, where attention is hard.
-    seen: what a Look asked for.
+    context (..., Lq, dv): c_i = Σ_j α_ij v_j.
+    log_prob, entropy (..., Lq), if attention is hard or gated: of the choice of each query.
+    seen: what a Look requested.
     """
 
     context: Tensor
@@ -126,12 +128,18 @@ def attend(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor | AttentionOutput:
-    """The context of every query: (..., Lq, dv). Scaled dot product on torch's fused kernel unless another score is given.
+    """Computes the context (..., Lq, dv) of each query. The default score is the scaled dot product, on torch's fused kernel.
 
-    attention: "soft" (softmax), "unnormalised" (Σ_j f(q, k_j) v_j, no normaliser), "hard" (a single key) or "gated" (each key alone). The
-    last two give `AttentionOutput`, with the log-probability and entropy of each decision for a policy gradient
-    (`regard.losses.policy_gradient`); they are drawn with the generator, or arg-max without one. No gradient runs straight
-    through a decision. dropout leaves out weights and needs a generator.
+    score: how well a query fits a key.
+    allow: boolean mask (..., Lq, Lk), True = may attend. A query with no key allowed has the context 0.
+    attention: "soft" (softmax), "unnormalised" (Σ_j f(q, k_j) v_j, no softmax), "hard" (one key) or "gated" (an independent
+    0/1 gate per key).
+    dropout: probability of dropping a weight; needs a generator.
+    generator: source of random numbers for dropout and for the choices of hard and gated attention.
+
+    Returns the context; for "hard" and "gated" an `AttentionOutput` with the log-probability and entropy of each choice for a
+    policy gradient (`regard.losses.policy_gradient`), because no gradient flows through a choice itself. Choices are sampled
+    with the generator; without one, the most probable is taken. Raises ValueError or TypeError for arguments that do not fit.
     """
     mechanism = Mechanism(
         ScaledDot() if score is None else score, allow, attention=attention, dropout=dropout, generator=generator
@@ -144,7 +152,7 @@ def attend(
 
 
 def self_attention(x: Tensor, *, allow: Tensor | None = None) -> Tensor:
-    """softmax(X Xᵀ) X: each place mixes all places, itself included, by likeness alone. No parameters."""
+    """Computes softmax(X Xᵀ) X, without parameters: each position attends to all, itself included, by their dot products."""
     return attend(x, x, x, score=ScaledDot(divide_by=1.0), allow=allow)
 
 
@@ -157,7 +165,10 @@ def attention_weights(
     attention: AttentionType = "soft",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The weights themselves: (..., Lq, Lk). Soft ones sum to 1 in every row, except those with no key allowed, which are 0."""
+    """Computes the attention weights (..., Lq, Lk). The arguments are those of `attend`.
+
+    Soft weights sum to 1 in every row; a row with no key allowed is all zeros.
+    """
     mechanism = Mechanism(ScaledDot() if score is None else score, allow, attention=attention, generator=generator)
     mechanism.check()
     check_shapes(query, key, None, allow)
@@ -165,7 +176,7 @@ def attention_weights(
 
 
 def prepare(score: Score, key: Tensor, allow: Tensor | None) -> Tensor:
-    """What a score makes of the keys. A key that no query may see is not there, so it does not count as a place."""
+    """Calls `score.prepare` for the keys. A key to which no query may attend is padding, so it does not count as a position."""
     if not score.by_position:
         return score.prepare(key)
     if allow is None:
@@ -177,15 +188,16 @@ def prepare(score: Score, key: Tensor, allow: Tensor | None) -> Tensor:
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor | None) -> None:
+    """Raises TypeError or ValueError unless shapes, dtypes and devices fit together."""
     named = {"query": query, "key": key} | ({} if value is None else {"value": value})
     for name, tensor in named.items():
         check_tensor(name, tensor)
         if tensor.dim() < 2:
             raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}, expected (…, length, width); one vector wants {name}[None]"
+                f"{name} has shape {tuple(tensor.shape)}, expected (…, length, width); for a single vector write {name}[None]"
             )
         if not tensor.is_floating_point():
-            raise ValueError(f"{name} has dtype {tensor.dtype}, expected vectors of floats; write {name}.float()")
+            raise ValueError(f"{name} has dtype {tensor.dtype}, expected floating-point vectors; write {name}.float()")
         check_dtype(name, tensor, query.dtype, "query has")
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
@@ -206,7 +218,7 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor | None, allow: Tensor
 
 
 def check_allow(allow: Tensor, num_queries: int, num_keys: int) -> None:
-    """That a mask is boolean, and that its last two axes are those of the scores; its leading ones are the caller's."""
+    """Raises unless a mask is boolean and its last two axes fit the scores; the caller checks the leading axes."""
     check_tensor("allow", allow)
     if allow.dtype != torch.bool:
         raise ValueError(
@@ -217,24 +229,24 @@ def check_allow(allow: Tensor, num_queries: int, num_keys: int) -> None:
     if allow.dim() < 2 or any(got not in (1, size) for got, size in sizes):
         raise ValueError(
             f"allow has shape {tuple(allow.shape)}, which does not broadcast to (…, {num_queries} queries, {num_keys} keys); "
-            "a padding mask (B, S) wants allow[:, None, :]"
+            "for a padding mask (B, S) write allow[:, None, :]"
         )
 
 
 def check_device(allow: Tensor, query: Tensor) -> None:
-    """torch reads a mask that has no numbers (device meta) as if it had some."""
+    """Raises unless the mask is on the queries' device; torch reads a mask without data (device meta) as if it had data."""
     if allow.device != query.device:
         raise ValueError(f"allow is on device {allow.device}, expected {query.device}, where the queries are")
 
 
-# --- one place that chooses the path -----------------------------------------------------------------------------------------
+# --- fused or plain ----------------------------------------------------------------------------------------------------------
 
 
 def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
-    """`attend` for keys that are prepared already. Fused where the score is a dot product in disguise, else plain in tiles.
+    """Computes `attend` for prepared keys: on the fused kernel if the score can be written as a dot product, else in tiles.
 
-    What leaves the fused kernel: scores that have no such form, decisions, sums, and dropout (with which torch's own function
-    leaves it too, without a word).
+    The fused kernel is not used for other scores, for hard, gated and unnormalised attention, and with dropout (with which
+    torch's own function does not use it either, without a warning).
     """
     mechanism = mechanism.without_unknown(prepared)
     dot = mechanism.score.as_dot(query, prepared) if mechanism.attention == "soft" and not mechanism.dropout else None
@@ -247,11 +259,11 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
     def fused(part: slice, seed: int | None) -> Tensor:
         return _fused(query[..., part, :], key, scale, value, mechanism.bias_rows(part).to(query.dtype))
 
-    return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # the heads are those of the queries
+    return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # as many heads as the queries
 
 
 def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
-    """`attention_weights` for keys that are prepared already. The matrix is wanted, but what leads to it comes in tiles."""
+    """Computes `attention_weights` for prepared keys. Only the result is a whole matrix; intermediate tensors are tiles."""
     mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
 
     def weights(part: slice, seed: int | None) -> Tensor:
@@ -261,12 +273,12 @@ def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> T
 
 
 def scores_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
-    """What `weigh` makes its weights of: (..., Lq, Lk), −∞ where a query may not look."""
+    """Computes the scores (..., Lq, Lk) that `weights_prepared` turns into weights; −∞ where a query may not attend."""
     mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
 
     def scores(part: slice, seed: int | None) -> Tensor:
-        found, allow = mechanism.scores(query, prepared, part), mechanism.allow_rows(part)
-        return found if allow is None else found.masked_fill(~allow, -math.inf)
+        unmasked, allow = mechanism.scores(query, prepared, part), mechanism.allow_rows(part)
+        return unmasked if allow is None else unmasked.masked_fill(~allow, -math.inf)
 
     return _in_tiles(scores, query, prepared, mechanism)
 
@@ -275,26 +287,29 @@ def _plain(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism)
     prepared, value = same_heads(prepared, query), same_heads(value, query)
 
     def context(part: slice, seed: int | None) -> Tensor:
-        decided = mechanism.weights(query, prepared, part, seed)
-        mixed = mechanism.dropped(decided.weights, seed) @ value
-        if decided.log_prob is None or decided.entropy is None:
-            return mixed
-        return torch.cat((mixed, torch.stack((decided.log_prob, decided.entropy), dim=-1)), dim=-1)  # one tensor per tile
+        attention = mechanism.weights(query, prepared, part, seed)
+        mixture = mechanism.dropped(attention.weights, seed) @ value
+        if attention.log_prob is None or attention.entropy is None:
+            return mixture
+        return torch.cat((mixture, torch.stack((attention.log_prob, attention.entropy), dim=-1)), dim=-1)  # one tensor per tile
 
-    together = _in_tiles(context, query, prepared, mechanism)
+    columns = _in_tiles(context, query, prepared, mechanism)
     if mechanism.attention not in HARD:
-        return AttentionOutput(together)
-    return AttentionOutput(together[..., :-2], together[..., -2], together[..., -1])
+        return AttentionOutput(columns)
+    return AttentionOutput(columns[..., :-2], columns[..., -2], columns[..., -1])
 
 
 def same_heads(x: Tensor, query: Tensor) -> Tensor:
-    """Keys or values with fewer heads than the queries, repeated for each head of their group."""
+    """Repeats keys or values that have fewer heads than the queries for each head of their group."""
     heads, groups = (tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, x))
     return x.repeat_interleave(heads // groups, dim=-3) if 1 < groups < heads else x
 
 
 def leading_shape(*tensors: Tensor) -> torch.Size:
-    """The common leading dimensions: all but the last two. (torch.broadcast_shapes takes as long as a small attention.)"""
+    """Returns the broadcast of all dimensions but the last two; raises ValueError if they do not broadcast.
+
+    (torch.broadcast_shapes takes as long as a small attention.)
+    """
     shapes = [tensor.shape[:-2] for tensor in tensors]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -308,10 +323,11 @@ def leading_shape(*tensors: Tensor) -> torch.Size:
 
 
 def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
-    """torch's scaled_dot_product_attention, whose fast kernels want exactly four dimensions. Empty rows give zeros.
+    """Calls torch's scaled_dot_product_attention, whose fast kernels require exactly four dimensions. Empty rows give zeros.
 
-    `mask` is boolean (True = may attend) or is added to the scores; causal: it says no more than that, and is not read. Where
-    several heads of the queries share their keys, they become rows of one head: no key is copied.
+    mask: boolean (True = may attend), or floats that are added to the scores.
+    causal: the mask is exactly masks.causal, so it is not read.
+    Query heads that share a head of keys become rows of one head, so that no key is copied.
     """
     heads = query.shape[-3] if query.dim() > 2 else 1
     groups = key.shape[-3] if key.dim() > 2 and value.dim() > 2 and key.shape[-3] == value.shape[-3] else heads
@@ -320,33 +336,33 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
         return _unfold(_fused(_fold(query, groups), key, scale, value, mask), heads)
     lead = leading_shape(query, key, value) if mask is None else leading_shape(query, key, value, mask)
     num_queries, num_keys, width = query.shape[-2], key.shape[-2], value.shape[-1]
-    if 0 in (*lead, num_queries, num_keys):  # nothing to mix
+    if 0 in (*lead, num_queries, num_keys):  # no queries or no keys
         return value.new_zeros(*lead, num_queries, width)
     batch, heads = math.prod(lead[:-1]), lead[-1] if lead else 1
 
-    def four(tensor: Tensor) -> Tensor:
+    def to_4d(tensor: Tensor) -> Tensor:
         if len(lead) == 2 and tensor.shape[:2] == lead:
             return tensor
         return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
     if mask is not None and not causal:
-        shared = mask.dim() < 3 or mask.shape[-3] == 1  # one mask for all heads stays one
+        shared = mask.dim() < 3 or mask.shape[-3] == 1  # a mask shared by all heads is not expanded
         mask = mask.expand(*lead[:-1], 1 if shared else heads, *mask.shape[-2:])
         mask = mask.reshape(batch, mask.shape[-3], *mask.shape[-2:])
-    if query.shape[-1] != width:  # the fast kernels also want one width; zeros add nothing to a dot product
+    if query.shape[-1] != width:  # the fast kernels also require equal widths; zeros do not change a dot product
         widest = max(query.shape[-1], width)
         query, key, value = (F.pad(tensor, (0, widest - tensor.shape[-1])) for tensor in (query, key, value))
     context = F.scaled_dot_product_attention(
-        four(query), four(key), four(value), attn_mask=None if causal else mask, is_causal=causal, scale=scale
+        to_4d(query), to_4d(key), to_4d(value), attn_mask=None if causal else mask, is_causal=causal, scale=scale
     )
     return context[..., :width].reshape(*lead, num_queries, width)
 
 
 def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
-    """Works off the query rows in tiles, so that memory stays O(tile); the backward pass computes each tile again.
+    """Computes the query rows in tiles, so that memory stays O(tile); the backward pass recomputes each tile.
 
-    A tile that needs random numbers gets a seed, so that it draws the same ones again. A graph for export is one tile,
-    because it must serve sizes that are not known yet.
+    A tile that needs random numbers gets a seed, so that the backward pass draws the same ones. An exported graph has a single
+    tile, because it must work for sizes that are not known yet.
     """
     if torch.compiler.is_exporting():
         return compute(slice(None), mechanism.draw_seed())
@@ -366,22 +382,24 @@ def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, pre
 
 
 def _fold(x: Tensor, groups: int) -> Tensor:
-    """(..., H, L, d) -> (..., G, H/G · L, d)."""
+    """Turns the heads of a group into rows of one head: (..., H, L, d) -> (..., G, H/G · L, d)."""
     folded: Tensor = x.unflatten(-3, (groups, -1)).flatten(-3, -2)
     return folded
 
 
 def _fold_mask(mask: Tensor, heads: int, groups: int, num_queries: int) -> Tensor:
-    """The mask of folded queries. One row for all heads still stands for all rows; one mask for all heads becomes one group."""
+    """Returns the mask of folded queries. One row for all queries and heads is unchanged; one mask for all heads becomes one
+    for all groups."""
     shared = mask.dim() < 3 or mask.shape[-3] == 1
     if shared and mask.shape[-2] == 1:
         return mask
     if shared:
         heads, groups = heads // groups, 1
     whole = mask.expand(*mask.shape[:-3], heads, num_queries, -1).unflatten(-3, (groups, -1))
-    return torch.cat(whole.unbind(-3), dim=-2)  # flatten would tie an exported graph to its sizes
+    return torch.cat(whole.unbind(-3), dim=-2)  # flatten would fix the sizes in an exported graph
 
 
 def _unfold(x: Tensor, heads: int) -> Tensor:
+    """The inverse of `_fold`."""
     unfolded: Tensor = x.unflatten(-2, (heads // x.shape[-3], -1)).flatten(-4, -3)
     return unfolded

@@ -1,6 +1,6 @@
-"""What self-attention costs beside the layers that came before it (Vaswani et al. 2017, table 1).
+"""The cost of self-attention compared with the layers that it replaced (Vaswani et al. 2017, table 1).
 
-Two forms: "notes", as the lecture notes count, and "exact", as our layers are without bias.
+Two forms: "notes", counted as in the lecture notes, and "exact", counted for our layers without bias.
 docs/costs.md explains each difference.
 """
 
@@ -12,10 +12,10 @@ from regard.errors import check_sizes, did_you_mean, shown
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one layer on one sequence.
+    """The cost of one layer on one sequence.
 
     operations: multiply-adds of matrix products; softmax, tanh and scaling are not counted.
-    sequential_steps: how many steps wait for one another, up to a constant factor.
+    sequential_steps: the number of steps that cannot run in parallel, up to a constant factor.
     """
 
     operations: int
@@ -23,7 +23,7 @@ class Cost:
     sequential_steps: int
 
 
-# L length  d width of the input  v width of the values (or the state)  q width of queries and keys  k places under the kernel
+# L length  d width of the input  v width of the values (or the state)  q width of queries and keys  k kernel size
 Formula = Callable[[int, int, int, int, int], Cost]
 
 COSTS: dict[str, dict[str, Formula]] = {
@@ -47,10 +47,10 @@ COSTS: dict[str, dict[str, Formula]] = {
 """layer -> form -> formula."""
 
 SHARED = ("length", "width", "value_width")
-"""The sizes that every layer has."""
+"""The sizes that every layer requires."""
 
 NEEDS = {"self_attention": "key_width", "convolution": "kernel"}
-"""The size that only this layer has; the others ignore it, so that one set of sizes serves all four."""
+"""Layer -> the size that only this layer requires. The other layers ignore it, so the same sizes can be passed for all four."""
 
 
 def cost(
@@ -63,7 +63,14 @@ def cost(
     kernel: int | None = None,
     form: str = "exact",
 ) -> Cost:
-    """`cost("recurrent", 50, 512, 512).operations`. Layers and forms: `COSTS`. kernel: all places under it, 2 · reach + 1."""
+    """Returns the cost of a layer, such as `cost("recurrent", 50, 512, 512).operations`.
+
+    layer, form: the keys of `COSTS`.
+    length, width, value_width: length of the sequence, width of the input and of the values (or of the recurrent state).
+    key_width: width of queries and keys; required for self_attention.
+    kernel: number of positions under the kernel, 2 · reach + 1; required for convolution.
+    Raises ValueError for an unknown layer or form, and for missing or wrong sizes.
+    """
     _check_name("layer", layer, list(COSTS))
     _check_name("form", form, list(COSTS[layer]))
     sizes = {"length": length, "width": width, "value_width": value_width, "key_width": key_width, "kernel": kernel}

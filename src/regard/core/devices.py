@@ -1,4 +1,4 @@
-"""Where to compute, and in which memory."""
+"""Choice of the device, and settings of its memory and random numbers."""
 
 import ctypes
 import sys
@@ -9,15 +9,18 @@ from regard.errors import UserError, shown
 
 
 def available_devices() -> dict[str, bool]:
-    """The kinds of devices that we know, the fastest first, and whether this machine has them."""
+    """Returns the supported types of device, the fastest first, and whether this machine has them."""
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" takes what is there: cuda, mps, else cpu."""
+    """Returns the device with this name; "auto" is cuda if available, else mps if available, else cpu.
+
+    Raises UserError if the device is unknown or not available.
+    """
     available = available_devices()
     if name == "auto":
-        return torch.device(next(one for one, there in available.items() if there))
+        return torch.device(next(device for device, present in available.items() if present))
     if name not in available:
         raise UserError(f"unknown device {shown(name)}; expected auto, cpu, cuda or mps")
     if not available[name]:
@@ -26,23 +29,23 @@ def choose_device(name: str) -> torch.device:
 
 
 def default_generator(device: torch.device) -> torch.Generator:
-    """The random numbers that `torch.manual_seed` seeds."""
+    """Returns the generator that `torch.manual_seed` seeds on this device."""
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
     return torch.mps._get_default_mps_generator() if device.type == "mps" else torch.default_generator
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep what is freed for what is asked for next; other systems are left alone.
+    """Makes glibc reuse freed memory instead of returning it to the system. Does nothing on systems without glibc's mallopt.
 
-    Otherwise the memory of large tensors goes back to the system at every turn and comes anew, and every page of it costs a
-    fault: about a tenth of the time of a search (docs/LOG.md).
+    By default the memory of large tensors is returned and requested again each time, and every page then costs a page fault:
+    about a tenth of the time of a search (docs/LOG.md).
     """
     if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallopt"):
         return
-    library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # its largest value
+    library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest value it accepts
     library.mallopt(_M_TRIM_THRESHOLD, 512 << 20)
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""As in malloc.h."""
+"""The constants of glibc's malloc.h."""

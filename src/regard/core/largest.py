@@ -1,4 +1,4 @@
-"""The largest numbers of long rows."""
+"""Top-k for long rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ BLOCK = 64
 
 
 def largest(numbers: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`numbers.topk(k)`, but quick on long rows: the k best lie in the k blocks with the highest peaks, or behind them all."""
+    """Returns the values and indices of `numbers.topk(k)`, but faster for long rows.
+
+    The k largest are in the k blocks with the highest maxima, or in the rest after the last whole block.
+    """
     length = numbers.shape[-1]
     num_blocks = length // BLOCK
     if num_blocks < 4 * k:
@@ -20,5 +23,5 @@ def largest(numbers: Tensor, k: int) -> tuple[Tensor, Tensor]:
     best = blocks.amax(-1).topk(k, sorted=False).indices
     chosen = blocks.gather(-2, best.unsqueeze(-1).expand(*best.shape, BLOCK)).flatten(-2)
     top, index = torch.cat((chosen, rest), dim=-1).topk(k)
-    block, behind = best.gather(-1, (index // BLOCK).clamp(max=k - 1)), index - k * BLOCK
-    return top, torch.where(behind < 0, block * BLOCK + index % BLOCK, num_blocks * BLOCK + behind)
+    block, in_rest = best.gather(-1, (index // BLOCK).clamp(max=k - 1)), index - k * BLOCK
+    return top, torch.where(in_rest < 0, block * BLOCK + index % BLOCK, num_blocks * BLOCK + in_rest)

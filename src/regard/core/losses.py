@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""Loss functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ROOM = 2**22
-"""How many logits `projected_loss` holds at a time."""
+"""The most logits that `projected_loss` holds at a time."""
 
 
 def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy summed over the real targets; padding counts neither in the sum nor in the smoothing."""
+    """Computes the cross-entropy with label smoothing, summed over all targets except padding."""
     _check_targets(logits_BTV, targets_BT, smoothing)
     return F.cross_entropy(
         logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=pad, label_smoothing=smoothing, reduction="sum"
@@ -26,8 +26,10 @@ def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing
 def projected_loss(
     states_BTD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0
 ) -> Tensor:
-    """`sequence_loss` of the logits states · weightᵀ + bias, which never exist all at once: a few rows at a time are worked off
-    as far as their gradient. Padding is not even projected. Value and first gradient only."""
+    """Computes `sequence_loss` of the logits states · weightᵀ + bias without holding all logits at once.
+
+    Logits and their gradient are computed for some rows at a time, and not at all for padding. First derivatives only.
+    """
     _check_targets(states_BTD, targets_BT, smoothing)
     real_N = targets_BT.flatten().ne(pad).nonzero().squeeze(-1)
     states_ND, targets_N = states_BTD.flatten(0, 1)[real_N], targets_BT.flatten()[real_N]
@@ -36,23 +38,23 @@ def projected_loss(
 
 
 def _check_targets(rows_BTX: Tensor, targets_BT: Tensor, smoothing: float) -> None:
-    """(T, B) has as many targets as (B, T), so that nothing else would notice."""
+    """Raises ValueError for wrong shapes or smoothing. (T, B) has as many targets as (B, T): no later check would notice."""
     if targets_BT.shape != rows_BTX.shape[:-1]:
         raise ValueError(
             f"the targets have shape {tuple(targets_BT.shape)}, expected {tuple(rows_BTX.shape[:-1])}, one for each position"
         )
     if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing <= 1:
-        raise ValueError(f"smoothing is {smoothing!r}, expected a share from 0 to 1")
+        raise ValueError(f"smoothing is {smoothing!r}, expected a number from 0 to 1")
 
 
 class _ProjectedLoss(torch.autograd.Function):
-    """With z the logits of a row, y its target, ε the smoothing: lse(z) − (1−ε) z_y − ε mean(z); its gradient by z is
-    softmax(z) − (1−ε) 1_y − ε/V."""
+    """lse(z) − (1−ε) z_y − ε mean(z), where z are the logits of a row, y is its target and ε the smoothing. The gradient with
+    respect to z is softmax(z) − (1−ε) 1_y − ε/V."""
 
     @staticmethod
     def forward(ctx: Any, states_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
         V = len(weight_VD)
-        wanted = any(ctx.needs_input_grad)
+        needs_grad = any(ctx.needs_input_grad)
         d_states_ND, d_weight_VD, d_bias_V = torch.empty_like(states_ND), torch.zeros_like(weight_VD), torch.zeros_like(bias_V)
         mean_D, mean = weight_VD.mean(0), bias_V.mean()
         loss = states_ND.new_zeros(())
@@ -63,27 +65,27 @@ class _ProjectedLoss(torch.autograd.Function):
             p_NV = z_NV.softmax(-1)
             lse_N1 = z_NV.amax(-1, keepdim=True) - p_NV.amax(-1, keepdim=True).log()
             loss += (lse_N1 - (1 - smoothing) * z_NV.gather(1, y_N1)).sum() - smoothing * (x_ND @ mean_D + mean).sum()
-            if wanted:
+            if needs_grad:
                 p_NV.scatter_add_(1, y_N1, p_NV.new_full(y_N1.shape, smoothing - 1))
                 p_NV.sub_(smoothing / V)
                 torch.mm(p_NV, weight_VD, out=d_states_ND[first : first + rows])
                 torch.addmm(d_weight_VD, p_NV.t(), x_ND, out=d_weight_VD)
                 d_bias_V += p_NV.sum(0)
-        if wanted:
+        if needs_grad:
             ctx.save_for_backward(d_states_ND, d_weight_VD, d_bias_V)
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return (*(gradient * one for one in ctx.saved_tensors), None, None)
+        return (*(gradient * saved for saved in ctx.saved_tensors), None, None)
 
 
 # --- hard attention ----------------------------------------------------------------------------------------------------------
 
 
 def reward_to_go(log_prob_BT: Tensor) -> Tensor:
-    """R_t = Σ_{t' ≥ t} log p(y_t' | a_≤t'), detached: what came of the decision at t and of those after it."""
+    """Computes R_t = Σ_{t' ≥ t} log p(y_t' | a_≤t'), detached: the rewards that the choice at t can affect."""
     return log_prob_BT.detach().flip(-1).cumsum(-1).flip(-1)
 
 
@@ -95,22 +97,28 @@ def policy_gradient(
     baseline: Tensor | float = 0.0,
     entropy_bonus: float = 0.0,
 ) -> Tensor:
-    """−Σ_t (R_t − b) log π(a_t), whose gradient teaches where to look (Xu et al. 2015, 4.1; Williams 1992).
+    """Computes −Σ_t (R_t − b) log π(a_t), whose gradient trains hard attention (Xu et al. 2015, 4.1; Williams 1992).
 
-    reward_BT: R_t, detached (`reward_to_go`); where a decision bears on its own token alone, log p(y_t) does, with far less
-    noise: the tokens after it add nothing in the mean. attention_log_prob_BT, attention_entropy_BT: of the decisions, 0 at padding.
-    Added to −Σ_t log p(y_t | a_≤t), the gradient is, in the mean over the decisions, that of the expected log-likelihood.
-    b (a number, or one for each t; see `Baseline`) changes the spread of the estimate only, the bonus for undecided attention
-    also its aim.
+    Add it to −Σ_t log p(y_t | a_≤t): in expectation over the choices a_t, the gradient of the sum is that of the negative
+    expected log-likelihood.
+
+    reward_BT: R_t, held constant (`reward_to_go`). If a choice affects only its own token, pass log p(y_t) instead: the later
+    tokens add nothing in expectation, and the variance is far lower without them.
+    attention_log_prob_BT, attention_entropy_BT: log π(a_t) and the entropy of each choice, 0 at padding.
+    baseline: b, a number or one for each t (see `Baseline`); it changes only the variance of the estimate.
+    entropy_bonus: rewards undecided attention; it also changes the expectation.
+    Raises ValueError if the shapes differ, or if there is a bonus but no entropy.
     """
-    decisions = {"reward": reward_BT, "attention_log_prob": attention_log_prob_BT}
+    tensors = {"reward": reward_BT, "attention_log_prob": attention_log_prob_BT}
     if attention_entropy_BT is not None:
-        decisions["attention_entropy"] = attention_entropy_BT
+        tensors["attention_entropy"] = attention_entropy_BT
     elif entropy_bonus:
-        raise ValueError(f"entropy_bonus is {entropy_bonus}, but there is no entropy; pass attention_entropy_BT, or no bonus")
-    if len({one.shape for one in decisions.values()}) > 1:
-        shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in decisions.items())
-        raise ValueError(f"the decisions have shapes {shapes}; expected equal ones, (B, T)")
+        raise ValueError(
+            f"entropy_bonus is {entropy_bonus}, but no entropy was given; pass attention_entropy_BT, or leave out entropy_bonus"
+        )
+    if len({tensor.shape for tensor in tensors.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(f"reward, log-probability and entropy have shapes {shapes}; expected equal shapes (B, T)")
     loss = -((reward_BT.detach() - baseline) * attention_log_prob_BT).sum()
     if attention_entropy_BT is None or not entropy_bonus:
         return loss
@@ -119,19 +127,25 @@ def policy_gradient(
 
 @dataclass(frozen=True)
 class Baseline:
-    """A moving average of rewards, in which the first ones are a plain mean. Training keeps that of one token; what is to be
-    expected of a decision is as many times as much as tokens are paid for it."""
+    """An exponential moving average of rewards, which starts as the plain mean of the first ones.
+
+    Training keeps the average reward per token; the baseline of a choice is this times the number of tokens in its reward.
+    """
 
     value: float = 0.0
     num_rewards: int = 0
 
     def after(self, reward: float, *, memory: float = 0.95) -> Baseline:
+        """Returns the average with one more reward; `memory` is the share of the old average."""
         share = max(1 - memory, 1 / (self.num_rewards + 1))
         return Baseline(self.value + share * (reward - self.value), self.num_rewards + 1)
 
 
 def doubly_stochastic_loss(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tensor) -> Tensor:
-    """Σ_i (1 − Σ_t α_ti)² over all real places i, summed over the batch: the doubly stochastic regulariser (Xu et al. 2015,
-    eq. 14), which wants attention to have been everywhere when the last word is written."""
-    looked_BS = (weights_BTS * real_BT.unsqueeze(-1)).sum(1)
-    return ((1 - looked_BS).square() * allow_BS).sum()
+    """Computes Σ_i (1 − Σ_t α_ti)² over all source positions i except padding, summed over the batch.
+
+    This is the doubly stochastic regulariser (Xu et al. 2015, eq. 14): it makes the model attend to every source position by
+    the end of the output. real_BT: False at target padding.
+    """
+    total_BS = (weights_BTS * real_BT.unsqueeze(-1)).sum(1)
+    return ((1 - total_BS).square() * allow_BS).sum()

@@ -1,4 +1,4 @@
-"""Masks: boolean, True = may attend, always. Every mask of the project is made here, so that there is one meaning of True.
+"""Masks: boolean, always with True = may attend. Every mask of the package is created here, so that True has one meaning.
 
 A mask is named `allow` and broadcasts against scores (..., Lq, Lk).
 """
@@ -10,73 +10,73 @@ from regard.core.checks import check_length, check_tensor
 
 
 def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
-    """(Lq, Lk): the look-ahead mask. The last query sees all keys, the one before it all but the last, and so on.
+    """Returns the look-ahead mask (Lq, Lk): the last query may attend to all keys, the one before it to all but the last, etc.
 
-    With a cache there are more keys than queries, and the corner that matters is the bottom right one.
+    With a cache there are more keys than queries; the mask is therefore aligned at the bottom right.
     """
     num_keys = _num_keys(num_queries, num_keys)
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
 
 def window(num_queries: int, num_keys: int | None = None, *, width: int, device: torch.device | str | None = None) -> Tensor:
-    """(Lq, Lk): each query sees the keys up to `width` places before and behind its own; aligned bottom-right as well."""
+    """Returns (Lq, Lk): a query may attend to keys at most `width` positions before or after its own; aligned like `causal`."""
     check_length("width", width)
     num_keys = _num_keys(num_queries, num_keys)
-    near = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
-    own = num_keys - num_queries
-    return near.tril(own + width).triu(own - width)
+    everything = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
+    diagonal = num_keys - num_queries
+    return everything.tril(diagonal + width).triu(diagonal - width)
 
 
 def not_padding(ids: Tensor, pad: int) -> Tensor:
-    """True where a token is real; the shape of the ids."""
+    """Returns a mask of the shape of the ids: False at padding."""
     check_tensor("ids", ids)
     return ids != pad
 
 
 def first(lengths_B: Tensor, num_positions: int) -> Tensor:
-    """(B, num_positions): True for the first `lengths[b]` places of each row."""
+    """Returns (B, num_positions): True at the first `lengths[b]` positions of each row."""
     return _arange("lengths", lengths_B, num_positions) < lengths_B[:, None]
 
 
 def behind(firsts_B: Tensor, num_positions: int) -> Tensor:
-    """(B, num_positions): True from place `firsts[b]` on."""
+    """Returns (B, num_positions): True from position `firsts[b]` on."""
     return _arange("firsts", firsts_B, num_positions) >= firsts_B[:, None]
 
 
 def positions(allow: Tensor) -> Tensor:
-    """The number of each real place among the real ones, from 0, wherever the padding stands; padding itself has 0."""
+    """Returns positions 0, 1, 2, … that skip padding, wherever it is; padding itself gets 0."""
     check_tensor("allow", allow)
     return (allow.cumsum(-1) - 1) * allow
 
 
 def among(positions: Tensor, allow: Tensor, num_positions: int) -> Tensor:
-    """(..., num_positions): True at the places (..., T) that are listed, if allow (broadcasts to them) is True for them."""
-    listed = torch.where(allow, positions, num_positions)  # the others point behind the end
+    """Returns (..., num_positions): True at the given positions (..., T) for which allow, which broadcasts to them, is True."""
+    listed = torch.where(allow, positions, num_positions)  # the others point past the end
     marks = torch.zeros(*positions.shape[:-1], num_positions + 1, dtype=torch.bool, device=positions.device)
     return marks.scatter_(-1, listed, True)[..., :num_positions]
 
 
 def every(allow_BHW: Tensor, step: int) -> Tensor:
-    """Of squares of `step` by `step` pixels: True where any of the pixels is real, the padding being at the right and below."""
+    """Returns the mask of squares of `step` by `step` pixels: True if any pixel is real. Padding is at the right and bottom."""
     return allow_BHW[..., ::step, ::step]
 
 
 def at_least_first(allow_BS: Tensor) -> Tensor:
-    """The same, but rows in which nothing is allowed get their first place."""
+    """Returns the mask with the first position allowed in rows where none is."""
     return allow_BS | (
         first(torch.ones_like(allow_BS[:, 0], dtype=torch.long), allow_BS.shape[1]) & ~allow_BS.any(1, keepdim=True)
     )
 
 
 def both(one: Tensor, other: Tensor) -> Tensor:
-    """Allowed by both masks."""
+    """Returns the mask of what both masks allow."""
     check_tensor("one", one)
     check_tensor("other", other)
     return one & other
 
 
 def _num_keys(num_queries: int, num_keys: int | None) -> int:
-    """As many as queries, unless their number is given."""
+    """Returns the checked number of keys; by default the number of queries."""
     check_length("num_queries", num_queries)
     if num_keys is None:
         return num_queries

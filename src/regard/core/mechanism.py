@@ -1,4 +1,4 @@
-"""How scores become weights, as one thing that is passed along."""
+"""The attention mechanism as one argument: score, mask, ALiBi, type of attention, dropout."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from regard.errors import did_you_mean, shown
 
 @dataclass(frozen=True)
 class Alibi:
-    """Added to the scores: −m·|i − j|, so that near keys count more (ALiBi, Press et al. 2022). Each head has its own m.
+    """The bias −m·|i − j| added to the scores to favour near keys (ALiBi, Press et al. 2022); each head has its own m.
 
-    slopes_H; the numbers of the places i (..., 1, Lq) and j (..., 1, Lk): axis -2 stands for the heads.
+    slopes_H: m.  query_positions (..., 1, Lq): i.  key_positions (..., 1, Lk): j. Axis -2 broadcasts over the heads.
     """
 
     slopes_H: Tensor
@@ -37,15 +37,16 @@ class Alibi:
     key_positions: Tensor
 
     def rows(self, part: slice) -> Tensor:
+        """Computes the bias (..., H, rows, Lk) of some query rows."""
         distance = (self.query_positions[..., part, None] - self.key_positions[..., None, :]).abs()
         return -self.slopes_H[:, None, None] * distance
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """All that decides how queries mix values, besides queries, keys and values themselves.
+    """Everything that determines attention except queries, keys and values.
 
-    causal: `allow` is masks.causal and nothing else, so that the fused kernel need not read it, nor work where it forbids.
+    causal: `allow` is exactly masks.causal, so the fused kernel need not read it, and skips what it forbids.
     """
 
     score: Score
@@ -57,6 +58,7 @@ class Mechanism:
     causal: bool = False
 
     def check(self) -> None:
+        """Raises TypeError or ValueError if an option is wrong or does not go with another."""
         if not isinstance(self.score, Score):
             raise TypeError(
                 f"score is {shown(self.score)}, expected a Score such as regard.scores.General(query_width, key_width)"
@@ -66,23 +68,24 @@ class Mechanism:
                 f"attention is {shown(self.attention)}, expected one of {', '.join(types)}{did_you_mean(self.attention, types)}"
             )
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {shown(self.dropout)}, expected a share from 0 up to, but not, 1")
+            raise ValueError(f"dropout is {shown(self.dropout)}, expected a probability from 0 up to, but not including, 1")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise TypeError(
-                f"generator is {shown(self.generator)}, expected a torch.Generator; a seed wants generator.manual_seed(…)"
+                f"generator is {shown(self.generator)}, expected a torch.Generator; "
+                "for a seed write torch.Generator().manual_seed(seed)"
             )
         if self.dropout and self.attention != "soft":
             raise ValueError(
-                f"dropout is {self.dropout} and attention is {self.attention!r}; dropout is for soft attention only"
+                f"dropout is {self.dropout} and attention is {self.attention!r}; dropout applies to soft attention only"
             )
         if self.dropout and self.generator is None:
             raise ValueError(
                 f"dropout is {self.dropout}, which needs random numbers, but there is no generator; "
-                "pass generator=torch.default_generator, or one of your own"
+                "pass generator=torch.default_generator, or your own generator"
             )
 
     def without_unknown(self, prepared: Tensor) -> Mechanism:
-        """Keys that the score knows nothing of are not allowed."""
+        """Also masks the keys for which the score is undefined (`Score.known`)."""
         known = self.score.known(prepared)
         if known is None:
             return self
@@ -90,7 +93,7 @@ class Mechanism:
         return replace(self, allow=known if self.allow is None else masks.both(self.allow, known), causal=False)
 
     def picked(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Mechanism:
-        """The same for some of the heads (axis -3) and queries (axis -2)."""
+        """Restricts the mechanism to some heads (axis -3) and queries (axis -2); None means all."""
         allow, alibi = self.allow, self.alibi
         if allow is not None:
             allow = pick_axis(pick_axis(allow, -3, heads), -2, rows)
@@ -100,45 +103,47 @@ class Mechanism:
         return replace(self, allow=allow, alibi=alibi, causal=self.causal and rows is None)
 
     def allow_rows(self, part: slice) -> Tensor | None:
+        """Returns the mask of some query rows."""
         return self.allow if self.allow is None or self.allow.shape[-2] == 1 else self.allow[..., part, :]
 
     def bias_rows(self, part: slice) -> Tensor:
-        """The alibi of some rows, −∞ where they may not attend."""
+        """Computes the ALiBi bias of some query rows, −∞ where they may not attend."""
         assert self.alibi is not None
         rows, allow = self.alibi.rows(part), self.allow_rows(part)
         return rows if allow is None else rows.masked_fill(~allow, -math.inf)
 
     def scores(self, query: Tensor, prepared: Tensor, part: slice) -> Tensor:
-        """The scores of some rows, before any mask."""
+        """Computes the scores of some query rows, before any mask."""
         scores = self.score.scores(query[..., part, :], prepared)
         return scores if self.alibi is None else scores + self.alibi.rows(part)
 
     def weights(self, query: Tensor, prepared: Tensor, part: slice, seed: int | None) -> AttentionWeights:
-        """The weights of some rows, before dropout."""
+        """Computes the weights of some query rows, before dropout."""
         scores = self.scores(query, prepared, part)
         allow = self.allow_rows(part)
         if self.attention in HARD:
             choose = hard_weights if self.attention == "hard" else gated_weights
-            return choose(scores, allow, _seeded(seed, scores.device))
+            return choose(scores, allow, _make_generator(seed, scores.device))
         return AttentionWeights(masked_softmax(scores, allow) if self.attention == "soft" else unnormalised(scores, allow))
 
     def dropped(self, weights: Tensor, seed: int | None) -> Tensor:
-        generator = _seeded(seed, weights.device)
+        """Applies dropout to the weights; without a seed they stay as they are."""
+        generator = _make_generator(seed, weights.device)
         return drop_weights(weights, self.dropout, generator) if self.dropout and generator else weights
 
     def draw_seed(self) -> int | None:
-        """For the random numbers of one tile, so that it can draw the same ones again in its backward pass."""
+        """Draws a seed for the random numbers of one tile, so that the backward pass can repeat them; None if not needed."""
         if self.generator is None or not (self.dropout or self.attention in HARD):
             return None
         return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
 
 
 def pick_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
-    """Some entries of an axis, counted from the last; one of size 1, or that is not there, stands for all."""
+    """Selects entries of an axis (negative); an axis of size 1, or that is missing, broadcasts and stays as it is."""
     if numbers is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
         return tensor
     return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
 
 
-def _seeded(seed: int | None, device: torch.device) -> torch.Generator | None:
+def _make_generator(seed: int | None, device: torch.device) -> torch.Generator | None:
     return None if seed is None else torch.Generator(device).manual_seed(seed)

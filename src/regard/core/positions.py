@@ -1,7 +1,7 @@
-"""Where a token stands, as numbers: φ(i) to be added or appended, rotations of queries and keys, slopes for scores.
+"""Position encodings: vectors φ(i) to add or append to embeddings, rotations of queries and keys, slopes for scores.
 
-Places are position numbers of any shape (...,); φ gives (..., width). All tables are computed in float64, so that far places
-keep their phase, and then cast.
+Positions are integers in a tensor of any shape (...,); φ returns (..., width). Angles are computed in float64, so that large
+positions keep their phase, and the results are then cast.
 """
 
 from typing import Literal, get_args
@@ -13,20 +13,20 @@ from regard.core.checks import check_length, check_tensor
 from regard.errors import check_positive, check_whole, shown
 
 Layout = Literal["interleaved", "halves"]
-"""How pairs (a_k, b_k) stand in a row: a_0 b_0 a_1 b_1 … as in the papers, or a_0 a_1 … b_0 b_1 … as in Marian and Llama."""
+"""Order of pairs (a_k, b_k) in a vector: a_0 b_0 a_1 b_1 … as in the papers, or a_0 a_1 … b_0 b_1 … as in Marian and Llama."""
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
-# --- vectors for places ------------------------------------------------------------------------------------------------------
+# --- vectors -----------------------------------------------------------------------------------------------------------------
 
 
 def sinusoidal(
     positions: Tensor, width: int, *, layout: Layout = "interleaved", first: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Pairs sin(ω_k i), cos(ω_k i), ω_k = 10000^(−2k/width) (Vaswani et al. 2017, 3.5); k counts from `first`.
+    """Returns pairs sin(ω_k i), cos(ω_k i), ω_k = 10000^(−2k/width) (Vaswani et al. 2017, 3.5); k counts from `first`.
 
-    φ(i)·φ(j) = Σ_k cos(ω_k (i − j)): it depends on the distance only.
+    φ(i)·φ(j) = Σ_k cos(ω_k (i − j)) depends on the distance only.
     """
     _check_pairs(width, layout)
     check_tensor("positions", positions)
@@ -42,15 +42,15 @@ def fourier(
     layout: Layout = "interleaved",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Pairs of sines and cosines with φ(i)·φ(j) ≈ exp(−λ(i−j)²), λ = `sharpness`, and 1 at i = j.
+    """Returns pairs of sines and cosines with φ(i)·φ(j) ≈ exp(−λ(i−j)²), λ = `sharpness`, and exactly 1 for i = j.
 
-    The Gaussian is the mean of cos(2√λ u (i−j)) over u with density ∝ exp(−u²) (Rahimi & Recht 2007, who draw u at random;
-    here it takes the width/2 midpoints of a grid from 0 to 3). The error is below 1e-4 while |i−j| ≤ (width/2 − 3)/√λ; farther
-    away the bell comes back upside down, around |i−j| = π·width/(6√λ).
+    The Gaussian is the mean of cos(2√λ u (i−j)) over u with density ∝ exp(−u²) (Rahimi & Recht 2007, who sample u; here u takes
+    the width/2 midpoints of a grid from 0 to 3). The error is below 1e-4 for |i−j| ≤ (width/2 − 3)/√λ; at larger distances the
+    curve repeats with opposite sign, around |i−j| = π·width/(6√λ).
     """
     _check_pairs(width, layout)
     check_tensor("positions", positions)
-    check_positive("sharpness", sharpness, "a number above 0; 0.01 lets similarity fade over some ten places")
+    check_positive("sharpness", sharpness, "a number above 0; 0.01 makes similarity fade over about ten positions")
     u = 6 * (torch.arange(width // 2, dtype=torch.float64, device=positions.device) + 0.5) / width
     angle = positions.to(torch.float64).unsqueeze(-1) * (2 * sharpness**0.5 * u)
     amplitude = (-u.square()).softmax(-1).sqrt()
@@ -58,41 +58,41 @@ def fourier(
 
 
 def raw_index(positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """φ(i) = i, of width 1. Half precision blurs it early: bfloat16 knows every whole number only up to 256."""
+    """Returns φ(i) = i, of width 1. Half precision rounds it early: bfloat16 represents all integers only up to 256."""
     check_tensor("positions", positions)
     return positions.unsqueeze(-1).to(dtype)
 
 
 def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """φ(i) = e_i. A place outside 0 … width − 1 is an error; in an exported graph, which cannot ask, it gives zeros."""
+    """Returns φ(i) = e_i. Raises ValueError for positions outside 0 … width − 1; an exported graph returns zeros instead."""
     check_tensor("positions", positions)
     check_length("width", width)
     hot = positions.unsqueeze(-1) == torch.arange(width, device=positions.device)
     if _readable(positions) and not (known := hot.any(-1)).all():
         raise ValueError(
-            f"place {positions[~known][0].item()} has no one-hot vector of width {width}, for places 0 to {width - 1}; "
-            "make the width larger or the input shorter"
+            f"position {positions[~known][0].item()} has no one-hot vector of width {width}, which covers 0 to {width - 1}; "
+            "increase the width or shorten the input"
         )
     return hot.to(dtype)
 
 
 def num_positions(positions: Tensor) -> int:
-    """The largest number plus one; 0 where there is none to read."""
+    """Returns the largest position plus one; 0 if there is none, or if its value cannot be read."""
     return int(positions.max()) + 1 if positions.numel() and _readable(positions) else 0
 
 
 def _readable(positions: Tensor) -> bool:
-    """Meta and fake tensors hold no numbers, and tracing must not look at them."""
+    """Whether the values can be read: meta and fake tensors have none, and a traced graph must not depend on them."""
     return not torch.compiler.is_compiling() and positions.untyped_storage().device.type != "meta"
 
 
-# --- places inside attention -------------------------------------------------------------------------------------------------
+# --- rotations and slopes ----------------------------------------------------------------------------------------------------
 
 
 def rotate(x: Tensor, positions: Tensor, *, layout: Layout = "halves", base: float = 10000.0) -> Tensor:
-    """Turns pair k of every vector by the angle i · base^(−2k/d) (Su et al. 2021, 3.2.2): (..., L, d) with places (..., L).
+    """Rotates pair k of each vector by the angle i · base^(−2k/d) (Su et al. 2021, 3.2.2): x (..., L, d), positions (..., L).
 
-    Done to queries and keys, it makes their dot product depend on i − j only. Half precision is turned in float32.
+    Applied to queries and keys, it makes their dot product depend on i − j only. Half precision is rotated in float32.
     """
     check_tensor("x", x)
     check_tensor("positions", positions)
@@ -102,24 +102,24 @@ def rotate(x: Tensor, positions: Tensor, *, layout: Layout = "halves", base: flo
         positions.expand(x.shape[:-1])
     except RuntimeError:
         raise ValueError(
-            f"places {tuple(positions.shape)} do not broadcast to {tuple(x.shape[:-1])}, the leading axes of x {tuple(x.shape)}; "
-            "places (B, L) for heads (B, H, L, d) want places[:, None]"
+            f"positions {tuple(positions.shape)} do not broadcast to {tuple(x.shape[:-1])}, the leading axes of "
+            f"x {tuple(x.shape)}; for positions (B, L) and heads (B, H, L, d) write positions[:, None]"
         ) from None
     work = torch.promote_types(x.dtype, torch.float32)
     angle = _angles(positions, x.shape[-1], base=base)
     sin, cos = angle.sin().to(work), angle.cos().to(work)
-    a, b = _part(x.to(work), layout)
+    a, b = _split(x.to(work), layout)
     return _join(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
 
 
 def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Tensor:
-    """(H,): how much score each head takes off per place of distance, scores − slope · |i − j| (Press et al. 2022, 3).
+    """Returns the slopes (H,) of ALiBi, scores − slope · |i − j| (Press et al. 2022, 3).
 
-    For 2^n heads the slopes are 2^(−8h/2^n), h = 1, 2, …; other counts append every second slope of the next power of two,
-    as the authors' code does.
+    For 2^n heads the slopes are 2^(−8h/2^n), h = 1, 2, …; for other numbers of heads, every second slope of the next power of
+    two is appended, as in the authors' code.
     """
     check_whole("heads", heads)
-    power = 1 << (heads.bit_length() - 1)  # the largest power of two that is not above
+    power = 1 << (heads.bit_length() - 1)  # the largest power of two up to heads
     h = torch.arange(1, heads + 1, dtype=torch.float64, device=device)
     return 2.0 ** (-8 * torch.where(h <= power, h, h - power - 0.5) / power)
 
@@ -130,7 +130,7 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
 def _check_pairs(width: int, layout: str) -> None:
     if isinstance(width, bool) or not isinstance(width, int | torch.SymInt) or width < 2 or width % 2:
         raise ValueError(
-            f"these positions work on pairs, sine and cosine, but the width is {shown(width)}; make it even, 2 or more"
+            f"this position encoding needs pairs (sine, cosine), but the width is {shown(width)}; make it even, 2 or more"
         )
     check_length("width", width)
     if layout not in LAYOUTS:
@@ -138,16 +138,17 @@ def _check_pairs(width: int, layout: str) -> None:
 
 
 def _angles(positions: Tensor, width: int, *, base: float = 10000.0, first: int = 0) -> Tensor:
-    """i · base^(−2k/width), k = first, first + 1, …: (...,) -> (..., width/2)."""
+    """Returns the angles i · base^(−2k/width), k = first, first + 1, …: (...,) -> (..., width/2)."""
     k = torch.arange(first, first + width // 2, dtype=torch.float64, device=positions.device)
     return positions.to(torch.float64).unsqueeze(-1) * base ** (-2 * k / width)
 
 
 def _join(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
+    """Arranges pairs (a_k, b_k) in one vector."""
     return torch.stack((a, b), dim=-1).flatten(-2) if layout == "interleaved" else torch.cat((a, b), dim=-1)
 
 
-def _part(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+def _split(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """The inverse of `_join`."""
     half = x.shape[-1] // 2
     return (x[..., 0::2], x[..., 1::2]) if layout == "interleaved" else (x[..., :half], x[..., half:])

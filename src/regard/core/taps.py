@@ -1,7 +1,7 @@
-"""Attention under a Look: the same output, and what somebody wants to see of it.
+"""Attention with a Look: the same output, and the weights, scores, norms or summaries that its taps request.
 
-B batch  H heads  G heads of keys and values  R rows: the places of a sequence, or the hypotheses of a step  S keys
-d, v width of a head's keys, of its values  D width of the output
+B batch  H heads  G heads of keys and values  R rows: the positions of a sequence, or the hypotheses of a step  S keys
+d width of a head's keys  v width of a head's values  D width of the output
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard.core.summary import block_size, summarise_prepared, summarise_weight
 from regard.core.weights import HARD
 
 TOP = 8
-"""How many links of each query a summary keeps, if there are as many keys."""
+"""The number of largest weights per query in a summary, if there are as many keys."""
 
 
 def attend_with_look(
@@ -30,11 +30,11 @@ def attend_with_look(
     look: Look | None,
     output_HvD: Tensor | None = None,
 ) -> AttentionOutput:
-    """`mix`, and what a Look asks for; `seen` follows the order of its taps.
+    """Computes `attend_prepared`, and what a Look requests as `seen`, in the order of its taps.
 
-    `look` is already narrowed to this place (`Look.at`). Read-only taps leave the output to the very same kernel, and they
-    consume no random numbers: they draw from a twin of the generator. output_HvD: what each head's mixture is multiplied by
-    on its way out; norms are measured behind it.
+    look: the taps and edits of this layer (`Look.at`). With taps only, the output comes from the same kernel as without a Look,
+    and the taps consume no random numbers: they use a copy of the generator.
+    output_HvD: the part of the output projection of each head, W_o; norms are measured after it.
     """
     if look is None:
         return attend_prepared(query_BHRd, prepared, value, mechanism)
@@ -42,12 +42,12 @@ def attend_with_look(
     if not (look.edits or look.grad):
         seen = tuple(map(capture.read, look.taps))
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
-    weights = weights_prepared(query_BHRd, prepared, _twin(mechanism))
+    weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
     for edit in look.edits:
         weights = _edited(weights, edit, mechanism.without_unknown(prepared).allow)
-    used = weights if look.grad else weights.detach()
+    captured = weights if look.grad else weights.detach()
     seen = tuple(
-        capture.seen(tap, capture.picked(used, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
+        capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
     )
     value = same_heads(value, query_BHRd)
     if mechanism.attention in HARD:
@@ -57,7 +57,7 @@ def attend_with_look(
 
 @dataclass(frozen=True)
 class Capture:
-    """All that goes into one attention."""
+    """The inputs of one attention, from which taps are computed."""
 
     query_BHRd: Tensor
     prepared: Tensor
@@ -67,77 +67,83 @@ class Capture:
 
     @torch.no_grad()
     def read(self, tap: Tap) -> Seen:
-        """What one tap asks for, computed for its heads and rows alone."""
-        part = self.part(tap)
+        """Computes what one tap requests, for its heads and rows only."""
+        part = self.narrowed(tap)
         if tap.what == "scores":
             return self.seen(tap, scores_prepared(part.query_BHRd, part.prepared, part.mechanism))
-        drawn = self.mechanism.attention in HARD and self.mechanism.generator is not None  # all rows of a draw belong together
+        # A sample must be drawn for all heads and rows, as the output was, even if the tap requests only some of them.
+        sampled = self.mechanism.attention in HARD and self.mechanism.generator is not None
         if tap.what == "summary":
             rows = pick("row", tap.rows, self.query_BHRd.shape[2])
-            within = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
-            top, positions = min(TOP, self.prepared.shape[-2]), rows if within else None
-            if drawn:
-                found = summarise_weights(self.drawn_BHRS(tap), top=top, positions=positions)
+            one_sequence = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
+            top, positions = min(TOP, self.prepared.shape[-2]), rows if one_sequence else None
+            if sampled:
+                summary = summarise_weights(self.sampled_BHRS(tap), top=top, positions=positions)
             else:
-                found = summarise_prepared(
+                summary = summarise_prepared(
                     part.query_BHRd, part.prepared, part.mechanism, top=top, blocks=True, positions=positions
                 )
-            return self.seen(tap, found.top_weights, found)
-        weights_BHRS = self.drawn_BHRS(tap) if drawn else weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
-        if tap.what == "norms":  # ‖α v W‖ = |α| ‖v W‖
-            weights_BHRS = weights_BHRS.abs() * part.lengths_BHS().unsqueeze(-2)
+            return self.seen(tap, summary.top_weights, summary)
+        weights_BHRS = self.sampled_BHRS(tap) if sampled else weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
+        if tap.what == "norms":  # ‖α v W_o‖ = |α| ‖v W_o‖
+            weights_BHRS = weights_BHRS.abs() * part.value_norms_BHS().unsqueeze(-2)
         return self.seen(tap, weights_BHRS)
 
-    def drawn_BHRS(self, tap: Tap) -> Tensor:
-        return self.picked(weights_prepared(self.query_BHRd, self.prepared, _twin(self.mechanism)), tap)
+    def sampled_BHRS(self, tap: Tap) -> Tensor:
+        """Samples the same hard weights as the output, and returns the heads and rows of a tap."""
+        return self.picked(weights_prepared(self.query_BHRd, self.prepared, _copy_generator(self.mechanism)), tap)
 
-    def part(self, tap: Tap) -> Capture:
-        """Only the heads and rows of a tap."""
-        heads, rows = self._numbers(tap)
-        groups = self.query_BHRd.shape[1] // self.prepared.shape[1]
-        serving = None if heads is None else [head // groups for head in heads]
+    def narrowed(self, tap: Tap) -> Capture:
+        """Returns the inputs for the heads and rows of a tap only."""
+        heads, rows = self._indices(tap)
+        group_size = self.query_BHRd.shape[1] // self.prepared.shape[1]
+        kv_heads = None if heads is None else [head // group_size for head in heads]
         return Capture(
             pick_axis(pick_axis(self.query_BHRd, -3, heads), -2, rows),
-            pick_axis(self.prepared, -3, serving),
-            pick_axis(self.value, -3, serving),
-            _twin(self.mechanism).picked(heads, rows),
+            pick_axis(self.prepared, -3, kv_heads),
+            pick_axis(self.value, -3, kv_heads),
+            _copy_generator(self.mechanism).picked(heads, rows),
             self.output_HvD if self.output_HvD is None else pick_axis(self.output_HvD, -3, heads),
         )
 
-    def lengths_BHS(self) -> Tensor:
-        """‖v_j W‖ of every key, head by head: the products of all heads would be H times as large as the values."""
+    def value_norms_BHS(self) -> Tensor:
+        """Computes ‖v_j W_o‖ of every key, head by head: the products of all heads would be H times as large as the values."""
         value_BHSv = same_heads(self.value, self.query_BHRd)
         if self.output_HvD is None:
-            return _length(value_BHSv)
-        each = zip(value_BHSv.unbind(1), self.output_HvD.unbind(0), strict=True)
-        return torch.stack([_length(v_BSv @ W_vD) for v_BSv, W_vD in each], dim=1)
+            return _norm(value_BHSv)
+        heads = zip(value_BHSv.unbind(1), self.output_HvD.unbind(0), strict=True)
+        return torch.stack([_norm(v_BSv @ W_vD) for v_BSv, W_vD in heads], dim=1)
 
     def picked(self, weights_BHRS: Tensor, tap: Tap) -> Tensor:
-        heads, rows = self._numbers(tap)
+        """Selects the heads and rows of a tap."""
+        heads, rows = self._indices(tap)
         return pick_axis(pick_axis(weights_BHRS, -3, heads), -2, rows)
 
     def seen(self, tap: Tap, weights_BHRS: Tensor, summary: Summary | None = None) -> Seen:
+        """Returns the result of a tap with the indices of its heads and rows."""
         heads = pick("head", None if tap.head is None else (tap.head,), self.query_BHRd.shape[1])
         rows = pick("row", tap.rows, self.query_BHRd.shape[2])
         return Seen(tap.kind, tap.layer or 0, heads, rows, weights_BHRS, tap.what, summary)
 
-    def _numbers(self, tap: Tap) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """The heads and the rows of a tap; None for all."""
+    def _indices(self, tap: Tap) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """Returns the heads and the rows of a tap; None means all."""
         num_heads, num_rows = self.query_BHRd.shape[1:3]
         heads = None if tap.head is None else pick("head", (tap.head,), num_heads)
         return heads, None if tap.rows is None else pick("row", tap.rows, num_rows)
 
 
-def _length(x: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return length
+def _norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norm
 
 
-def _twin(mechanism: Mechanism) -> Mechanism:
+def _copy_generator(mechanism: Mechanism) -> Mechanism:
+    """Returns the mechanism with a copy of its generator, so that the original does not advance."""
     return replace(mechanism, generator=mechanism.generator and mechanism.generator.clone_state())
 
 
 def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
+    """Returns the weights with an edit applied."""
     forced = torch.zeros_like(weights_BHTS)
     if edit.key is not None and edit.key < forced.shape[-1]:
         forced[..., edit.key] = 1.0
@@ -151,59 +157,60 @@ def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
     return edited
 
 
-# --- queries that come one at a time -----------------------------------------------------------------------------------------
+# --- decoding step by step ---------------------------------------------------------------------------------------------------
 
 
 def join_steps(look: Look | None, steps: Sequence[tuple[Seen, ...]]) -> tuple[Seen, ...]:
-    """What was seen in steps of one row each, under `look.at_row(step, …)`, as if the rows had come together."""
+    """Joins what was captured in steps of one row each, with `look.at_row(step, …)`, as if one call had computed all rows."""
     if look is None:
         return ()
-    found = []
+    by_step = []
     for number, seen in enumerate(steps):
-        here = look.at_row(number, len(steps))
-        found.append(dict(zip(here.taps if here else (), seen, strict=True)))
-    return tuple(_stacked(tap, found) for tap in look.taps)
+        step_look = look.at_row(number, len(steps))
+        by_step.append(dict(zip(step_look.taps if step_look else (), seen, strict=True)))
+    return tuple(_stacked(tap, by_step) for tap in look.taps)
 
 
-def _stacked(tap: Tap, found: Sequence[dict[Tap, Seen]]) -> Seen:
-    rows = pick("row", tap.rows, len(found))
-    parts = [found[row][replace(tap, rows=None)] for row in rows]
+def _stacked(tap: Tap, by_step: Sequence[dict[Tap, Seen]]) -> Seen:
+    """Joins the results of one tap."""
+    rows = pick("row", tap.rows, len(by_step))
+    parts = [by_step[row][replace(tap, rows=None)] for row in rows]
     summaries = [part.summary for part in parts if part.summary is not None]
     summary = None
     if summaries:
-        blocks = torch.cat([one.blocks for one in summaries if one.blocks is not None], dim=-2)
+        blocks = torch.cat([row.blocks for row in summaries if row.blocks is not None], dim=-2)
         grouped = blocks.split(block_size(len(rows)), dim=-2)
         summary = Summary(
-            torch.cat([one.top_weights for one in summaries], dim=-2),
-            torch.cat([one.top_keys for one in summaries], dim=-2),
-            torch.cat([one.entropy for one in summaries], dim=-1),
-            torch.stack([one.mass for one in summaries]).sum(0),
+            torch.cat([row.top_weights for row in summaries], dim=-2),
+            torch.cat([row.top_keys for row in summaries], dim=-2),
+            torch.cat([row.entropy for row in summaries], dim=-1),
+            torch.stack([row.mass for row in summaries]).sum(0),
             torch.cat([group.mean(-2, keepdim=True) for group in grouped], dim=-2),
         )
-    return replace(parts[0], rows=rows, weights_BHTS=torch.cat([one.weights_BHTS for one in parts], dim=-2), summary=summary)
+    return replace(parts[0], rows=rows, weights_BHTS=torch.cat([part.weights_BHTS for part in parts], dim=-2), summary=summary)
 
 
 def split_hypotheses(look: Look | None, seen: Sequence[Seen], num_hypotheses: int) -> tuple[Seen, ...]:
-    """What was seen under `look.at_any_row()` with queries (B·K, H, 1, d): axis R becomes the K hypotheses."""
+    """Rearranges what was captured with `look.at_any_row()` and queries (B·K, H, 1, d): axis R becomes the K hypotheses."""
     if look is None:
         return ()
-    found = dict(zip(look.at_any_row().taps, seen, strict=True))
+    by_tap = dict(zip(look.at_any_row().taps, seen, strict=True))
 
     def split(tap: Tap) -> Seen:
-        one, rows = found[replace(tap, rows=None)], pick("row", tap.rows, num_hypotheses)
+        result, rows = by_tap[replace(tap, rows=None)], pick("row", tap.rows, num_hypotheses)
 
-        def turn(tensor: Tensor) -> Tensor:
+        def to_rows(tensor: Tensor) -> Tensor:
             """(B·K, H, …) -> (B, H, K, …)."""
             by_hypothesis: Tensor = tensor.unflatten(0, (-1, num_hypotheses))
             return pick_axis(by_hypothesis, 1 - by_hypothesis.dim(), tap.rows and rows).transpose(1, 2)
 
-        summary = one.summary and Summary(
-            turn(one.summary.top_weights.squeeze(-2)),
-            turn(one.summary.top_keys.squeeze(-2)),
-            turn(one.summary.entropy.squeeze(-1)),
-            turn(one.summary.mass).sum(2),
-            None if one.summary.blocks is None else turn(one.summary.blocks.squeeze(-2)),
+        summary = result.summary and Summary(
+            to_rows(result.summary.top_weights.squeeze(-2)),
+            to_rows(result.summary.top_keys.squeeze(-2)),
+            to_rows(result.summary.entropy.squeeze(-1)),
+            to_rows(result.summary.mass).sum(2),
+            None if result.summary.blocks is None else to_rows(result.summary.blocks.squeeze(-2)),
         )
-        return replace(one, rows=rows, weights_BHTS=turn(one.weights_BHTS.squeeze(-2)), summary=summary)
+        return replace(result, rows=rows, weights_BHTS=to_rows(result.weights_BHTS.squeeze(-2)), summary=summary)
 
     return tuple(map(split, look.taps))
