@@ -335,7 +335,7 @@ def test_gradients_of_weights_in_a_loop() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"only the luong decoder has, but the decoder is fixed; set decoder=luong, or input_f"
+        ValueError, match=r"only decoder=luong computes, but the decoder is fixed; set decoder=luong, or input_f"
     ):
         RnnSettings(decoder="fixed", input_feeding=True)
     with pytest.raises(ValueError, match="every_step requires decoder=fixed, but the decoder is luong; set decoder=fixed, or"):
