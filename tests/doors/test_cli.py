@@ -143,7 +143,7 @@ def test_five_mistakes_in_a_run_file_are_five_lines(tmp_path: Path, regard_comma
     assert done.stderr.splitlines() == [
         "regard: run.yaml:1: seed: got 'one', expected a whole number",
         "run.yaml:4: data.held_out: got 2, expected less than 1",
-        "run.yaml:6: model: width 128 does not split into 3 heads; try width=132, or give key_dim",
+        "run.yaml:6: model: width 128 is not divisible by 3 heads; try width=132, or set key_dim",
         'run.yaml:11: train.stepz: got an unknown setting; did you mean "steps"?',
         "run.yaml:13: train.steps: got it a second time, expected it once; the first is in line 12",
     ]

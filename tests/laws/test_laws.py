@@ -421,7 +421,7 @@ def test_wrong_numbers_of_rows_are_refused(name: str) -> None:
     state = model.start(model.encode(make_source(5, 3)))
     with pytest.raises(ValueError, match=r"ids have shape \(1, 1\), expected \(sentences, hypotheses\) = \(2, 1\)"):
         model.step(torch.tensor([[4]]), state)
-    with pytest.raises(ValueError, match="parents for 1 sentences, expected 2, one row for each"):
+    with pytest.raises(ValueError, match="parents has 1 rows, expected 2, one per sentence"):
         state.select(torch.zeros(1, 3, dtype=torch.long))
     one, two = state.copy(), state.copy().select(torch.zeros(2, 2, dtype=torch.long))
     with pytest.raises(ValueError, match=r"cannot join.*the same number of hypotheses"):
@@ -438,7 +438,7 @@ def test_a_state_is_spent_once_and_copies_are_free(name: str) -> None:
         model.step(targets[:, 2:3], fork.copy())
         assert torch.equal(one, model.step(targets[:, 1:2], fork).logits_BKV)
     for misuse in (lambda: model.step(targets[:, :1], state), lambda: state.keep(torch.tensor([0])), state.copy):
-        with pytest.raises(RuntimeError, match=r"spent by an earlier step.*copy\(\)"):
+        with pytest.raises(RuntimeError, match=r"used by an earlier step.*copy\(\)"):
             misuse()
 
 

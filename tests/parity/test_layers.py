@@ -103,7 +103,7 @@ def test_alibi_slopes(heads: int) -> None:
 
 
 @pytest.mark.parametrize("max_source", [4, 9])
-@pytest.mark.filterwarnings("ignore:.* keys stand behind place 4")
+@pytest.mark.filterwarnings("ignore:.* keys are ignored, because this location score supports only the first 4")
 def test_location(max_source: int) -> None:  # SPEC A2.5
     score = Location(11, max_source, beyond="ignore").double()
     query, key, value = torch.randn(2, 3, 11).double(), torch.randn(2, 7, 5).double(), torch.randn(2, 7, 2).double()

@@ -163,7 +163,7 @@ def test_weights_in_a_loop_may_be_frozen(cell: str) -> None:
 def test_unknown_cells_are_refused() -> None:
     with pytest.raises(ValueError, match=r"there is no cell 'gur'; expected one of rnn_tanh, .* did you mean .gru.\?"):
         make_stack("gur", 2, 3)
-    with pytest.raises(ValueError, match="width 7 does not split into two directions; make it even"):
+    with pytest.raises(ValueError, match="width 7 cannot be split evenly between two directions; make it even"):
         RecurrentEncoder("gru", 2, 7)
 
 
@@ -335,14 +335,14 @@ def test_gradients_of_weights_in_a_loop() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"only the luong decoder has, but the decoder is fixed; set decoder=luong, or input_f"
+        ValueError, match=r"only decoder=luong computes, but the decoder is fixed; set decoder=luong, or input_f"
     ):
         RnnSettings(decoder="fixed", input_feeding=True)
-    with pytest.raises(ValueError, match="every_step is for the fixed vector, but the decoder is luong; set decoder=fixed, or"):
+    with pytest.raises(ValueError, match="every_step requires decoder=fixed, but the decoder is luong; set decoder=fixed, or"):
         RnnSettings(every_step=True)
     with pytest.raises(ValueError, match="there is no decoder 'loung'; expected luong, bahdanau or fixed"):
         RnnSettings(decoder="loung")
-    with pytest.raises(ValueError, match="width 7 does not split into two directions"):
+    with pytest.raises(ValueError, match="width 7 cannot be split evenly between two directions"):
         RnnSettings(width=7)
     assert RnnSettings(width=7, bidirectional=False).width == 7
 
@@ -386,7 +386,7 @@ def test_tagger(cell: str, bidirectional: bool) -> None:  # SPEC A5.6
 
 
 def test_a_tagger_with_an_odd_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="width 7 does not split into two directions; make it even"):
+    with pytest.raises(ValueError, match="width 7 cannot be split evenly between two directions; make it even"):
         RnnTaggerSettings(width=7)
 
 

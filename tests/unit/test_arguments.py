@@ -187,7 +187,7 @@ def test_a_mask_lives_where_the_queries_live() -> None:
 
 
 def test_values_that_are_not_projected_have_the_width_of_the_memory() -> None:
-    refused(lambda: MultiHeadAttention(16, 4, value_dim=3, project_values=False), "value_dim is 3, but .* not projected")
+    refused(lambda: MultiHeadAttention(16, 4, value_dim=3, project_values=False), "value_dim is 3, but project_values=False")
 
 
 @pytest.mark.parametrize("attention", ["soft", "unnormalised", "hard", "gated"])

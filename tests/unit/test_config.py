@@ -247,8 +247,8 @@ train:
         "run.yaml:11: model.kv_heads: got -2, expected 1 or more",
         "run.yaml:12: model.norm_eps: got nan, expected a finite number",
         "run.yaml:13: model.score: there is no score 'aditive'; expected one of dot, scaled_dot, general, additive, location, "
-        "cosine, distance, or one of your own, which comes along as "
-        'scores={"aditive": …}, or with --score file.py:Class; did you mean "additive"?',
+        "cosine, distance, or your own score, passed as "
+        'scores={"aditive": …} or --score file.py:Class; did you mean "additive"?',
         "run.yaml:14: model.cell: got an unknown setting of the kind transformer, expected one of "
         + ", ".join(asdict(TransformerSettings())),
         'run.yaml:16: train.stepz: got an unknown setting; did you mean "steps"?',
@@ -293,7 +293,7 @@ train:
             "2: model.kind: got 'tinny', expected one of rnn, rnn_lm, transformer, decoder_o",
         ),
         ("model:\n  kind: [tiny]\n", "2: model.kind: got \"['tiny']\", expected one of rnn"),
-        ("seed: 2\nmodel:\n  width: 31\n", "2: model: width 31 does not split into two directions; make it even"),
+        ("seed: 2\nmodel:\n  width: 31\n", "2: model: width 31 cannot be split evenly between two directions; make it even"),
         (
             "model:\n  kind: tiny\n  tie: all\n",
             "1: model: tie=all wants one vocabulary for both sides; set data.shared=true, or",

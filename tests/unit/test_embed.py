@@ -37,7 +37,7 @@ def test_added_or_appended() -> None:  # SPEC A7.9
 
 
 def test_the_width_with_appended_positions_divides_by_the_heads_unless_key_dim_is_given() -> None:  # SPEC A7.9
-    with pytest.raises(ValueError, match="width 13 does not split into 2 heads; try width=14, or give key_dim"):
+    with pytest.raises(ValueError, match="width 13 is not divisible by 2 heads; try width=14, or set key_dim"):
         TransformerSettings(width=13, heads=2, position_join="appended", position_width=4)
     model = make(width=13, key_dim=5, position_join="appended", position_width=4)
     assert model.encoder.embedding.tokens.weight.shape == (17, 9)
@@ -81,7 +81,9 @@ def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
     gradient = model.encoder.embedding.learned.vectors.weight.grad
     assert (gradient[:3].abs().sum(-1) > 0).all()
     assert (gradient[3:] == 0).all()
-    with pytest.raises(UserError, match=r"there are 5 places, but the positions were learned for 4; .*max_positions=5"):
+    with pytest.raises(
+        UserError, match=r"the input has 5 positions, but this model has learned vectors for 4; .*max_positions=5"
+    ):
         encode(model, torch.tensor([[3, 5, 7, 9, 11]]))
 
 
@@ -100,26 +102,29 @@ def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
     [
         (
             {"positions": "sinus"},
-            r"there are no positions 'sinus'; expected one of sinusoidal, learned, .*did you mean \"sinusoidal\"",
+            r"there is no position encoding 'sinus'; expected one of sinusoidal, learned, .*did you mean \"sinusoidal\"",
         ),
         (
             {"positions": "rotary", "position_join": "appended", "position_width": 2},
-            r"positions 'rotary' have no vector that could be appended",
+            r"'rotary' positions have no vector to append, but the appended width is 2",
         ),
         (
             {"position_join": "appended", "position_width": 12},
-            r"12 of the width 12 are for appended positions; expected 0 \(added\) to 11",
+            r"appended positions have width 12, but width is 12; expected 1 to 11",
         ),
-        ({"positions": "index"}, r"the raw index is one number, to be appended, but its width is 12; say join=appended"),
+        ({"positions": "index"}, r"the raw index is one appended number, but its width is 12; set position_join=appended"),
         (
             {"positions": "index", "position_join": "appended", "position_width": 2},
-            r"the raw index is one number.* but its width is 2",
+            r"the raw index is one appended number, but its width is 2",
         ),
         (
             {"width": 13, "key_dim": 4},
-            r"sinusoidal positions come in pairs of sine and cosine, but their width is 13; make it even",
+            r"sinusoidal positions consist of pairs of sine and cosine, but their width is 13; make it even",
         ),
-        ({"positions": "rotary", "key_dim": 5}, r"rotary positions turn pairs, but a head has width 5; make key_dim even"),
+        (
+            {"positions": "rotary", "key_dim": 5},
+            r"rotary positions rotate pairs of numbers, but a head has width 5; make key_dim even",
+        ),
     ],
 )
 def test_schemes_that_do_not_fit_are_refused(changes: dict[str, object], words: str) -> None:
@@ -129,7 +134,7 @@ def test_schemes_that_do_not_fit_are_refused(changes: dict[str, object], words: 
 
 @pytest.mark.parametrize("score", ["additive", "location"])
 def test_rotary_models_refuse_scores_by_name(score: str) -> None:  # SPEC A7.12
-    with pytest.raises(ValueError, match=f"the score is '{score}'; use another score such as scaled_dot, or positions that"):
+    with pytest.raises(ValueError, match=f"the score is '{score}'; use a score such as scaled_dot, or positions added"):
         make(positions="rotary", score=score)
 
 

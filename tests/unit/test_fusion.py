@@ -86,7 +86,7 @@ def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # 
     assert learnt.abs().max() > 0
     (learnt,) = torch.autograd.grad(logits(first).sum(), [frontend.nothing])
     assert (learnt == 0).all()
-    with pytest.raises(ValueError, match=r"reads a text beside its source, but Source\.auxiliary is None"):
+    with pytest.raises(ValueError, match=r"reads an auxiliary text with every source, but Source\.auxiliary is None"):
         model.encode(source_batch([first.file]))
 
 

@@ -132,10 +132,13 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: Dense(7, 5, 11)(x), "x has 13 places, but this layer has weights for 7 places only; pad shorter inputs"),
+        (lambda x: Dense(7, 5, 11)(x), "x has 13 positions, but this layer has weights for exactly 7; pad shorter inputs"),
         (lambda x: Dense(13, 3, 11)(x), "x has shape (2, 13, 5), expected (batch, length, 3)"),
         (lambda x: Convolution(3, 11, 2)(x), "x has shape (2, 13, 5), expected (batch, length, 3)"),
-        (lambda x: Convolution(5, 11, 2)(x[0]), "x has shape (13, 5), expected (batch, length, 5); one sequence wants x[None]"),
+        (
+            lambda x: Convolution(5, 11, 2)(x[0]),
+            "x has shape (13, 5), expected (batch, length, 5); pass one sequence as x[None]",
+        ),
         (lambda x: Convolution(5, 11, -1), "reach is -1, expected a whole number, 0 or more"),
         (
             lambda x: Convolution(5, 11, 2)(x, torch.ones(2, 13)),
@@ -143,7 +146,7 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
         ),
         (
             lambda x: Convolution(5, 11, 2)(x, torch.ones(2, 1, 13).bool()),
-            "of shape (2, 1, 13), expected torch.bool of shape (2, 13) with True at real places; masks.first(lengths, 13)",
+            "of shape (2, 1, 13), expected torch.bool of shape (2, 13) with True at real positions; masks.first(lengths, 13)",
         ),
     ],
 )

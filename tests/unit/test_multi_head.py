@@ -182,11 +182,11 @@ def test_an_additive_mask_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda layer, x: layer(x, x, x), r"unlike nn.MultiheadAttention, this layer makes keys and values from one memory"),
+        (lambda layer, x: layer(x, x, x), r"unlike nn.MultiheadAttention, this layer computes keys and values from one memory"),
         (lambda layer, x: layer(x, allow=[[True]]), r"allow is a list, expected a tensor; write torch.as_tensor\(allow\)"),
         (
             lambda layer, x: layer(x, allow=torch.ones(4, 6, 6).bool()),
-            r"\(4, 6, 6\), expected one of \(6, 6\), \(2, 6, 6\), \(2, 4, 6, 6\) = .* masks of each head .* want allow\[None",
+            r"\(4, 6, 6\), expected one of \(6, 6\), \(2, 6, 6\), \(2, 4, 6, 6\) = .* masks per head .* as allow\[None",
         ),
         (lambda layer, x: layer(x, allow=torch.ones(8, 6, 6).bool()), r"\(8, 6, 6\), expected one of \(6, 6\)"),
         (lambda layer, x: layer(x, allow=torch.ones(2, 3, 6, 6).bool()), r"\(2, 3, 6, 6\), expected one of \(6, 6\)"),
@@ -203,7 +203,10 @@ def test_an_additive_mask_is_refused() -> None:
         (lambda layer, x: layer(x[..., :5]), r"x has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
         (lambda layer, x: layer(x[0, 0]), r"x has shape \(16,\), expected \(batch, length, 16\)"),
         (lambda layer, x: layer(x, x[..., :5]), r"memory has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
-        (lambda layer, x: layer(x, torch.randn(3, 6, 16)), r"x \(2, 6, 16\) and memory \(3, 6, 16\) have different batches"),
+        (
+            lambda layer, x: layer(x, torch.randn(3, 6, 16)),
+            r"x \(2, 6, 16\) and memory \(3, 6, 16\) have different batch sizes",
+        ),
         (lambda layer, x: layer(x.tolist()), r"x is a list, expected a tensor"),
         (lambda layer, x: layer(x, x.tolist()), r"memory is a list, expected a tensor"),
     ],
@@ -245,7 +248,7 @@ def test_rotary_scores_depend_on_the_distance(score_name: str, layout: str) -> N
 @pytest.mark.parametrize("score", [Additive(6, 6, 5), Location(6, 9)])
 def test_rotary_is_refused_by_name(score: regard.Score) -> None:  # SPEC A7.12
     with pytest.raises(
-        ValueError, match=f"rotary positions turn queries and keys.* but the score is '{score.name}'; use another"
+        ValueError, match=f"rotary positions rotate queries and keys.* but the score is '{score.name}'; use a score"
     ):
         MultiHeadAttention(12, 2, score=score, rotary="halves")
 
@@ -279,9 +282,9 @@ def test_alibi_takes_off_score_by_distance(
 
 
 def test_wrong_sizes_are_explained() -> None:
-    with pytest.raises(ValueError, match="width 10 does not split into 3 heads; choose a multiple of 3, or give key_dim"):
+    with pytest.raises(ValueError, match="width 10 is not divisible by 3 heads; choose a multiple of 3, or give key_dim"):
         MultiHeadAttention(10, 3)
-    with pytest.raises(ValueError, match="6 heads do not fall into groups for 4 heads of keys and values; expected a divisor"):
+    with pytest.raises(ValueError, match="6 heads cannot share 4 key-value heads evenly; make kv_heads a divisor"):
         MultiHeadAttention(12, 6, kv_heads=4)
     for name in ("width", "heads", "memory_width", "key_dim", "value_dim", "kv_heads"):
         for size in (0, -4, 2.0, True, "4"):

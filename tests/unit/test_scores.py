@@ -67,13 +67,13 @@ def test_location_in_a_model_counts_real_places(settings: type[ModelSettings], l
 
 def test_more_places_than_location_knows() -> None:  # SPEC A2.5
     query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 3), torch.randn(2, 7, 2)
-    with pytest.raises(UserError, match=r"there are 7 places, but this location score was made for 4; .*max_source=7"):
+    with pytest.raises(UserError, match=r"there are 7 positions, but this location score supports 4; .*max_source=7"):
         regard.attend(query, key, value, score=Location(11, 4))
     short = masks.first(torch.tensor([4, 3]), 7)[:, None]  # padding is not a place
     assert regard.attend(query, key, value, score=Location(11, 4), allow=short).shape == (2, 5, 2)
 
     score = Location(11, 4, beyond="ignore")
-    with pytest.warns(UserWarning, match="6 keys stand behind place 4, the last one that this location score knows"):
+    with pytest.warns(UserWarning, match="6 keys are ignored, because this location score supports only the first 4 positions"):
         weights = regard.attention_weights(query, key, score=score)
     assert (weights[..., 4:] == 0).all()
     torch.testing.assert_close(weights[..., :4], (query @ score.weight.T).softmax(-1))
@@ -83,7 +83,7 @@ def test_more_places_than_location_knows() -> None:  # SPEC A2.5
         torch.testing.assert_close(regard.summarise(query, key, score=score, top=2).mass, weights.sum(-2))
     with pytest.raises(ValueError, match="beyond is 'drop', expected error or ignore"):
         Location(11, 4, beyond="drop")
-    with pytest.raises(ValueError, match="queries have width 5, but this location score was made for 11"):
+    with pytest.raises(ValueError, match="queries have width 5, but this location score expects width 11"):
         regard.attend(query[..., :5], key, value, score=Location(11, 7))
 
 
@@ -155,10 +155,10 @@ def test_scores_are_made_from_what_they_name() -> None:
             self.secret = secret
 
     with pytest.raises(
-        UserError, match="the score 'needy' cannot be made: it wants secret, but a model can only tell query_width"
+        UserError, match="the score 'needy' cannot be created: it requires secret, but a model only provides query_width"
     ):
         make_score("needy", {"needy": Needy}, **sizes)
-    with pytest.raises(UserError, match=r"the score 'linear' is a Identity, expected a subclass of regard.Score"):
+    with pytest.raises(UserError, match=r"the score 'linear' is an instance of Identity, expected a subclass of regard.Score"):
         make_score("linear", {"linear": nn.Identity}, **sizes)
     with pytest.raises(UserError, match=r"there is no score 'genral'.*did you mean \"general\""):
         make_score("genral", **sizes)

@@ -544,11 +544,11 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         override(RunSettings(), ["train.doubly_stochastic=1", "model.attention=hard"])
     with pytest.raises(UserError, match="this model has no soft attention"):
         override(RunSettings(), ["train.doubly_stochastic=1", "model.decoder=fixed"])
-    with pytest.raises(ValueError, match="patches want an encoder of attention layers"):
+    with pytest.raises(ValueError, match="frontend=patches requires an encoder with self-attention"):
         RnnSettings(frontend="patches")
-    with pytest.raises(ValueError, match="width 22 does not split into sines and cosines of rows and columns"):
+    with pytest.raises(ValueError, match="width 22 cannot hold sines and cosines of both rows and columns"):
         RnnSettings(width=22, frontend="picture")
-    with pytest.raises(ValueError, match="10 channels in its last stage"):
+    with pytest.raises(ValueError, match="channels is 10, but the first stage"):
         RnnSettings(frontend="picture", channels=10)
     with pytest.raises(ValueError, match="tie=all shares the embedding of source tokens, but this model reads patches"):
         TransformerSettings(frontend="patches", tie="all")

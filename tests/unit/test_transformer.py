@@ -77,7 +77,9 @@ def test_one_matrix_for_three(norm_order: str) -> None:
     logits = model.decode(make_targets(2, 5) % 17, memory).logits_BTV
     (gradient,) = torch.autograd.grad(logits.sum(), model.decoder.embedding.tokens.weight)
     assert (gradient.abs().sum(-1) > 0).all()  # as output, every row has a say
-    with pytest.raises(UserError, match="tie=all wants one vocabulary for both sides, but there are 17 source and 19 target"):
+    with pytest.raises(
+        UserError, match="tie=all requires one vocabulary for both sides, but there are 17 source and 19 target"
+    ):
         Transformer(settings, 17, 19)
 
 

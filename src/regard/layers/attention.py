@@ -1,4 +1,4 @@
-"""Multi-head attention: projections around the functions in core/attention.py."""
+"""Multi-head attention: the projections around the functions of core/attention.py."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.taps import attend_with_look
 from regard.errors import UserError, check_flags, check_sizes, shown
 
-# B batch  L any length  H heads  G heads of keys and values  D width of the queries' sequence  E of the attended one
-# d width of one head's queries and keys
+# B batch  L length of a sequence  H query heads  G key-value heads  D width of the query sequence
+# E width of the attended sequence  d width of one head's queries and keys  v width of one head's values
 
 KeysValues = tuple[Tensor, Tensor]
-"""(prepared keys, values) of an attended sequence, (B, G, L, ·)."""
+"""(prepared keys, values) of the attended sequence, each of shape (B, G, L, ·)."""
 
 
 class MultiHeadAttention(nn.Module):
-    """H independent attentions, side by side (Vaswani et al. 2017, 3.2.2). One wide matrix split = H small ones.
+    """Multi-head attention (Vaswani et al. 2017, 3.2.2). One wide projection, split into heads, equals H small ones.
 
-    The parts are separate, because a decoder projects the source's keys and values once and its queries at every step;
-    calling the layer does it all.
+    Calling the layer computes everything. `queries`, `keys_values` and `attend` are separate methods because a decoder projects
+    the keys and values of the source once, but its queries at every step.
 
-    width: of the queries' sequence and of the output. memory_width: of the attended sequence; default: the same.
-    key_dim, value_dim: of one head; default: width / heads, and key_dim.
-    kv_heads: keys and values have fewer heads, each of which serves a group of query heads; default: as many.
-    project_values=False: the values are the attended states themselves. project_output=False: the heads' contexts side by side.
-    rotary: queries and keys are turned by their places, in pairs of this layout. alibi: near keys count more. Both are for
-    self-attention.
+    width: width of the query sequence and of the output.
+    heads: number of query heads.
+    score: score function; by default scaled dot product.
+    memory_width: width of the attended sequence; by default `width`.
+    key_dim: width of one head's queries and keys; by default width / heads.
+    value_dim: width of one head's values; by default `key_dim`.
+    kv_heads: number of key-value heads, each shared by a group of query heads (Ainslie et al. 2023); by default `heads`.
+    bias: whether the projections have a bias.
+    project_values: if False, the values are the attended states themselves.
+    project_output: if False, the output is the concatenation of the heads' contexts.
+    rotary: layout of the pairs in which queries and keys are rotated by their positions; None for no rotation.
+    alibi: whether ALiBi lowers the scores of distant keys. `rotary` and `alibi` are for self-attention only.
+
+    Raises ValueError for sizes that do not fit together, and UserError if the score does not support rotary positions.
     """
 
     def __init__(
@@ -52,8 +60,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"memory_width": memory_width, "key_dim": key_dim, "value_dim": value_dim, "kv_heads": kv_heads}
-        given = {name: size for name, size in sizes.items() if size is not None}
-        check_sizes(width=width, heads=heads, **given)
+        check_sizes(width=width, heads=heads, **{name: size for name, size in sizes.items() if size is not None})
         check_flags(bias=bias, project_values=project_values, project_output=project_output, alibi=alibi)
         if rotary is not None and rotary not in LAYOUTS:
             raise ValueError(
@@ -61,24 +68,22 @@ class MultiHeadAttention(nn.Module):
             )
         if key_dim is None and width % heads:
             raise ValueError(
-                f"width {width} does not split into {heads} heads; choose a multiple of {heads}, or give key_dim, "
+                f"width {width} is not divisible by {heads} heads; choose a multiple of {heads}, or give key_dim, "
                 "the width of one head"
             )
         if value_dim is not None and not project_values:
             raise ValueError(
-                f"value_dim is {value_dim}, but the values are not projected; leave out value_dim or project_values=False"
+                f"value_dim is {value_dim}, but project_values=False leaves the values as they are; remove one of the two"
             )
         self.heads, self.kv_heads = heads, kv_heads or heads
         if heads % self.kv_heads:
-            raise ValueError(
-                f"{heads} heads do not fall into groups for {kv_heads} heads of keys and values; expected a divisor"
-            )
+            raise ValueError(f"{heads} heads cannot share {kv_heads} key-value heads evenly; make kv_heads a divisor of heads")
         self.score = ScaledDot() if score is None else score
         Mechanism(self.score).check()
         if rotary and not self.score.rotary:
             raise UserError(
-                f"rotary positions turn queries and keys, which makes sense for dot products and distances, but the score is "
-                f"{self.score.name!r}; use another score such as scaled_dot, or positions that are added to the tokens"
+                "rotary positions rotate queries and keys, which only works with scores based on dot products or distances, "
+                f"but the score is {self.score.name!r}; use a score such as scaled_dot, or positions added to the embeddings"
             )
         self.rotary = rotary
         memory_width, key_dim = memory_width or width, key_dim or width // heads
@@ -92,40 +97,42 @@ class MultiHeadAttention(nn.Module):
         self.register_buffer("slopes_H", alibi_slopes(heads).float() if alibi else None, persistent=False)
 
     def forward(self, x_BLD: Tensor, memory_BLE: Tensor | None = None, allow: Tensor | None = None) -> Tensor:
-        """Self-attention, or attention to another sequence, which gives keys and values both.
+        """Returns the output (B, L, D) of self-attention, or of attention to `memory_BLE`, which provides both keys and values.
 
-        allow: (Lq, Lk), the same for all; (B, Lq, Lk), each sentence its own; or (B, H, Lq, Lk), each head its own as well. Any
-        of these sizes may be 1, which stands for all.
+        allow: mask (Lq, Lk) shared by all sentences and heads, (B, Lq, Lk) with one mask per sentence, or (B, H, Lq, Lk) with
+        one mask per sentence and head. Any of these sizes may be 1 and is then broadcast.
         """
         memory_BLE = x_BLD if memory_BLE is None else memory_BLE
         lead = self._check_inputs(x_BLD, memory_BLE)
         if allow is not None:
             if isinstance(allow, Tensor) and allow.is_floating_point() and allow.shape == memory_BLE.shape:
                 raise ValueError(
-                    f"allow is a float tensor of memory's shape {tuple(allow.shape)}; unlike nn.MultiheadAttention, this layer "
-                    "makes keys and values from one memory: write layer(x, memory, allow=mask), with True = may attend"
+                    f"allow is a float tensor of the shape of memory {tuple(allow.shape)}; unlike nn.MultiheadAttention, "
+                    "this layer computes keys and values from one memory: call layer(x, memory, allow=mask), True = may attend"
                 )
             allow = self._for_heads(allow, (*lead, x_BLD.shape[-2], memory_BLE.shape[-2]))
         attended = self.attend(self.queries(x_BLD), *self.keys_values(memory_BLE), allow, None)
         return attended.context
 
     def _check_inputs(self, x_BLD: Tensor, memory_BLE: Tensor) -> tuple[int, ...]:
-        """The batch that both share: all axes but the last two."""
+        """Checks shapes and dtypes, and returns the batch shape that both inputs share: all axes but the last two."""
         for name, tensor, width in (("x", x_BLD, self.query.in_features), ("memory", memory_BLE, self.memory_width)):
             check_tensor(name, tensor)
             if tensor.dim() < 2 or tensor.shape[-1] != width:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected (batch, length, {width})")
-            if isinstance(weight := self.query.weight, Tensor):  # else it is quantised
+            if isinstance(weight := self.query.weight, Tensor):  # otherwise it is quantised
                 check_dtype(name, tensor, weight.dtype, "the layer has weights of")
         try:
             return leading_shape(x_BLD, memory_BLE)
         except ValueError:
             raise ValueError(
-                f"x {tuple(x_BLD.shape)} and memory {tuple(memory_BLE.shape)} have different batches; expected equal ones, or 1"
+                f"x {tuple(x_BLD.shape)} and memory {tuple(memory_BLE.shape)} have different batch sizes; "
+                "expected equal sizes, or size 1"
             ) from None
 
     def _for_heads(self, allow: Tensor, shape_BLL: tuple[int, ...]) -> Tensor:
-        """A mask with an axis for the heads, or one that all sentences share. Ranks say which axes it has, sizes never do."""
+        """Returns the mask with an axis for the heads unless it is shared by all sentences. The number of dimensions alone
+        decides which axes a mask has."""
         *lead, num_queries, num_keys = shape_BLL
         check_allow(allow, num_queries, num_keys)
         shapes = {len(shape): shape for shape in (shape_BLL[-2:], shape_BLL, (*lead, self.heads, num_queries, num_keys))}
@@ -133,15 +140,16 @@ class MultiHeadAttention(nn.Module):
         if not expected or any(got not in (1, size) for got, size in zip(allow.shape, expected, strict=True)):
             raise ValueError(
                 f"allow has shape {tuple(allow.shape)}, expected one of {', '.join(map(str, shapes.values()))} = (Lq, Lk), "
-                "(B, Lq, Lk), (B, H, Lq, Lk), where any size may be 1; masks of each head (H, Lq, Lk) want allow[None]"
+                "(B, Lq, Lk), (B, H, Lq, Lk), where any size may be 1; pass masks per head (H, Lq, Lk) as allow[None]"
             )
         return allow.unsqueeze(-3) if lead and allow.dim() == len(shape_BLL) else allow
 
     def queries(self, x_BLD: Tensor, positions_BL: Tensor | None = None) -> Tensor:
+        """Returns the queries (B, H, L, d) of all heads. Positions count from 0 by default."""
         return self._with_positions(self.query(x_BLD).unflatten(-1, (self.heads, -1)).transpose(-2, -3), positions_BL)
 
     def keys_values(self, x_BLE: Tensor, positions_BL: Tensor | None = None) -> KeysValues:
-        """All that depends on the attended sequence alone. Places count from 0 unless they are given."""
+        """Returns prepared keys and values, which depend on the attended sequence alone. Positions count from 0 by default."""
         key_BGLd, value_BGLv = self._heads(self.key, x_BLE), self._heads(self.value, x_BLE)
         if not self.score.by_position:
             return self._with_positions(self.score.prepare(key_BGLd), positions_BL), value_BGLv
@@ -149,7 +157,7 @@ class MultiHeadAttention(nn.Module):
         return self.score.prepare(key_BGLd, positions.expand(key_BGLd.shape[:-1])), value_BGLv
 
     def _heads(self, projection: nn.Linear | None, x_BLE: Tensor) -> Tensor:
-        """(B, G, L, ·). What is not projected is the same for all heads."""
+        """Returns (B, G, L, ·). Without a projection all heads share the same vectors."""
         if projection is None:
             return x_BLE.unsqueeze(-3).expand(*x_BLE.shape[:-2], self.kv_heads, *x_BLE.shape[-2:])
         x_BLGd: Tensor = projection(x_BLE).unflatten(-1, (self.kv_heads, -1))
@@ -171,11 +179,11 @@ class MultiHeadAttention(nn.Module):
         *,
         causal: bool = False,
     ) -> AttentionOutput:
-        """The output as context, and what a look asked for.
+        """Returns the projected output (B, L, D) as `context`, and as `seen` what the look asked for.
 
-        allow: (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
-        places: the numbers of the queries and of the keys, (B or 1, L) each; only ALiBi asks for them. causal: `allow` is
-        masks.causal and nothing else.
+        allow: mask (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
+        positions: positions of the queries and of the keys, each (B or 1, L); only used by ALiBi.
+        causal: whether `allow` is exactly masks.causal.
         """
         if allow is not None:
             check_allow(allow, query_BHLd.shape[-2], prepared.shape[-2])

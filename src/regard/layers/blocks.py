@@ -1,4 +1,4 @@
-"""The two halves of a Transformer, one layer each, and the parts that they are made of."""
+"""One encoder layer and one decoder layer of a Transformer, and the blocks they consist of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.core.attention import AttentionOutput
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.dropout import Dropout
 
-# B batch  S source places  R rows: the places of a target sequence, or the hypotheses of one step  D width
+# B batch  S source positions  R rows: the positions of a target sequence, or the hypotheses of one step  D width
 
 NormOrder = Literal["pre", "post"]
 Norm = Literal["layer", "rms"]
@@ -22,7 +22,10 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 
 
 class Gelu(nn.Module):
-    """In place where no gradient is wanted: it acts on the widest tensor of a layer, which is then there only once."""
+    """GELU, computed in place when gradients are disabled, because its input is the widest tensor of a layer.
+
+    approximate: "none" or "tanh", as in F.gelu.
+    """
 
     def __init__(self, approximate: Literal["none", "tanh"]) -> None:
         super().__init__()
@@ -43,15 +46,16 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 }
 
 SelfAttend = Callable[[MultiHeadAttention, Tensor], AttentionOutput]
-"""How a decoder layer attends to what came before, in a whole sequence or through a cache: (attention, x) -> AttentionOutput."""
+"""Causal self-attention of a decoder layer, over a whole sequence or through a cache: (attention, x) -> AttentionOutput."""
 
 
 def make_norm(kind: Norm, width: int, eps: float = 1e-5) -> nn.Module:
+    """Returns a LayerNorm ("layer") or an RMSNorm ("rms")."""
     return nn.LayerNorm(width, eps) if kind == "layer" else nn.RMSNorm(width, eps)
 
 
 class SwiGlu(nn.Module):
-    """(swish(xW) ⊙ xV)W₂ (Shazeer 2020, eq. 6)."""
+    """Gated feed-forward block (swish(xW) ⊙ xV)W₂ (Shazeer 2020, eq. 6)."""
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -66,14 +70,17 @@ class SwiGlu(nn.Module):
 
 
 def feed_forward(width: int, inner: int, dropout: float, activation: Activation = "relu") -> nn.Module:
-    """max(0, xW₁+b₁)W₂+b₂, place by place (Vaswani et al. 2017, eq. 2), or with another activation."""
+    """Returns the position-wise block max(0, xW₁+b₁)W₂+b₂ (Vaswani et al. 2017, eq. 2), or one with another activation."""
     if activation == "swiglu":
         return SwiGlu(width, inner, dropout)
     return nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), Dropout(dropout), nn.Linear(inner, width))
 
 
 class ResidualConnection(nn.Module):
-    """Around a part f: x + f(LN(x)) (pre) or LN(x + f(x)) (post, as in the paper)."""
+    """Residual connection around a block f: x + f(LN(x)) (pre-norm) or LN(x + f(x)) (post-norm; Vaswani et al. 2017).
+
+    `before` gives the input of f, `after` the sum with its output.
+    """
 
     def __init__(self, norm: nn.Module, dropout: float, norm_order: NormOrder) -> None:
         super().__init__()
@@ -89,6 +96,11 @@ class ResidualConnection(nn.Module):
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention, then a feed-forward block, each with a residual connection.
+
+    residual: function that returns a new residual connection.
+    """
+
     def __init__(
         self, attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], ResidualConnection]
     ) -> None:
@@ -99,7 +111,10 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x_BSD: Tensor, allow: Tensor, positions_BS: Tensor | None, look: Look | None
     ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """(x, what a look asked for)."""
+        """Returns (x, what the look asked for).
+
+        positions_BS: positions of the tokens; None counts from 0.
+        """
         inner, attention = self.around_attention.before(x_BSD), self.attention
         keys, values = attention.keys_values(inner, positions_BS)
         attended = attention.attend(attention.queries(inner, positions_BS), keys, values, allow, look)
@@ -109,7 +124,11 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Without `cross` there is no source: a layer of a language model."""
+    """Self-attention, cross-attention and a feed-forward block, each with a residual connection.
+
+    cross: attention to the source; None in a language model.
+    residual: function that returns a new residual connection.
+    """
 
     def __init__(
         self,
@@ -127,7 +146,10 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x_BRD: Tensor, self_attend: SelfAttend, source: KeysValues | None, allow: Tensor | None, look: Look | None
     ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """(x, what looks asked for, in self- and in cross-attention). `source` holds the keys and values of the memory."""
+        """Returns (x, what looks asked for in self-attention and in cross-attention).
+
+        source: keys and values of the memory. allow, look: mask and look of the cross-attention.
+        """
         attended = self_attend(self.attention, self.around_attention.before(x_BRD))
         x_BRD, seen = self.around_attention.after(x_BRD, attended.context), attended.seen
         if source is not None:

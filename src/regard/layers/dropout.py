@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014) that costs little on a processor."""
+"""Dropout (Srivastava et al. 2014) that is fast on a CPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _STEPS = 2**16
 
 
 class Dropout(nn.Module):
-    """Zeroes each number with probability p while training, and scales the others so that the mean stays.
+    """Zeroes each element with probability p during training and multiplies the others by 1/(1 − p), so the mean is unchanged.
 
-    torch draws a 32-bit number for each on the CPU, which takes an eighth of a Transformer's training time. Here one draw of 64
-    bits decides about four numbers; p is thus a multiple of 1/65,536. Elsewhere torch's own is used.
+    On a CPU, torch draws a 32-bit number per element, which takes an eighth of a Transformer's training time. Here one 64-bit
+    draw serves four elements, so p is rounded to a multiple of 1/65,536. Other devices use torch's own dropout.
     """
 
     def __init__(self, p: float) -> None:
@@ -37,13 +37,13 @@ class Dropout(nn.Module):
 
 
 def _keep(x: Tensor, p: float) -> Tensor:
-    """True where a number stays."""
+    """Returns a mask of the shape of x, True where an element is kept."""
     draws_N = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     return (draws_N[: x.numel()] >= round(p * _STEPS) - _STEPS // 2).view(x.shape)
 
 
 class _Drop(torch.autograd.Function):
-    """x · keep · scale, of which only the mask is kept, a byte for each number."""
+    """Computes x · keep · scale and saves only the mask for the backward pass, one byte per element."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tokens as vectors that know their place."""
+"""Token embeddings with position encodings, and the output layer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from regard.core.positions import Layout, fourier, num_positions, one_hot, raw_i
 from regard.errors import UserError, did_you_mean
 
 PositionEncoding = Literal["sinusoidal", "learned", "rotary", "alibi", "fourier", "one_hot", "index", "none"]
-"""Vectors that join those of the tokens; but rotary and alibi act inside self-attention, and none leaves the order unknown."""
+"""Position vectors that are added or appended to the token embeddings. But rotary and alibi act inside self-attention, and
+none gives the model no information about order."""
 
 POSITION_ENCODINGS: tuple[PositionEncoding, ...] = get_args(PositionEncoding)
 IN_ATTENTION = ("rotary", "alibi", "none")
+"""Position encodings without position vectors."""
 
 
 class TokenEmbedding(nn.Module):
-    """√d · E[token], joined by the position φ(i): added to it, or appended, x' = [x; φ(i)].
+    """Token embeddings √d · E[token], to which the position vector φ(i) is added, or appended as x' = [x; φ(i)].
 
-    width: of what comes out. Appended positions take `appended` of it, and the tokens the rest; 0 means added.
-    max_positions: how many places learned positions know. layout: of the pairs of sinusoidal and Fourier positions.
-    norm: comes last.
+    vocab: number of tokens.
+    width: width of the output, position vector included.
+    encoding: position encoding.
+    appended: width of an appended position vector, which leaves width − appended for the tokens; 0 if φ(i) is added.
+    max_positions: number of positions with a learned vector.
+    layout: order of sines and cosines in sinusoidal and Fourier positions.
+    norm: applied to the result.
     """
 
     def __init__(
@@ -43,24 +49,24 @@ class TokenEmbedding(nn.Module):
         self.encoding, self.appended, self.layout = encoding, appended, layout
         self.width = width - appended
         self.tokens = nn.Embedding(vocab, self.width)
-        nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d: as large as the positions
+        nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d, entries have the magnitude of the positions
         self.learned = Learned(max_positions, appended or width) if encoding == "learned" else None
         self.norm = norm
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids (...,) and the numbers of their places, which broadcast to them -> (..., width)."""
-        joined = self._joined(self.tokens(ids) * math.sqrt(self.width), positions)
-        return joined if self.norm is None else self.norm(joined)
+        """Returns (..., width) for ids (...,) and positions that broadcast to the shape of the ids."""
+        embedded = self._with_positions(self.tokens(ids) * math.sqrt(self.width), positions)
+        return embedded if self.norm is None else self.norm(embedded)
 
-    def _joined(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _with_positions(self, tokens: Tensor, positions: Tensor) -> Tensor:
         if self.encoding in IN_ATTENTION:
             return tokens
-        vectors = self._vectors(positions, tokens.dtype)
+        vectors = self._position_vectors(positions, tokens.dtype)
         if not self.appended:
             return tokens + vectors
         return torch.cat((tokens, vectors.expand(*tokens.shape[:-1], self.appended)), dim=-1)
 
-    def _vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    def _position_vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         width = self.appended or self.width
         if self.learned is not None:
             vectors: Tensor = self.learned(positions)
@@ -74,7 +80,10 @@ class TokenEmbedding(nn.Module):
 
 
 class Learned(nn.Module):
-    """A vector of its own for each of the first places. They start as large as sinusoids, whose mean square is 1/2."""
+    """A learned vector for each of the first `max_positions` positions. Initial values have mean square 1/2, like sinusoids.
+
+    Calling it raises UserError for a position without a vector.
+    """
 
     def __init__(self, max_positions: int, width: int) -> None:
         super().__init__()
@@ -82,52 +91,59 @@ class Learned(nn.Module):
         nn.init.normal_(self.vectors.weight, std=math.sqrt(0.5))
 
     def forward(self, positions: Tensor) -> Tensor:
-        known = self.vectors.num_embeddings
-        if (number := num_positions(positions)) > known:
+        limit = self.vectors.num_embeddings
+        if (number := num_positions(positions)) > limit:
             raise UserError(
-                f"there are {number} places, but the positions were learned for {known}; "
-                f"give shorter inputs, or train with max_positions={number}"
+                f"the input has {number} positions, but this model has learned vectors for {limit}; "
+                f"use shorter inputs, or train with max_positions={number}"
             )
         vectors: Tensor = self.vectors(positions)
         return vectors
 
 
 class Output(nn.Module):
-    """A logit for every word. tied: its matrix is the embedding's, of this width, which comes with every call; what is wider,
-    because positions were appended, is projected first."""
+    """Linear layer from states to logits, one per token of the vocabulary.
+
+    tied: width of the token embedding whose matrix is used as the output matrix and passed with every call; None for a separate
+    matrix. States that are wider than it, because positions were appended, are projected to this width first.
+    """
 
     def __init__(self, width: int, vocab: int, *, tied: int | None = None) -> None:
         super().__init__()
-        whole = nn.Linear(width, vocab)
-        self.weight = whole.weight if tied is None else None
-        self.bias = whole.bias if tied is None else nn.Parameter(torch.zeros(vocab))
+        linear = nn.Linear(width, vocab)
+        self.weight = linear.weight if tied is None else None
+        self.bias = linear.bias if tied is None else nn.Parameter(torch.zeros(vocab))
         self.project = nn.Linear(width, tied, bias=False) if tied not in (None, width) else None
 
     def forward(self, x: Tensor, embedding_VD: Tensor) -> Tensor:
+        """Returns the logits (..., V). embedding_VD: the token embedding; only used if the layer is tied."""
         return F.linear(*self.parts(x, embedding_VD))
 
     def parts(self, x: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(x, W, b), whose x Wᵀ + b are the logits."""
+        """Returns (x, W, b), so that x Wᵀ + b are the logits."""
         x = x if self.project is None else self.project(x)
         return x, embedding_VD if self.weight is None else self.weight, self.bias
 
 
 def check_position_encoding(encoding: str, width: int, appended: int) -> None:
+    """Raises ValueError if there is no such position encoding, or if its width does not suit it. appended: 0 if added."""
     if encoding not in POSITION_ENCODINGS:
         raise ValueError(
-            f"there are no positions {encoding!r}; expected one of {', '.join(POSITION_ENCODINGS)}"
+            f"there is no position encoding {encoding!r}; expected one of {', '.join(POSITION_ENCODINGS)}"
             f"{did_you_mean(encoding, list(POSITION_ENCODINGS))}"
         )
     if appended and encoding in IN_ATTENTION:
         raise ValueError(
-            f"positions {encoding!r} have no vector that could be appended; leave out the appended width {appended}"
+            f"{encoding!r} positions have no vector to append, but the appended width is {appended}; set position_join=added"
         )
     if not 0 <= appended < width:
-        raise ValueError(f"{appended} of the width {width} are for appended positions; expected 0 (added) to {width - 1}")
+        raise ValueError(
+            f"appended positions have width {appended}, but width is {width}; expected 1 to {width - 1}, or 0 if added"
+        )
     if encoding == "index" and appended != 1:
         raise ValueError(
-            f"the raw index is one number, to be appended, but its width is {appended or width}; say join=appended and "
-            "position_width=1 (added to every column, layer normalisation would take it out again)"
+            f"the raw index is one appended number, but its width is {appended or width}; set position_join=appended and "
+            "position_width=1 (layer normalisation would remove an index that is added to every column)"
         )
     if encoding in ("sinusoidal", "fourier") and (size := appended or width) % 2:
-        raise ValueError(f"{encoding} positions come in pairs of sine and cosine, but their width is {size}; make it even")
+        raise ValueError(f"{encoding} positions consist of pairs of sine and cosine, but their width is {size}; make it even")

@@ -1,7 +1,7 @@
-"""What stands before an encoder whose source is no text: pictures, grids and frames become vectors that know their place.
+"""Frontends turn sources other than text (pictures, grids, frames, sound) into vectors for the encoder.
 
-Padding never leaks into what is real: it is zeroed before every convolution, as the world beyond the edges is zero, and norms
-count real pixels only, of one picture only (batch norm would mix in the neighbours).
+Padding never affects real positions: it is set to zero before every convolution, as convolutions pad the edges with zeros, and
+norms use the real pixels of one picture only (batch norm would mix the pictures of a batch).
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import RecurrentEncoder
 from regard.layers.subsample import Subsampling
 
-# B sources  S places  D width  C channels  H height  W width of a picture  F features
+# B sources  S positions  U tokens of the auxiliary text  D width  C channels  H height  W width of a picture  F features
 
 FrontendName = Literal["picture", "patches", "grid", "frames", "sound"]
-"""What a model reads instead of tokens.
+"""The kinds of source that a model can read instead of tokens.
 
-picture: a residual network makes a grid of features of a picture, a cell for 8 x 8 pixels. patches: the cells themselves are
-projected (Dosovitskiy et al. 2021). grid: features of your own that stand in a grid. frames: features in a sequence.
-sound: frames of sound, four of which become one place.
+picture: a picture, which a residual network turns into a grid of features, one cell per 8 x 8 pixels.
+patches: a picture, whose patches of 8 x 8 pixels are projected (Dosovitskiy et al. 2021).
+grid: your own features, arranged in a grid. frames: your own features, in a sequence.
+sound: frames of sound; four frames become one position.
 """
 
 
 @dataclass(frozen=True)
 class FrontendOutput:
-    """A vector for every place. allow_BS: which are real. axes: (S,) or (rows, columns). seen: what a look asked for."""
+    """The output of a frontend: one vector per position.
+
+    allow_BS: True at real positions. axes: (S,), or (rows, columns) of a grid. seen: what a look asked for.
+    """
 
     x_BSD: Tensor
     allow_BS: Tensor
@@ -44,17 +48,20 @@ class FrontendOutput:
 
 
 class Frontend(nn.Module):
-    """Source in, places out."""
+    """Base class of all frontends."""
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
+        """Returns one vector per position of the source, padding included."""
         raise NotImplementedError
 
 
 class FusionFrontend(Frontend):
-    """A source and a text beside it, of any two lengths: every place x looks at the words, x + Attention(LN(x), K, V), where
-    keys and values come from the text, read in both directions by a GRU.
+    """Fuses a source with its auxiliary text: x + Attention(LN(x), K, V), so every position of the source attends to the text.
 
-    A source that is missing is one place with a learned vector; of a text that is missing there is still its <eos>.
+    Keys and values are the states of a bidirectional GRU over the text. The two lengths are independent. A missing source
+    becomes one position with a learned vector; a missing text still has its <eos>.
+
+    frontend: frontend of the source. width: width of the vectors. vocab: vocabulary size of the auxiliary texts.
     """
 
     def __init__(self, frontend: Frontend, width: int, vocab: int) -> None:
@@ -68,7 +75,7 @@ class FusionFrontend(Frontend):
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         if source.auxiliary is None:
-            raise ValueError("this model reads a text beside its source, but Source.auxiliary is None")
+            raise ValueError("this model reads an auxiliary text with every source, but Source.auxiliary is None")
         output = self.frontend(source)
         allow_BS = masks.at_least_first(output.allow_BS)
         x_BSD = torch.where((allow_BS & ~output.allow_BS).unsqueeze(-1), self.nothing, output.x_BSD)
@@ -80,7 +87,10 @@ class FusionFrontend(Frontend):
 
 
 class FrameFrontend(Frontend):
-    """A projection of every frame; positions: whether sinusoids are added, for encoders that do not see the order."""
+    """Projects every frame.
+
+    positions: whether to add sinusoidal positions, for encoders that do not depend on order otherwise.
+    """
 
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
@@ -89,11 +99,11 @@ class FrameFrontend(Frontend):
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         x_BSD = self.project(source.values.to(self.project.weight.dtype))
-        return in_order(x_BSD, source.allow, positions=self.positions)
+        return _sequence_output(x_BSD, source.allow, positions=self.positions)
 
 
 class SoundFrontend(Frontend):
-    """Convolutions over time and bands; positions as in `Frames`."""
+    """Convolutions over time and frequency bands, which shorten the sequence. positions: as in `FrameFrontend`."""
 
     def __init__(self, bands: int, width: int, channels: int, *, positions: bool) -> None:
         super().__init__()
@@ -102,10 +112,10 @@ class SoundFrontend(Frontend):
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         frames_BSF = source.values.to(self.subsampling.project.weight.dtype)
-        return in_order(*self.subsampling(frames_BSF, source.allow), positions=self.positions)
+        return _sequence_output(*self.subsampling(frames_BSF, source.allow), positions=self.positions)
 
 
-def in_order(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> FrontendOutput:
+def _sequence_output(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> FrontendOutput:
     if positions:
         positions_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
         x_BSD = x_BSD + sinusoidal(positions_S, x_BSD.shape[2], dtype=x_BSD.dtype)
@@ -113,9 +123,13 @@ def in_order(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> FrontendOut
 
 
 class GridProjection(nn.Module):
-    """A x + W₂ relu(W₁ x + φ(row, column)) + b: what a cell shows is bound to where it stands, so that a mean over all cells,
-    which is all that a decoder without attention gets, still tells what stood where. positions: whether φ is added once more,
-    for encoders that look from cell to cell."""
+    """Projects grid cells: A x + W₂ relu(W₁ x + φ(row, column)) + b.
+
+    The nonlinearity combines the content of a cell with its position, so that a mean over all cells, which is all a decoder
+    without attention receives, still shows which content was where.
+
+    positions: whether to add φ once more, for encoders with self-attention.
+    """
 
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
@@ -134,7 +148,7 @@ class GridProjection(nn.Module):
 
 
 def grid_positions(x_BHWD: Tensor) -> Tensor:
-    """(H, W, D): sinusoids of the row in the first half of the width, of the column in the second."""
+    """Returns (H, W, D): sinusoidal positions of the row in the first half of the width, of the column in the second."""
     _, rows, columns, width = x_BHWD.shape
     down, across = (
         sinusoidal(torch.arange(size, device=x_BHWD.device), width // 2, dtype=x_BHWD.dtype) for size in (rows, columns)
@@ -143,6 +157,8 @@ def grid_positions(x_BHWD: Tensor) -> Tensor:
 
 
 class GridFrontend(Frontend):
+    """Projects your own features (B, features, H, W), one vector per grid cell. positions: as in `GridProjection`."""
+
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
         self.projection = GridProjection(features, width, positions=positions)
@@ -155,7 +171,10 @@ class GridFrontend(Frontend):
 
 
 class PatchFrontend(Frontend):
-    """x W + φ(row, column) for every cell of 8 x 8 pixels; an encoder of attention layers is to follow."""
+    """Projects patches of 8 x 8 pixels: x W + φ(row, column). Meant for encoders with self-attention.
+
+    cell: height and width of a patch.
+    """
 
     def __init__(self, channels: int, width: int, cell: int = 8) -> None:
         super().__init__()
@@ -172,8 +191,10 @@ class PatchFrontend(Frontend):
 
 
 class PictureNorm(nn.Module):
-    """γ (x − μ)/σ + β: μ of each channel, σ of all, over the real pixels of one picture. What all pixels have in common, such
-    as the ground of a drawing, would else outweigh what tells them apart (docs/LOG.md)."""
+    """Normalises a picture: γ (x − μ)/σ + β, with μ per channel and σ over all channels, of the real pixels of one picture.
+
+    Without it, what all pixels have in common, such as the background of a drawing, outweighs their differences (docs/LOG.md).
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -185,6 +206,7 @@ class PictureNorm(nn.Module):
 
 
 def standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
+    """Returns (x − μ)/σ with μ per channel and σ over all channels, of the real pixels of each picture; 0 at padding."""
     num_pixels = allow_BHW.sum((1, 2)).clamp(min=1)[:, None, None, None]
     mean = real_pixels(x_BCHW, allow_BHW).sum((2, 3), keepdim=True) / num_pixels
     centred = real_pixels(x_BCHW - mean, allow_BHW)
@@ -193,7 +215,7 @@ def standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(relu(norm(conv(relu(norm(x)))))) with kernels of 3 x 3 (He et al. 2016b, fig. 1b)."""
+    """Pre-activation residual block x + conv(relu(norm(conv(relu(norm(x)))))) with 3 x 3 kernels (He et al. 2016b, fig. 1b)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -208,9 +230,11 @@ class ResidualBlock(nn.Module):
 
 
 class ResNetFrontend(Frontend):
-    """Three stages, each of which halves both sides and, from a quarter of `channels` on, doubles the channels.
+    """Residual network of three stages, with channels/4, channels/2 and `channels` channels. Each halves height and width.
 
-    Pixels go in, and features come out, both as they are and standardised: a picture of one colour is still of that colour.
+    Both its input and its output contain raw and standardised values: a picture of a single colour keeps its colour.
+
+    channels_in: channels of the picture. positions: as in `GridProjection`.
     """
 
     def __init__(self, channels_in: int, width: int, channels: int, *, positions: bool) -> None:
@@ -223,21 +247,22 @@ class ResNetFrontend(Frontend):
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         allow_BHW = source.allow
         pixels = source.values.to(self.projection.project.weight.dtype)
-        x_BCHW = both_ways(pixels, allow_BHW).contiguous(memory_format=torch.channels_last)
+        x_BCHW = _with_standardised(pixels, allow_BHW).contiguous(memory_format=torch.channels_last)
         for halve, block in zip(self.halve, self.blocks, strict=True):
             x_BCHW = halve(real_pixels(x_BCHW, allow_BHW))
             allow_BHW = masks.every(allow_BHW, 2)
             x_BCHW = block(x_BCHW, allow_BHW)
-        output: FrontendOutput = self.projection(both_ways(x_BCHW, allow_BHW).movedim(1, -1), allow_BHW)
+        output: FrontendOutput = self.projection(_with_standardised(x_BCHW, allow_BHW).movedim(1, -1), allow_BHW)
         return output
 
 
-def both_ways(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
+def _with_standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
+    """Returns standardised and raw values (B, 2C, H, W)."""
     return torch.cat((standardised(x_BCHW, allow_BHW), x_BCHW), dim=1)
 
 
 def real_pixels(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
-    """x with zeros at its padding, whatever finite numbers stood there (a product takes a fifth of the time of masked_fill)."""
+    """Returns x with zeros at padding, which must be finite (a product takes a fifth of the time of masked_fill)."""
     return x_BCHW * allow_BHW.unsqueeze(1).to(x_BCHW.dtype)
 
 
@@ -248,25 +273,31 @@ FRONTENDS: dict[FrontendName, Callable[[int, int, int, bool], Frontend]] = {
     "frames": lambda size, width, channels, positions: FrameFrontend(size, width, positions=positions),
     "sound": lambda size, width, channels, positions: SoundFrontend(size, width, channels, positions=positions),
 }
-"""name -> (numbers in a pixel, cell or frame; width; channels of convolutions; whether places need positions) -> front."""
+"""name -> function of (numbers per pixel, cell or frame; width; channels of convolutions; whether to add positions)."""
 
 
 def make_frontend(name: FrontendName, size: int, width: int, channels: int, *, positions: bool, auxiliary: int = 0) -> Frontend:
-    """size: numbers in a pixel, cell or frame. positions: whether places need them. beside: how many tokens the texts have that
-    stand beside the sources; 0: there are none."""
+    """Returns the frontend of this name; with auxiliary texts, a `FusionFrontend` around it.
+
+    size: numbers per pixel, cell or frame.
+    width: width of the output vectors.
+    channels: channels of the convolutions.
+    positions: whether to add positions, for encoders that do not depend on order otherwise.
+    auxiliary: vocabulary size of the auxiliary texts; 0 if there are none.
+    """
     frontend = FRONTENDS[name](size, width, channels, positions)
     return FusionFrontend(frontend, width, auxiliary) if auxiliary else frontend
 
 
 GRIDS = ("picture", "patches", "grid")
-"""Those whose places form a grid."""
+"""Frontends whose positions form a grid."""
 
 
 def check_frontend(name: str, width: int, channels: int) -> None:
-    """Raises if such a front cannot be built."""
+    """Raises ValueError if a frontend of this name cannot have these sizes."""
     if name in GRIDS and width % 4:
-        raise ValueError(f"width {width} does not split into sines and cosines of rows and columns; make it a multiple of 4")
+        raise ValueError(f"width {width} cannot hold sines and cosines of both rows and columns; make it a multiple of 4")
     if name == "picture" and channels % 4:
         raise ValueError(
-            f"the network has {channels} channels in its last stage and a quarter in its first; try a multiple of 4"
+            f"channels is {channels}, but the first stage of the network has a quarter of them; make it a multiple of 4"
         )

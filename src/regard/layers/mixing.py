@@ -1,11 +1,11 @@
-"""What mixed the places of a sequence before attention: weights that depend on where a place stands, never on what it says.
+"""Layers that mix the positions of a sequence with weights that depend on position only, never on content.
 
-Both are attention whose weights are fixed by position (tests/unit/test_mixing.py builds them from `attend`):
+Both are special cases of attention with fixed weights (tests/unit/test_mixing.py builds them from `attend`):
 
     Convolution   y_i = Σ_o W_o x_{i+o}     one head per offset o; its weights are 1 where j − i = o
     Dense         y_i = Σ_j W_ij x_j        one head per pair (i, j); its weights are 1 at that pair
 
-The first is the one-dimensional case of Cordonnier et al. 2020 (Theorem 1).
+Convolution is the one-dimensional case of Cordonnier et al. 2020 (Theorem 1).
 """
 
 import torch
@@ -17,7 +17,10 @@ from regard.errors import check_sizes, check_whole
 
 
 class Convolution(nn.Module):
-    """Each place mixes its neighbours up to `reach` places away; zeros beyond the ends. One set of weights for every length."""
+    """Mixes each position with its neighbours up to `reach` positions away, with zeros beyond the ends. Accepts any length.
+
+    width: width of the input. value_width: width of the output.
+    """
 
     def __init__(self, width: int, value_width: int, reach: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -27,7 +30,7 @@ class Convolution(nn.Module):
         self.convolution = nn.Conv1d(width, value_width, 2 * reach + 1, padding=reach, bias=bias)
 
     def forward(self, x_BLD: Tensor, allow_BL: Tensor | None = None) -> Tensor:
-        """(B, L, V). Padding counts as zeros, as the world beyond the ends does; what comes out at padding means nothing."""
+        """Returns (B, L, V). Padding counts as zeros, as positions beyond the ends do; ignore the output at padding."""
         x_BLD = real_positions(x_BLD, allow_BL, self.width)
         if not x_BLD.shape[1]:
             return x_BLD.new_zeros(x_BLD.shape[0], 0, self.convolution.out_channels)
@@ -36,7 +39,10 @@ class Convolution(nn.Module):
 
 
 class Dense(nn.Module):
-    """Every place of the output is its own linear function of all places of the input. One length, and no other."""
+    """Computes each output position as its own linear function of all input positions. Accepts inputs of one length only.
+
+    width: width of the input. value_width: width of the output.
+    """
 
     def __init__(self, length: int, width: int, value_width: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -45,26 +51,26 @@ class Dense(nn.Module):
         self.linear = nn.Linear(length * width, length * value_width, bias=bias)
 
     def forward(self, x_BLD: Tensor, allow_BL: Tensor | None = None) -> Tensor:
-        """(B, L, V). Padding counts as zeros; what comes out at padding means nothing."""
+        """Returns (B, L, V). Padding counts as zeros; ignore the output at padding. Raises ValueError for another length."""
         x_BLD = real_positions(x_BLD, allow_BL, self.width)
         if x_BLD.shape[1] != self.length:
             raise ValueError(
-                f"x has {x_BLD.shape[1]} places, but this layer has weights for {self.length} places only; "
-                "pad shorter inputs and pass allow_BL, or use Convolution, which takes any length"
+                f"x has {x_BLD.shape[1]} positions, but this layer has weights for exactly {self.length}; "
+                "pad shorter inputs and pass allow_BL, or use Convolution, which accepts any length"
             )
         y_BLV: Tensor = self.linear(x_BLD.flatten(1)).unflatten(1, (self.length, -1))
         return y_BLV
 
 
 def real_positions(x_BLD: Tensor, allow_BL: Tensor | None, width: int) -> Tensor:
-    """x with zeros at its padding, whatever stood there."""
+    """Returns x with zeros at padding. Raises ValueError if a shape or dtype is wrong."""
     if x_BLD.dim() != 3 or x_BLD.shape[2] != width:
-        raise ValueError(f"x has shape {tuple(x_BLD.shape)}, expected (batch, length, {width}); one sequence wants x[None]")
+        raise ValueError(f"x has shape {tuple(x_BLD.shape)}, expected (batch, length, {width}); pass one sequence as x[None]")
     if allow_BL is None:
         return x_BLD
     if allow_BL.dtype != torch.bool or allow_BL.shape != x_BLD.shape[:2]:
         raise ValueError(
             f"allow_BL is {allow_BL.dtype} of shape {tuple(allow_BL.shape)}, expected torch.bool of shape "
-            f"{tuple(x_BLD.shape[:2])} with True at real places; masks.first(lengths, {x_BLD.shape[1]}) makes one"
+            f"{tuple(x_BLD.shape[:2])} with True at real positions; masks.first(lengths, {x_BLD.shape[1]}) makes one"
         )
     return x_BLD.masked_fill(~allow_BL.unsqueeze(-1), 0.0)

@@ -1,7 +1,7 @@
-"""Recurrent layers: whole sequences, in which padding never reaches a state, and single steps, for decoders that have to wait.
+"""Recurrent layers over whole sequences, whose states padding never affects, and step by step, for decoders with feedback.
 
-A stack of cells is one of torch's own modules (nn.RNN, nn.LSTM, nn.GRU), or `SigmoidRNN`. Its state is one tensor for every
-kind of cell: h, or, where there is a cell state, [h; c].
+A stack of cells is a torch module (nn.RNN, nn.LSTM, nn.GRU) or `SigmoidRNN`. Its state is a single tensor for every kind of
+cell: h, or [h; c] for an LSTM.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from regard.errors import did_you_mean
 from regard.layers.dropout import Dropout
 
 # N rows: a batch B, or hypotheses  S, T length  I input width  W width of h  X width of a state: W, or 2W for an LSTM  L layers
-# G all gates: W, 3W (GRU) or 4W (LSTM)
+# G width of all gates together: W, 3W (GRU) or 4W (LSTM)
 
 Cell = Literal["rnn_tanh", "rnn_relu", "rnn_sigmoid", "lstm", "gru"]
 CELLS: tuple[Cell, ...] = get_args(Cell)
 
 
 def check_cell(cell: str) -> None:
+    """Raises ValueError if there is no such kind of cell."""
     if cell not in CELLS:
         raise ValueError(f"there is no cell {cell!r}; expected one of {', '.join(CELLS)}{did_you_mean(cell, list(CELLS))}")
 
 
 def make_stack(cell: Cell, input_width: int, width: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
-    """One direction. Dropout acts between the layers."""
+    """Returns a unidirectional stack of recurrent layers, with dropout between the layers."""
     check_cell(cell)
     dropout = dropout if layers > 1 else 0.0
     if cell == "lstm":
@@ -44,7 +45,7 @@ def make_stack(cell: Cell, input_width: int, width: int, layers: int = 1, dropou
 
 
 class SigmoidRNN(nn.RNNBase):
-    """h_t = σ(U h_{t−1} + W x_t + b) (Elman 1990), which torch does not have. Parameters are named as in nn.RNN."""
+    """Elman network h_t = σ(U h_{t−1} + W x_t + b) (Elman 1990), which torch lacks. Its parameters are named as in nn.RNN."""
 
     def __init__(self, input_width: int, width: int, layers: int, dropout: float) -> None:
         super().__init__("RNN_TANH", input_width, width, layers, batch_first=True, dropout=dropout)
@@ -55,8 +56,8 @@ class SigmoidRNN(nn.RNNBase):
             W_WI, U_WW, b_W, b_U = layer_weights(self, number)
             x_NTI = F.dropout(x_NTI, self.dropout, self.training and number > 0)
             states = []
-            for given_NW in F.linear(x_NTI, W_WI, b_W + b_U).unbind(1):
-                h_NW = torch.addmm(given_NW, h_NW, U_WW.t()).sigmoid()
+            for input_NW in F.linear(x_NTI, W_WI, b_W + b_U).unbind(1):
+                h_NW = torch.addmm(input_NW, h_NW, U_WW.t()).sigmoid()
                 states.append(h_NW)
             x_NTI = torch.stack(states, dim=1)
             last.append(h_NW)
@@ -64,17 +65,18 @@ class SigmoidRNN(nn.RNNBase):
 
 
 def layer_weights(stack: nn.RNNBase, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """W (G, I) and U (G, W) of one layer, and a bias for each."""
+    """Returns W (G, I) and U (G, W) of one layer, and the bias of each."""
     w, u, b_w, b_u = (getattr(stack, f"{name}_l{number}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     return w, u, b_w, b_u
 
 
 def state_width(stack: nn.RNNBase) -> int:
+    """Returns the width X of one layer's state."""
     return 2 * stack.hidden_size if isinstance(stack, nn.LSTM) else stack.hidden_size
 
 
 def run(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(all h of the last layer (N, T, W), the state after the last step); it starts from zeros."""
+    """Returns (all h of the last layer (N, T, W), the state after the last step). The initial state is zero by default."""
     if state_LNX is None:
         state_LNX = x_NTI.new_zeros(stack.num_layers, x_NTI.shape[0], state_width(stack))
     if not isinstance(stack, nn.LSTM):
@@ -88,18 +90,21 @@ def run(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> tu
 # --- single steps ------------------------------------------------------------------------------------------------------------
 
 
-Parts = tuple[Tensor, ...]
-"""The state of one layer, (N, W) each: (h,), or (h, c)."""
+LayerState = tuple[Tensor, ...]
+"""The state of one layer: (h,) or (h, c), each (N, W)."""
 
 
-class _AllAtOnce(torch.autograd.Function):
-    """Hands `given` on, and collects in its backward pass the gradient of a weight that the steps held fixed: Σ_t g_tᵀ x_t is
-    one product of all steps, where autograd would add up a small one for each. `inputs` holds all x_t by then."""
+class _DeferredWeightGradient(torch.autograd.Function):
+    """Returns `known` unchanged. Its backward pass also computes the gradient of a weight that the steps use detached.
+
+    The gradient Σ_t g_tᵀ x_t is one matrix product over all steps, where autograd would add up a small product per step.
+    `inputs` is filled with all x_t before the backward pass.
+    """
 
     @staticmethod
-    def forward(ctx: Any, given_NTG: Tensor, weight_GI: Tensor, inputs: list[Tensor]) -> Tensor:
+    def forward(ctx: Any, known_NTG: Tensor, weight_GI: Tensor, inputs: list[Tensor]) -> Tensor:
         ctx.inputs = inputs
-        return given_NTG.view_as(given_NTG)
+        return known_NTG.view_as(known_NTG)
 
     @staticmethod
     @once_differentiable
@@ -108,139 +113,149 @@ class _AllAtOnce(torch.autograd.Function):
         return gradient_NTG, gradient_NTG.flatten(0, 1).t() @ x_NTI.flatten(0, 1), None
 
 
-class _Product:
-    """given_t + W x_t, where x_t is known only at step t. Every step is taken once."""
+class _StepwiseLinear:
+    """Computes known_t + W x_t, where x_t becomes available only at step t. Call it exactly once per step."""
 
-    def __init__(self, given_NTG: Tensor, weight_GI: Tensor) -> None:
+    def __init__(self, known_NTG: Tensor, weight_GI: Tensor) -> None:
         self.inputs: list[Tensor] | None = None
         if torch.is_grad_enabled() and weight_GI.requires_grad:
             self.inputs = []
-            given_NTG = _AllAtOnce.apply(given_NTG, weight_GI, self.inputs)  # type: ignore[no-untyped-call]
+            known_NTG = _DeferredWeightGradient.apply(known_NTG, weight_GI, self.inputs)  # type: ignore[no-untyped-call]
             weight_GI = weight_GI.detach()
-        self.given, self.weight_IG = given_NTG.unbind(1), weight_GI.t()
+        self.known, self.weight_IG = known_NTG.unbind(1), weight_GI.t()
 
     def __call__(self, step: int, x_NI: Tensor) -> Tensor:
         if self.inputs is not None:
             self.inputs.append(x_NI.detach())
-        return torch.addmm(self.given[step], x_NI, self.weight_IG)
+        return torch.addmm(self.known[step], x_NI, self.weight_IG)
 
 
 class StepByStep:
-    """A stack for inputs [late; early], the first part of which is known only when its step comes (c_t, or s̃_{t−1}).
+    """Runs a stack one step at a time on inputs [late; early], whose late part (c_t or s̃_{t−1}) depends on earlier steps.
 
-    What need not wait is done here for all steps at once: the product with the early part, and the dropout between the layers.
-    Steps are taken in order, each once. `dropped`: the dropout of an earlier run over the same inputs.
+    The constructor computes all that does not depend on the late part for all steps at once: the product with the early part,
+    and the dropout masks between the layers. Call the steps in order, each exactly once.
+
+    early_NTI: the early part of the inputs of all steps.
+    dropped: dropout masks of an earlier run over the same inputs; by default new ones are drawn.
     """
 
     def __init__(self, stack: nn.RNNBase, early_NTI: Tensor, dropped: Sequence[Sequence[Tensor] | None] | None = None) -> None:
         self.stack, self.width = stack, stack.hidden_size
         N, T, early = early_NTI.shape
-        self.products: list[tuple[_Product, ...]] = []
+        self.linears: list[tuple[_StepwiseLinear, ...]] = []
         for number in range(stack.num_layers):
             W_GI, U_GW, b_G, b_U_G = layer_weights(stack, number)
-            apart = isinstance(stack, nn.GRU)  # whose reset gate acts between W x and U h
-            b_G = b_G if apart else b_G + b_U_G
+            separate = isinstance(stack, nn.GRU)  # its reset gate is applied to U h before W x is added
+            b_G = b_G if separate else b_G + b_U_G
             if number == 0:
                 W_GI, early_GI = W_GI.split((stack.input_size - early, early), dim=1)
-                given_NTG = F.linear(early_NTI, early_GI, b_G)
+                known_NTG = F.linear(early_NTI, early_GI, b_G)
             else:
-                given_NTG = b_G.expand(N, T, -1)
-            if apart:
-                self.products.append((_Product(given_NTG, W_GI), _Product(b_U_G.expand(N, T, -1), U_GW)))
+                known_NTG = b_G.expand(N, T, -1)
+            if separate:
+                self.linears.append((_StepwiseLinear(known_NTG, W_GI), _StepwiseLinear(b_U_G.expand(N, T, -1), U_GW)))
             else:
-                self.products.append((_Product(given_NTG, torch.cat((W_GI, U_GW), dim=1)),))
+                self.linears.append((_StepwiseLinear(known_NTG, torch.cat((W_GI, U_GW), dim=1)),))
         self.dropped = [self._dropout(early_NTI, number) for number in range(stack.num_layers)] if dropped is None else dropped
 
     def _dropout(self, like_NTI: Tensor, number: int) -> Sequence[Tensor] | None:
-        """What the input of this layer is multiplied by at each step."""
+        """Returns one dropout mask (N, W) per step for the input of this layer, or None for no dropout."""
         if not (number and self.stack.training and self.stack.dropout):
             return None
         N, T, _ = like_NTI.shape
         return F.dropout(like_NTI.new_ones(T, N, self.width), self.stack.dropout).unbind(0)
 
-    def split(self, state_LNX: Tensor) -> list[Parts]:
-        """One state per layer; `join` is the inverse."""
+    def split(self, state_LNX: Tensor) -> list[LayerState]:
+        """Splits a state into one `LayerState` per layer; `join` is the inverse."""
         return [state_NX.split(self.width, dim=-1) for state_NX in state_LNX]
 
-    def join(self, states: Sequence[Parts]) -> Tensor:
-        return torch.stack([torch.cat(parts, dim=-1) for parts in states])
+    def join(self, states: Sequence[LayerState]) -> Tensor:
+        """Joins the states of all layers into one tensor (L, N, X)."""
+        return torch.stack([torch.cat(state, dim=-1) for state in states])
 
-    def __call__(self, step: int, late_NI: Tensor, states: Sequence[Parts]) -> list[Parts]:
-        """The states of all layers one step further."""
-        following: list[Parts] = []
+    def __call__(self, step: int, late_NI: Tensor, states: Sequence[LayerState]) -> list[LayerState]:
+        """Returns the states of all layers after this step.
+
+        late_NI: the late part of this step's input. states: the states of all layers before it.
+        """
+        next_states: list[LayerState] = []
         x_NI = late_NI
-        for products, dropped, parts in zip(self.products, self.dropped, states, strict=True):
+        for linears, dropped, state in zip(self.linears, self.dropped, states, strict=True):
             x_NI = x_NI if dropped is None else x_NI * dropped[step]
-            if len(products) == 2:
-                gates = [product(step, one) for product, one in zip(products, (x_NI, parts[0]), strict=True)]
+            if len(linears) == 2:
+                gates = [linear(step, y_NI) for linear, y_NI in zip(linears, (x_NI, state[0]), strict=True)]
             else:
-                gates = [products[0](step, torch.cat((x_NI, parts[0]), dim=-1))]
-            following.append(self._cell(gates, parts))
-            x_NI = following[-1][0]
-        return following
+                gates = [linears[0](step, torch.cat((x_NI, state[0]), dim=-1))]
+            next_states.append(self._cell(gates, state))
+            x_NI = next_states[-1][0]
+        return next_states
 
-    def _cell(self, gates: Sequence[Tensor], parts: Parts) -> Parts:
-        """One step of one layer, as torch has it (formulas: regard.reference). gates: W x + U h + b; of a GRU both apart."""
+    def _cell(self, gates: Sequence[Tensor], state: LayerState) -> LayerState:
+        """Computes one step of one layer with torch's formulas (see regard.reference).
+
+        gates: (W x + U h + b,), or for a GRU (W x + b, U h + b').
+        """
         if isinstance(self.stack, nn.GRU):
-            (given_rz, given_n), (own_rz, own_n) = (one.split((2 * self.width, self.width), dim=-1) for one in gates)
-            r, z = (given_rz + own_rz).sigmoid().chunk(2, dim=-1)
-            n = torch.addcmul(given_n, r, own_n).tanh()
-            return (torch.lerp(n, parts[0], z),)  # (1 − z) n + z h
+            (input_rz, input_n), (hidden_rz, hidden_n) = (part.split((2 * self.width, self.width), dim=-1) for part in gates)
+            r, z = (input_rz + hidden_rz).sigmoid().chunk(2, dim=-1)
+            n = torch.addcmul(input_n, r, hidden_n).tanh()
+            return (torch.lerp(n, state[0], z),)  # (1 − z) n + z h
         if isinstance(self.stack, nn.LSTM):
             i, f, g, o = gates[0].chunk(4, dim=-1)
-            c = torch.addcmul(f.sigmoid() * parts[1], i.sigmoid(), g.tanh())
+            c = torch.addcmul(f.sigmoid() * state[1], i.sigmoid(), g.tanh())
             return o.sigmoid() * c.tanh(), c
         if isinstance(self.stack, SigmoidRNN):
             return (gates[0].sigmoid(),)
         return (gates[0].tanh() if self.stack.mode == "RNN_TANH" else gates[0].relu(),)
 
 
-# --- looking inside ----------------------------------------------------------------------------------------------------------
+# --- inspection --------------------------------------------------------------------------------------------------------------
 
 
 GATES = {"LSTM": ("input", "forget", "output"), "GRU": ("reset", "update")}
-"""What the gates of a cell are called. Update: the share of the old state that is kept, as torch has it."""
+"""Names of the gates of each kind of cell. The update gate is the share of the old state that is kept, as in torch."""
 
 
 @torch.no_grad()
 def gates_over_time(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> list[dict[str, Tensor]]:
-    """How far every gate of every layer is open at every step, (N, T, W), from 0 to 1. Cells without gates have none.
+    """Returns the activation of every gate, from 0 to 1: for each layer {name of the gate: (N, T, W)}.
 
-    Dropout between the layers is left out.
+    The list is empty for cells without gates. Dropout between the layers is not applied.
     """
     names = GATES.get(stack.mode, ())
     if state_LNX is None:
         state_LNX = x_NTI.new_zeros(stack.num_layers, x_NTI.shape[0], state_width(stack))
-    found: list[dict[str, Tensor]] = []
+    activations: list[dict[str, Tensor]] = []
     for number in range(stack.num_layers if names else 0):
         W_GI, U_GW, b_W, b_U = layer_weights(stack, number)
         h_NW, *cell = state_LNX[number].split(stack.hidden_size, dim=-1)
-        opened: list[Parts] = []
+        steps: list[tuple[Tensor, ...]] = []
         states: list[Tensor] = []
-        gates: Parts
-        for given_NG in F.linear(x_NTI, W_GI, b_W).unbind(1):
-            own_NG = F.linear(h_NW, U_GW, b_U)
+        gates: tuple[Tensor, ...]
+        for input_NG in F.linear(x_NTI, W_GI, b_W).unbind(1):
+            hidden_NG = F.linear(h_NW, U_GW, b_U)
             if names == GATES["LSTM"]:
-                i, f, g, o = (given_NG + own_NG).chunk(4, dim=-1)
+                i, f, g, o = (input_NG + hidden_NG).chunk(4, dim=-1)
                 gates = (i.sigmoid(), f.sigmoid(), o.sigmoid())
                 cell = [gates[1] * cell[0] + gates[0] * g.tanh()]
                 h_NW = gates[2] * cell[0].tanh()
             else:
-                (r, z, n), (own_r, own_z, own_n) = given_NG.chunk(3, dim=-1), own_NG.chunk(3, dim=-1)
-                gates = ((r + own_r).sigmoid(), (z + own_z).sigmoid())
-                h_NW = (1 - gates[1]) * (n + gates[0] * own_n).tanh() + gates[1] * h_NW
-            opened.append(gates)
+                (r, z, n), (hidden_r, hidden_z, hidden_n) = input_NG.chunk(3, dim=-1), hidden_NG.chunk(3, dim=-1)
+                gates = ((r + hidden_r).sigmoid(), (z + hidden_z).sigmoid())
+                h_NW = (1 - gates[1]) * (n + gates[0] * hidden_n).tanh() + gates[1] * h_NW
+            steps.append(gates)
             states.append(h_NW)
-        found.append({name: torch.stack([one[index] for one in opened], dim=1) for index, name in enumerate(names)})
+        activations.append({name: torch.stack([gates[index] for gates in steps], dim=1) for index, name in enumerate(names)})
         x_NTI = torch.stack(states, dim=1)
-    return found
+    return activations
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------------
+# --- encoder -----------------------------------------------------------------------------------------------------------------
 
 
 def reverse_rows(x_BSI: Tensor, lengths_B: Tensor) -> Tensor:
-    """Each row's real places in reverse order, padding left at the end. Its own inverse."""
+    """Reverses the real positions of each row and leaves padding at the end. The function is its own inverse."""
     positions_S = torch.arange(x_BSI.shape[1], device=x_BSI.device)
     mirrored_BS = lengths_B[:, None] - 1 - positions_S
     index_BS = torch.where(mirrored_BS >= 0, mirrored_BS, positions_S)
@@ -248,27 +263,31 @@ def reverse_rows(x_BSI: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads sequences with padding at their ends, ahead or in both directions.
+    """Encodes sequences with padding at the end, forwards or in both directions (Schuster & Paliwal 1997).
 
-    The backward direction (Schuster & Paliwal 1997) reads rows reversed within their own length, so both keep padding behind
-    the real places and no packing is needed.
+    The backward direction reads each row reversed within its length. Padding thus comes after the real positions in both
+    directions, and no packing is needed.
+
+    width: width of the output states; each of two directions has half of it.
     """
 
     def __init__(
         self, cell: Cell, input_width: int, width: int, layers: int = 1, dropout: float = 0.0, *, bidirectional: bool = True
     ) -> None:
-        """width: of the states that come out; each of two directions has half of it."""
         super().__init__()
         if bidirectional and width % 2:
-            raise ValueError(f"width {width} does not split into two directions; make it even")
-        own = width // 2 if bidirectional else width
+            raise ValueError(f"width {width} cannot be split evenly between two directions; make it even")
+        direction_width = width // 2 if bidirectional else width
         sizes = [input_width] + [width] * (layers - 1)
-        self.forwards = nn.ModuleList(make_stack(cell, size, own) for size in sizes)
-        self.backwards = nn.ModuleList(make_stack(cell, size, own) for size in sizes) if bidirectional else None
+        self.forwards = nn.ModuleList(make_stack(cell, size, direction_width) for size in sizes)
+        self.backwards = nn.ModuleList(make_stack(cell, size, direction_width) for size in sizes) if bidirectional else None
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BSI: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """(states (B, S, width), the last states: of each row at its last real place, and backwards at its first)."""
+        """Returns (states (B, S, width), final states (B, width)).
+
+        The final state of a row is the forward state at its last real position and the backward state at its first.
+        """
         lengths_B = allow_BS.sum(1)
         last_B = (lengths_B - 1).clamp(min=0)
         rows_B = torch.arange(x_BSI.shape[0], device=x_BSI.device)

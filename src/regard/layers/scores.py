@@ -1,4 +1,4 @@
-"""Score functions: how well a query fits a key. A new one enters `SCORES` with one line and works in every model."""
+"""Score functions: how well a query fits a key. Every model supports the score functions in `SCORES`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Dot(ScaledDot):
-    """s·h (Luong et al. 2015, eq. 8, "dot")."""
+    """Dot product s·h (Luong et al. 2015, eq. 8, "dot")."""
 
     name = "dot"
 
@@ -41,7 +41,7 @@ class Dot(ScaledDot):
 
 
 class General(nn.Module, Score):
-    """sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths."""
+    """Bilinear score sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths."""
 
     name = "general"
     rotary = True
@@ -63,7 +63,10 @@ class General(nn.Module, Score):
 
 
 class Additive(nn.Module, Score):
-    """vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015, A.1.2). Queries and keys may have different widths."""
+    """Additive score vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015, A.1.2). Queries and keys may have different widths.
+
+    width: width of the hidden layer, i.e. of v.
+    """
 
     name = "additive"
 
@@ -77,7 +80,10 @@ class Additive(nn.Module, Score):
 
     @classmethod
     def concat(cls, weight: Tensor, v: Tensor, query_width: int) -> Additive:
-        """The same function written as vᵀ tanh(W [s; h]) (Luong et al. 2015, "concat"): W = [W_b W_c], (width, dq + dk)."""
+        """Returns the same function from its form vᵀ tanh(W [s; h]) (Luong et al. 2015, "concat"), where W = [W_b W_c].
+
+        weight: W, (width, dq + dk). v: (width,). query_width: dq. Raises ValueError for other shapes.
+        """
         check_whole("query_width", query_width)
         width, both = weight.shape
         if not 0 < query_width < both or v.shape != (width,):
@@ -102,7 +108,7 @@ class Additive(nn.Module, Score):
 
 @dataclass(frozen=True)
 class Cosine(Score):
-    """cos(s, h) / temperature: the dot product with the magnitudes divided out. A zero vector scores 0."""
+    """Cosine similarity cos(s, h) / temperature. A zero vector scores 0."""
 
     temperature: float = 0.1
     name = "cosine"
@@ -125,7 +131,7 @@ class Cosine(Score):
 
 @dataclass(frozen=True)
 class Distance(Score):
-    """−‖s−h‖² / 2d: near is good. With keys of equal norm it is the dot product over d, up to a constant per query."""
+    """Negative squared distance −‖s−h‖² / 2d. For keys of equal norm it equals s·h / d, up to a constant per query."""
 
     name = "distance"
     rotary = True
@@ -135,17 +141,20 @@ class Distance(Score):
         return (query_ @ key_.transpose(-1, -2) - query.square().sum(-1, keepdim=True) / 2) * scale
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
-        """s·h − ‖h‖²/2 as one dot product, [s; 1]·[h; −‖h‖²/2]; −‖s‖²/2 is the same for all keys."""
+        """Writes s·h − ‖h‖²/2 as one dot product [s; 1]·[h; −‖h‖²/2]; −‖s‖²/2 is the same for all keys."""
         width = same_width(query, prepared)
         norms = prepared.square().sum(-1, keepdim=True) / 2
         return F.pad(query, (0, 1), value=1.0), torch.cat((prepared, -norms), dim=-1), 1.0 / width
 
 
 class Location(nn.Module, Score):
-    """softmax(W s) (Luong et al. 2015, eq. 9, "location"): where to look is read off the query; of a key only its place counts.
+    """Location-based score W s (Luong et al. 2015, eq. 9, "location"): of a key, only its position matters.
 
-    W has a row for each of the first `max_source` real places. The score of place j is W_j·s, so W_j is the prepared key.
-    A source with more places is an error, or, with beyond="ignore", those behind get no weight, and a warning says how many.
+    W has one row for each of the first `max_source` real positions. The score of position j is W_j·s, so W_j is the prepared
+    key.
+
+    beyond: how to treat sources with more positions. "error" raises UserError; "ignore" gives the positions beyond `max_source`
+    no weight and warns how many there are.
     """
 
     name = "location"
@@ -167,19 +176,19 @@ class Location(nn.Module, Score):
         if self.beyond == "error":
             if (number := num_positions(positions)) > self.max_source:
                 raise UserError(
-                    f"there are {number} places, but this location score was made for {self.max_source}; "
-                    f'give shorter inputs, make it with max_source={number}, or with beyond="ignore"'
+                    f"there are {number} positions, but this location score supports {self.max_source}; "
+                    f'use shorter inputs, or create the score with max_source={number} or beyond="ignore"'
                 )
             return F.embedding(positions, self.weight)
-        behind = positions >= self.max_source
+        ignored = positions >= self.max_source
         if num_positions(positions) > self.max_source:
             warnings.warn(
-                f"{int(behind.sum())} keys stand behind place {self.max_source}, the last one that this location score knows, "
-                "and are ignored",
+                f"{int(ignored.sum())} keys are ignored, because this location score supports only the first "
+                f"{self.max_source} positions",
                 stacklevel=2,
             )
         rows = F.embedding(positions.clamp(max=self.max_source - 1), self.weight)
-        return torch.cat((rows, (~behind).unsqueeze(-1).to(rows.dtype)), dim=-1)  # the last column: known or not
+        return torch.cat((rows, (~ignored).unsqueeze(-1).to(rows.dtype)), dim=-1)  # last column: 1, or 0 if ignored
 
     def known(self, prepared: Tensor) -> Tensor | None:
         return None if self.beyond == "error" else prepared[..., -1] > 0
@@ -191,13 +200,14 @@ class Location(nn.Module, Score):
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
         width = self.weight.shape[1]
         if query.shape[-1] != width:
-            raise ValueError(f"queries have width {query.shape[-1]}, but this location score was made for {width}")
+            raise ValueError(f"queries have width {query.shape[-1]}, but this location score expects width {width}")
         return query, prepared[..., :width], 1.0
 
 
 ScoreMaker = Callable[..., Score]
-"""A class or function that makes a score. Of the sizes of a model it gets those that its parameters name: `query_width`,
-`key_width`, `width` (an inner one), `max_source` (how many places there may be) and `beyond` (what to do with more)."""
+"""A class or function that returns a score function. It is called with those of the following arguments that it has as
+parameters: `query_width`, `key_width`, `width` (of a hidden layer), `max_source` (the largest number of source positions) and
+`beyond` (how to treat sources with more positions)."""
 
 SCORES: dict[str, ScoreMaker] = {
     "dot": Dot,
@@ -210,28 +220,37 @@ SCORES: dict[str, ScoreMaker] = {
 }
 
 
-def check_score_name(name: str, own: Collection[str] | None = None) -> None:
-    known = [*SCORES, *(own or ())]
+def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
+    """Raises UserError if there is no score function of this name. custom: names of the user's own score functions."""
+    known = [*SCORES, *(custom or ())]
     if name not in known:
         raise UserError(
-            f"there is no score {name!r}; expected one of {', '.join(known)}, or one of your own, which comes along as "
-            f'scores={{"{name}": …}}, or with --score file.py:Class{did_you_mean(name, known)}'
+            f"there is no score {name!r}; expected one of {', '.join(known)}, or your own score, passed as "
+            f'scores={{"{name}": …}} or --score file.py:Class{did_you_mean(name, known)}'
         )
 
 
-def make_score(name: str, own: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
-    """The score of this name, ours or one of the user's own, made for these sizes."""
-    check_score_name(name, own)
-    makers = {**SCORES, **(own or {})}
+def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
+    """Returns a new score function.
+
+    name: a key of `SCORES` or of `custom`. custom: the user's own score functions by name.
+    sizes: arguments of the constructor, which receives those that it has as parameters.
+
+    Raises UserError if there is no such score, if its constructor requires other arguments, or if it does not return a Score.
+    """
+    check_score_name(name, custom)
+    makers = {**SCORES, **(custom or {})}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [one for one in inspect.signature(makers[name]).parameters.values() if one.kind not in variadic]
-    lacking = [one.name for one in parameters if one.default is one.empty and one.name not in sizes]
-    if lacking:
+    parameters = [
+        parameter for parameter in inspect.signature(makers[name]).parameters.values() if parameter.kind not in variadic
+    ]
+    missing = [each.name for each in parameters if each.default is each.empty and each.name not in sizes]
+    if missing:
         raise UserError(
-            f"the score {name!r} cannot be made: it wants {', '.join(lacking)}, but a model can only tell {', '.join(sizes)}; "
-            "give the others default values"
+            f"the score {name!r} cannot be created: it requires {', '.join(missing)}, but a model only provides "
+            f"{', '.join(sizes)}; give the other parameters default values"
         )
-    score = makers[name](**{one.name: sizes[one.name] for one in parameters if one.name in sizes})
+    score = makers[name](**{each.name: sizes[each.name] for each in parameters if each.name in sizes})
     if not isinstance(score, Score):
-        raise UserError(f"the score {name!r} is a {type(score).__name__}, expected a subclass of regard.Score")
+        raise UserError(f"the score {name!r} is an instance of {type(score).__name__}, expected a subclass of regard.Score")
     return score

@@ -1,4 +1,4 @@
-"""Fewer, richer places: what comes a hundred times a second is more than attention wants to look at."""
+"""Convolutional subsampling: a hundred frames of sound per second are too many positions for attention."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from torch import Tensor, nn
 
 from regard.core.spectrum import STRIDE
 
-# B sentences  S frames  s = ⌈S/4⌉ places  F features of a frame  C channels  D width
+# B sources  S frames  s = ⌈S/4⌉ positions  F features of a frame  C channels  D width
 
 
 class Subsampling(nn.Module):
-    """Two convolutions over time and bands, 3 x 3 and stride 2 each (as in Dong et al. 2018), then a projection
-    and its norm: (B, S, F) -> (B, ⌈S/4⌉, D). Without the norm the places of a language of tones grew ninetyfold in a
-    hundred updates, while what a text beside them adds did not (docs/LOG.md).
+    """Two 3 x 3 convolutions of stride 2 over time and frequency bands (as in Dong et al. 2018), a projection and a norm:
+    (B, S, F) -> (B, ⌈S/4⌉, D).
 
-    Padding is zeroed before each of them, so that it looks like the silence of the edges: what comes out of a row does not
-    depend on how long its neighbours are.
+    Without the norm, the vectors of a language of tones grew ninetyfold in a hundred updates, but what the auxiliary text adds
+    to them did not (docs/LOG.md).
+
+    Padding is set to zero before each convolution, as convolutions pad the edges with zeros. The output of a row therefore does
+    not depend on the lengths of the other rows.
     """
 
     def __init__(self, features: int, width: int, channels: int = 32) -> None:
@@ -28,10 +30,10 @@ class Subsampling(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, frames_BSF: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """(places (B, s, D), which of them are real)."""
+        """Returns (vectors (B, s, D), a mask (B, s) that is True at real positions)."""
         x_BCSF = frames_BSF.unsqueeze(1).contiguous(memory_format=torch.channels_last)  # twice as fast on a CPU
         for convolution in (self.first, self.second):
             x_BCSF = F.relu(convolution(x_BCSF.masked_fill(~allow_BS[:, None, :, None], 0)))
-            allow_BS = allow_BS[:, ::2]  # place j has frame 2j in its middle
+            allow_BS = allow_BS[:, ::2]  # position j is centred on frame 2j
         positions_BsD: Tensor = self.norm(self.project(x_BCSF.transpose(1, 2).flatten(2)))
         return positions_BsD, allow_BS

@@ -1,4 +1,4 @@
-"""From settings to a model. A new family enters these two dictionaries with a line each."""
+"""Builds a model from its settings. Every model family has an entry in `SETTINGS` and in `MODELS`."""
 
 from collections.abc import Mapping
 
@@ -20,10 +20,10 @@ SETTINGS: dict[str, type[ModelSettings]] = {
     "transformer": TransformerSettings,
     "decoder_only": DecoderOnlySettings,
 }
-"""What a user calls a family -> its settings."""
+"""Name of a model family -> its settings class."""
 
 PRESETS: dict[str, ModelSettings] = {**TRANSFORMERS}
-"""What a user calls a member of a family -> all its settings."""
+"""Name of a preset -> its settings."""
 
 MODELS: dict[type[ModelSettings], type[Model]] = {
     RnnSettings: RnnSeq2Seq,
@@ -31,6 +31,7 @@ MODELS: dict[type[ModelSettings], type[Model]] = {
     TransformerSettings: Transformer,
     DecoderOnlySettings: DecoderOnly,
 }
+"""Settings class -> model class."""
 
 
 def build(
@@ -41,8 +42,13 @@ def build(
     *,
     auxiliary: int = 0,
 ) -> Model:
-    """`scores` holds score functions of the user's own, by the names that settings may call them. beside: how many tokens the
-    texts have that stand beside the sources; 0: there are none."""
+    """Returns a new model with randomly initialised weights.
+
+    source_vocab: number of source tokens; with a frontend, numbers per pixel, cell or frame.
+    target_vocab: number of target tokens.
+    scores: the user's own score functions, by the names used in the settings.
+    auxiliary: vocabulary size of the auxiliary texts; 0 if there are none.
+    """
     if isinstance(settings, RnnSettings):
         return RnnSeq2Seq(settings, source_vocab, target_vocab, scores, auxiliary)
     if isinstance(settings, TransformerSettings):
@@ -51,4 +57,5 @@ def build(
 
 
 def num_parameters(model: nn.Module) -> int:
+    """Returns the number of parameters, frozen ones included."""
     return sum(parameter.numel() for parameter in model.parameters())

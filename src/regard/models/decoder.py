@@ -1,4 +1,4 @@
-"""The decoder half of a Transformer, with caches for decoding step by step."""
+"""The decoder of a Transformer, with a key-value cache for decoding step by step."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from regard.layers.embed import Output
 from regard.models.stack import Scores, StackSettings, last_norm, make_decoder_layer, make_embedding
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
-# B sentences  K hypotheses  N = B·K  S source places  T target places  R rows: T or K  C slots of the cache  H heads
+# B sentences  K hypotheses  N = B·K  S source positions  T target positions  R rows: T or K  C slots of the cache  H heads
 # D width  d width of one head
 
-FIRST_ROOM = 16
+MIN_CAPACITY = 16
+"""Smallest number of slots that a cache reserves."""
 
 
 @dataclass(kw_only=True)
 class CacheState(BatchState):
-    """Keys and values of all hypotheses of a sentence lie side by side: (B, H, C, d), one per layer, a slot for every token
-    that was read. `slots_BKT` says which of them a hypothesis descends from: choosing hypotheses moves numbers, not caches.
+    """A key-value cache that all hypotheses of a sentence share: (B, H, C, d) per layer, with one slot per token read.
 
-    longest: tokens of the longest row.  filled: slots of the fullest.  even: all rows have the same number of both.
+    slots_BKT: the slots of the tokens of each hypothesis. Selecting hypotheses copies these indices, not the cache.
+    used_B: number of slots in use, per sentence. positions_BC: position of the token in each slot.
+    longest: number of tokens of the longest sentence. filled: largest number of slots in use.
+    even: whether all sentences have the same number of tokens and of slots.
     """
 
     longest: int
@@ -51,32 +54,36 @@ class CacheState(BatchState):
     def keep(self, rows_N: Tensor) -> CacheState:
         kept = super().keep(rows_N)
         if not kept.even:
-            kept.longest, kept.filled = (int(one.max()) if len(rows_N) else 0 for one in (kept.lengths_B, kept.used_B))
+            kept.longest, kept.filled = (int(counts.max()) if len(rows_N) else 0 for counts in (kept.lengths_B, kept.used_B))
             kept.slots_BKT = kept.slots_BKT[..., : kept.longest]
-        room = max(FIRST_ROOM, kept.filled)
-        if kept.keys[0].shape[2] > 4 * room:  # the long sentences have left: give their room back
-            kept.keys, kept.values = (tuple(cache[:, :, :room].clone() for cache in both) for both in (kept.keys, kept.values))
-            kept.positions_BC = kept.positions_BC[:, :room].clone()
+        capacity = max(MIN_CAPACITY, kept.filled)
+        if kept.keys[0].shape[2] > 4 * capacity:  # long sentences were removed: free their memory
+            kept.keys, kept.values = (
+                tuple(cache[:, :, :capacity].clone() for cache in layers) for layers in (kept.keys, kept.values)
+            )
+            kept.positions_BC = kept.positions_BC[:, :capacity].clone()
         return kept
 
     def join(self, *others: CacheState) -> CacheState:
         joined, states = super().join(*others), (self, *others)
-        joined.longest, joined.filled = max(one.longest for one in states), max(one.filled for one in states)
-        joined.even = all(one.even for one in states) and len({(one.longest, one.filled) for one in states}) == 1
+        joined.longest, joined.filled = max(state.longest for state in states), max(state.filled for state in states)
+        joined.even = all(state.even for state in states) and len({(state.longest, state.filled) for state in states}) == 1
         return joined
 
     def copy(self) -> CacheState:
         copied = super().copy()
-        copied.keys, copied.values = (tuple(cache.clone() for cache in both) for both in (self.keys, self.values))
+        copied.keys, copied.values = (tuple(cache.clone() for cache in layers) for layers in (self.keys, self.values))
         copied.positions_BC = self.positions_BC.clone()
         return copied
 
 
 class TransformerDecoder(nn.Module):
-    """With `cross`, it attends to a Memory; without, it is a language model, and the Memory has no places.
+    """A stack of decoder layers.
 
-    tied: the output matrix is the embedding's. Then the gain of the last norm starts at 1/√d: what comes out of the layers
-    still resembles the token that went in, and at gain 1 the logit of that token would start at about √d.
+    layers: number of layers. vocab: number of target tokens. scores: the user's own score functions by name.
+    cross: whether the layers attend to the Memory; if not, this is a language model, and its Memory has no positions.
+    tied: whether the output matrix is the embedding matrix. The gain of the last norm then starts at 1/√d: before training, the
+    output of the layers still resembles the embedding of the input token, whose logit would start at about √d with a gain of 1.
     """
 
     def __init__(self, settings: StackSettings, layers: int, vocab: int, scores: Scores, *, cross: bool, tied: bool) -> None:
@@ -93,11 +100,11 @@ class TransformerDecoder(nn.Module):
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
         if prefix_BP is None:
-            own = [layer.attention.keys_values(memory.summary_BE[:, None][:, :0]) for layer in self._layers()]
+            prefix = [layer.attention.keys_values(memory.summary_BE[:, None][:, :0]) for layer in self._layers()]
         else:
-            _, looking = self._read(prefix_BP, memory, None, keep=True)
-            own = looking.kept
-        num_read, device = own[0][0].shape[2], memory.allow_BS.device
+            _, causal = self._decode(prefix_BP, memory, None, keep=True)
+            prefix = causal.kept
+        num_read, device = prefix[0][0].shape[2], memory.allow_BS.device
         source = self._source(memory)
         counts_B = torch.full((len(memory.allow_BS),), num_read, dtype=torch.long, device=device)
         slots_BT = torch.arange(num_read, device=device).repeat(len(counts_B), 1)
@@ -111,8 +118,8 @@ class TransformerDecoder(nn.Module):
             slots_BKT=slots_BT.unsqueeze(1),
             used_B=counts_B,
             positions_BC=slots_BT,
-            keys=tuple(keys for keys, _ in own),
-            values=tuple(values for _, values in own),
+            keys=tuple(keys for keys, _ in prefix),
+            values=tuple(values for _, values in prefix),
         )
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
@@ -123,24 +130,25 @@ class TransformerDecoder(nn.Module):
         x_BKD = self.dropout(self.embedding(ids_BK, state.lengths_B[:, None]))
         source = list(zip(state.source_keys, state.source_values, strict=True))
         x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
-        return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.following(), seen)
+        return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.next_state(), seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
-        decoded, _ = self._read(ids_BT, memory, look)
+        decoded, _ = self._decode(ids_BT, memory, look)
         return decoded
 
-    def _read(self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False) -> tuple[Decoded, Causal]:
+    def _decode(self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False) -> tuple[Decoded, Causal]:
+        """Returns the output and the self-attention that computed it. keep: whether the latter keeps its keys and values."""
         num_positions, device = ids_BT.shape[1], ids_BT.device
         allow_TT = masks.causal(num_positions, device=device)
         if self.window is not None:
             allow_TT = masks.both(allow_TT, masks.window(num_positions, width=self.window, device=device))
-        looking = Causal(allow_TT, plain=self.window is None, keep=keep)
+        causal = Causal(allow_TT, plain=self.window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
-        x_BTD, seen = self._stack(x_BTD, looking, self._source(memory), memory.allow_BS, look)
-        return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), looking
+        x_BTD, seen = self._stack(x_BTD, causal, self._source(memory), memory.allow_BS, look)
+        return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), causal
 
     def _source(self, memory: Memory) -> list[KeysValues]:
-        """The keys and values of the memory for each layer, computed once per sentence; none in a language model."""
+        """Returns the keys and values of the memory for each layer, computed once per sentence; none in a language model."""
         crosses = [layer.cross for layer in self._layers() if layer.cross is not None]
         positions_BS = masks.positions(memory.allow_BS) if any(cross.score.by_position for cross in crosses) else None
         return [cross.keys_values(memory.values_BSE, positions_BS) for cross in crosses]
@@ -156,21 +164,24 @@ class TransformerDecoder(nn.Module):
         allow_BS: Tensor,
         look: Look | None,
     ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """All layers for R rows: the places of a sequence, or the hypotheses of a step."""
+        """Applies all layers to R rows: the positions of a sequence, or the hypotheses of a step."""
         seen: tuple[Seen, ...] = ()
         for number, layer in enumerate(self._layers()):
-            own = look.at("decoder", number, len(self.layers)) if look else None
-            cross = look.at("cross", number, len(self.layers)) if look else None
-            x_BRD, found = layer(
-                x_BRD, partial(self_attend, number, own), source[number] if source else None, allow_BS[:, None, None], cross
+            self_look = look.at("decoder", number, len(self.layers)) if look else None
+            cross_look = look.at("cross", number, len(self.layers)) if look else None
+            keys_values = source[number] if source else None
+            x_BRD, layer_seen = layer(
+                x_BRD, partial(self_attend, number, self_look), keys_values, allow_BS[:, None, None], cross_look
             )
-            seen += found
+            seen += layer_seen
         return self.norm(x_BRD), seen
 
 
 class Causal:
-    """Looks back over a whole sequence at once. plain: `allow` is the causal mask and nothing else. keep: the keys and values
-    stay, so that a cache can go on from them."""
+    """Causal self-attention over a whole sequence at once.
+
+    plain: whether `allow_TT` is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
+    """
 
     def __init__(self, allow_TT: Tensor, *, plain: bool, keep: bool = False) -> None:
         self.allow_TT, self.plain, self.keep = allow_TT, plain, keep
@@ -184,10 +195,10 @@ class Causal:
 
 
 class Cached:
-    """Looks back through the caches of a State: each hypothesis adds one slot and attends to those that it descends from.
+    """Causal self-attention of one step through a cache: each hypothesis adds one slot and attends to its own slots.
 
-    The hypotheses of a sentence are rows of one query, and what is not theirs is masked: reading the slots of a sentence once
-    for all of them costs less than keeping a cache for each of them in order.
+    The hypotheses of a sentence are the rows of one query, and slots of other hypotheses are masked: reading the slots of a
+    sentence once for all its hypotheses costs less than keeping a separate, ordered cache for each.
     """
 
     def __init__(self, state: CacheState, window: int | None) -> None:
@@ -200,14 +211,14 @@ class Cached:
         self.new_BK = state.used_B[:, None] + torch.arange(K, device=device)
         self.slots_BKT = F.pad(state.slots_BKT, (0, 1))
         self.slots_BKT[self.rows_B1, torch.arange(K, device=device), state.lengths_B[:, None]] = self.new_BK
-        self.positions_BC = self._room(state.positions_BC, 1)
+        self.positions_BC = self._writable(state.positions_BC, 1)
         self.positions_BC[self.rows_B1, self.new_BK] = state.lengths_B[:, None].expand(B, K)
-        self.own_BT = masks.first(state.lengths_B + 1, self.longest)
+        self.allow_BT = masks.first(state.lengths_B + 1, self.longest)
         if window is not None:
-            self.own_BT = masks.both(self.own_BT, masks.behind(state.lengths_B - window, self.longest))
+            self.allow_BT = masks.both(self.allow_BT, masks.behind(state.lengths_B - window, self.longest))
         self.allow_BKC: Tensor | None = None
-        if window is not None or not state.even or self.filled > self.longest:  # else all slots are everybody's own
-            self.allow_BKC = masks.among(self.slots_BKT, self.own_BT.unsqueeze(1), self.filled)
+        if window is not None or not state.even or self.filled > self.longest:  # otherwise all slots are allowed
+            self.allow_BKC = masks.among(self.slots_BKT, self.allow_BT.unsqueeze(1), self.filled)
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor) -> AttentionOutput:
         positions_B1 = self.state.lengths_B[:, None]
@@ -217,50 +228,51 @@ class Cached:
         query_BHKd = attention.queries(x_BKD, positions_B1)
         keys_BHCd, values_BHCd = (cache[:, :, : self.filled] for cache in (self.keys[number], self.values[number]))
         if look is not None and (look.edits or look.grad):
-            return self._in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd)
+            return self._attend_in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd)
         allow = None if self.allow_BKC is None else self.allow_BKC.unsqueeze(1)
         positions = positions_B1.expand(self.new_BK.shape), self.positions_BC[:, : self.filled]
         attended = attention.attend(query_BHKd, keys_BHCd, values_BHCd, allow, None, positions)
         if look is None:
             return attended
-        return replace(attended, seen=self._in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd).seen)
+        return replace(attended, seen=self._attend_in_order(look, attention, query_BHKd, keys_BHCd, values_BHCd).seen)
 
-    def _in_order(
+    def _attend_in_order(
         self, look: Look, attention: MultiHeadAttention, query_BHKd: Tensor, keys_BHCd: Tensor, values_BHCd: Tensor
     ) -> AttentionOutput:
-        """For looks, which speak of places: a cache for each hypothesis, its own tokens one after the other."""
+        """Attends with a separate cache per hypothesis, its tokens in order of position, as looks expect the keys."""
         B, K, T = self.slots_BKT.shape
         keys_NHTd, values_NHTd = (
             cache[self.rows_B1.unsqueeze(-1), :, self.slots_BKT].flatten(0, 1).transpose(1, 2)
             for cache in (keys_BHCd, values_BHCd)
         )
         query_NH1d = query_BHKd.transpose(1, 2).flatten(0, 1).unsqueeze(-2)
-        allow_N11T = self.own_BT.repeat_interleave(K, dim=0)[:, None, None]
+        allow_N11T = self.allow_BT.repeat_interleave(K, dim=0)[:, None, None]
         positions_N1 = self.state.lengths_B[:, None].repeat_interleave(K, dim=0)
         positions = positions_N1, torch.arange(T, device=positions_N1.device)
         attended = attention.attend(query_NH1d, keys_NHTd, values_NHTd, allow_N11T, look.at_any_row(), positions)
         return AttentionOutput(attended.context.view(B, K, -1), seen=split_hypotheses(look, attended.seen, K))
 
     def _write(self, cache_BHCd: Tensor, new_BHKd: Tensor) -> Tensor:
-        """Puts one slot per hypothesis behind those that are filled."""
-        cache_BHCd = self._room(cache_BHCd, 2)
+        """Writes one new slot per hypothesis after those in use, and returns the cache."""
+        cache_BHCd = self._writable(cache_BHCd, 2)
         if self.state.even:
             cache_BHCd[:, :, self.state.filled : self.filled] = new_BHKd
         else:
             cache_BHCd[self.rows_B1, :, self.new_BK] = new_BHKd.transpose(1, 2)
         return cache_BHCd
 
-    def _room(self, cache: Tensor, axis: int) -> Tensor:
-        """A cache that can be written: where its room is used up, twice as much is made."""
-        room = cache.shape[axis]
-        if room < self.filled:
-            more = max(FIRST_ROOM, 2 * room, self.filled) - room
+    def _writable(self, cache: Tensor, axis: int) -> Tensor:
+        """Returns a cache that may be written in place, of at least twice the size if it is full. axis: axis of the slots."""
+        capacity = cache.shape[axis]
+        if capacity < self.filled:
+            more = max(MIN_CAPACITY, 2 * capacity, self.filled) - capacity
             return F.pad(cache, [0, 0] * (cache.dim() - 1 - axis) + [0, more])
         if torch.is_grad_enabled() or cache.requires_grad:
             return cache.clone()  # autograd may still need the old one
         return cache
 
-    def following(self) -> CacheState:
+    def next_state(self) -> CacheState:
+        """Returns the State after this step."""
         return replace(
             self.state,
             spent=False,

@@ -1,4 +1,4 @@
-"""A language model (GPT, Radford et al. 2018): one stack with a look-ahead mask and no cross-attention."""
+"""A Transformer language model (GPT, Radford et al. 2018): one stack with a causal mask and without cross-attention."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from regard.models.stack import Scores, StackSettings
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOnlySettings(StackSettings):
+    """Settings of `DecoderOnly`."""
+
     kind: Literal["decoder_only"] = "decoder_only"
     layers: int = 4
-    """Layers of the stack."""
+    """Number of layers."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "gelu"
     tie: Literal["none", "output"] = "none"
-    """output: the output matrix is the embedding."""
+    """Shared matrices: none, or output (the output matrix is the embedding matrix)."""
 
 
 class DecoderOnly(nn.Module):
-    """Its Memory is empty: of a source it takes only the number of sentences."""
+    """A Transformer language model with the interface of `Seq2Seq`. Its Memory has no positions: the source is ignored."""
 
     def __init__(self, settings: DecoderOnlySettings, source_vocab: int, target_vocab: int, scores: Scores = None) -> None:
         super().__init__()
@@ -34,8 +36,8 @@ class DecoderOnly(nn.Module):
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         weight = self.decoder.embedding.tokens.weight
-        nothing = weight.new_zeros(source.num_sentences, 0, self.width)
-        return Memory(nothing, source.allow[:, :0], weight.new_zeros(source.num_sentences, self.width), axes=(0,))
+        values_BSD = weight.new_zeros(source.num_sentences, 0, self.width)
+        return Memory(values_BSD, source.allow[:, :0], weight.new_zeros(source.num_sentences, self.width), axes=(0,))
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
         return self.decoder.start(memory, prefix_BP)

@@ -1,4 +1,4 @@
-"""The encoder half of a Transformer: tokens, or what a front made of a picture or of frames -> Memory."""
+"""The encoder of a Transformer: tokens, or the output of a frontend -> Memory."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from regard.layers.embed import TokenEmbedding
 from regard.layers.frontends import Frontend, FrontendOutput
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
 
-# B sentences  S source places  D width
+# B sentences  S source positions  D width
 
 
 class TransformerEncoder(nn.Module):
-    """With neither `vocab` nor `front`, the embedding is somebody else's, and comes with every call."""
+    """A stack of encoder layers.
+
+    layers: number of layers. scores: the user's own score functions by name.
+    vocab: number of source tokens. frontend: frontend of other sources, if `vocab` is None.
+    If both are None, the embedding belongs to another module and is passed to `encode`.
+    """
 
     def __init__(
         self, settings: StackSettings, layers: int, vocab: int | None, scores: Scores, frontend: Frontend | None = None
     ) -> None:
         super().__init__()
         self.embedding = frontend if vocab is None else make_embedding(settings, vocab)
-        made = [make_encoder_layer(settings, scores) for _ in range(layers)]
-        self.layers = nn.ModuleList(made)
+        encoder_layers = [make_encoder_layer(settings, scores) for _ in range(layers)]
+        self.layers = nn.ModuleList(encoder_layers)
         self.norm = last_norm(settings)
         self.dropout = Dropout(settings.dropout)
         self.window = settings.window
-        self.by_position = any(layer.attention.score.by_position for layer in made)
+        self.by_position = any(layer.attention.score.by_position for layer in encoder_layers)
 
     def encode(self, source: Source, look: Look | None = None, embedding: TokenEmbedding | None = None) -> Memory:
         output = self._frontend_output(source, embedding or self.embedding, look)
         x_BSD, allow_BS = self.dropout(output.x_BSD), output.allow_BS
         num_positions = allow_BS.shape[1]
-        positions_BS = (
-            masks.positions(allow_BS) if self.by_position else None
-        )  # None counts padding too, which stands at the end
+        positions_BS = masks.positions(allow_BS) if self.by_position else None  # None counts padding too, which is at the end
         allow = allow_BS[:, None, None]
         if self.window is not None:
             allow = masks.both(allow, masks.window(num_positions, width=self.window, device=allow.device))
         seen: tuple[Seen, ...] = output.seen
         for number, layer in enumerate(self.layers):
-            here = look.at("encoder", number, len(self.layers)) if look else None
-            x_BSD, found = layer(x_BSD, allow, positions_BS, here)
-            seen += found
+            layer_look = look.at("encoder", number, len(self.layers)) if look else None
+            x_BSD, layer_seen = layer(x_BSD, allow, positions_BS, layer_look)
+            seen += layer_seen
         x_BSD = self.norm(x_BSD)
         return Memory(x_BSD, allow_BS, mean_of_real(x_BSD, allow_BS), output.axes, seen=seen)
 
@@ -60,5 +63,6 @@ class TransformerEncoder(nn.Module):
 
 
 def mean_of_real(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:
+    """Returns the mean (B, D) over the real positions; zeros if there are none."""
     real_BS1 = allow_BS.unsqueeze(-1)
     return (x_BSD * real_BS1).sum(1) / real_BS1.sum(1).clamp(min=1)

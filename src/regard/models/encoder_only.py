@@ -1,4 +1,4 @@
-"""An encoder with a head: one answer for every place (tags), or one for the whole text (a class)."""
+"""A Transformer encoder with an output layer: one label per position (tagging), or one per text (classification)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,29 @@ from regard.layers.blocks import Activation
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings
 
+# B texts  S positions  A labels
+
 Pooling = Literal["mean", "max", "first"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOnlySettings(StackSettings):
+    """Settings of `EncoderOnly`."""
+
     kind: Literal["encoder_only"] = "encoder_only"
     layers: int = 4
+    """Number of layers."""
     activation: Activation = "gelu"
     pooling: Pooling = "mean"
-    """How the places of a text become one vector, from which `classify` answers."""
+    """How the vectors of a text are combined into one for classification: mean, max, or first (the first position)."""
 
 
 class EncoderOnly(nn.Module):
+    """A Transformer encoder for tagging (`encode`, `tag`) and classification (`encode`, `classify`).
+
+    vocab: number of source tokens. num_answers: number of labels. scores: the user's own score functions by name.
+    """
+
     def __init__(self, settings: EncoderOnlySettings, vocab: int, num_answers: int, scores: Scores = None) -> None:
         super().__init__()
         self.pooling = settings.pooling
@@ -33,23 +43,23 @@ class EncoderOnly(nn.Module):
         self.head = nn.Linear(settings.width, num_answers)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
-        """Its summary is the pooled vector."""
+        """Returns the Memory, whose summary is the pooled vector of each text."""
         memory = self.encoder.encode(source, look)
         return Memory(memory.values_BSE, memory.allow_BS, pool(memory, self.pooling), memory.axes, memory.seen)
 
     def tag(self, memory: Memory) -> Tensor:
-        """Logits for every place, (B, S, answers)."""
+        """Returns logits for every position, (B, S, A)."""
         logits: Tensor = self.head(memory.values_BSE)
         return logits
 
     def classify(self, memory: Memory) -> Tensor:
-        """Logits for every text, (B, answers)."""
+        """Returns logits for every text, (B, A)."""
         logits: Tensor = self.head(memory.summary_BE)
         return logits
 
 
 def pool(memory: Memory, how: Pooling) -> Tensor:
-    """One vector per text, from its real places only. A text without any gives zeros."""
+    """Returns one vector per text, computed from its real positions only; zeros if there are none."""
     if how == "mean":
         return memory.summary_BE
     if how == "first":

@@ -1,4 +1,4 @@
-"""A recurrent language model: it reads no source, and continues what is written, softmax(W_o h_t + b_o) at every step."""
+"""A recurrent language model: it continues a text without a source, with softmax(W_o h_t + b_o) at every step."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from regard.layers.recurrent import Cell, check_cell, make_stack, run, state_wid
 from regard.layers.scores import ScoreMaker
 from regard.models.state import BatchState, per_hypothesis
 
-# B sentences  K hypotheses  N = B·K  T target places  R = K·T rows, one of K and T being 1  D width  L layers
+# B sentences  K hypotheses  N = B·K  T target positions  R = K·T rows, where K or T is 1  D width  L layers
 # X width of a state (D; for an LSTM 2D)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RnnLmSettings:
+    """Settings of `RnnLm`."""
+
     kind: Literal["rnn_lm"] = "rnn_lm"
-    """The family."""
+    """Model family."""
     cell: Cell = "gru"
-    """What the layers are made of."""
+    """Type of recurrent cell."""
     width: int = 192
-    """Of the states."""
+    """Width of the recurrent states."""
     embedding: int = 64
-    """Width of a token's vector."""
+    """Width of the token embeddings."""
     layers: int = 1
-    """Layers of cells."""
+    """Number of recurrent layers."""
     dropout: float = 0.1
-    """The share of numbers that training drops."""
+    """Dropout probability during training."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -42,11 +44,13 @@ class RnnLmSettings:
 
 @dataclass(kw_only=True)
 class RnnLmState(BatchState):
+    """The recurrent state of each hypothesis."""
+
     hidden_BKLX: Tensor = per_hypothesis()
 
 
 class RnnLm(nn.Module):
-    """The contract of all models with a memory of no places, so that search, training and the pipeline work as they are."""
+    """A recurrent language model with the interface of `Seq2Seq`. Its Memory has no positions: the source is ignored."""
 
     def __init__(
         self, settings: RnnLmSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
@@ -58,8 +62,8 @@ class RnnLm(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
-        nothing_BD = self.output.weight.new_zeros(source.num_sentences, self.output.in_features)
-        return Memory(nothing_BD[:, None][:, :0], source.allow[:, :0], nothing_BD, axes=(0,))
+        zeros_BD = self.output.weight.new_zeros(source.num_sentences, self.output.in_features)
+        return Memory(zeros_BD[:, None][:, :0], source.allow[:, :0], zeros_BD, axes=(0,))
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnLmState:
         summary_BD = memory.summary_BE
@@ -76,21 +80,21 @@ class RnnLm(nn.Module):
         state = cast(RnnLmState, state)
         state.check_ids(ids_BK)
         state.spend()
-        states_BKD, following = self._recur(ids_BK.unsqueeze(-1), state)
-        return Step(self.output(self.dropout(states_BKD)), following)
+        states_BKD, next_state = self._recur(ids_BK.unsqueeze(-1), state)
+        return Step(self.output(self.dropout(states_BKD)), next_state)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
         states_BTD, _ = self._recur(ids_BT.unsqueeze(1), self.start(memory))
         return Decoded(self.dropout(states_BTD), self.output.weight, self.output.bias)
 
     def _recur(self, ids_BKT: Tensor, state: RnnLmState) -> tuple[Tensor, RnnLmState]:
-        """Reads one token of K hypotheses, or T tokens of one: (B, R, D), and the state behind them."""
+        """Reads one token of K hypotheses, or T tokens of one. Returns the states (B, R, D) and the State after them."""
         embedded_NTI = self.dropout(self.embedding(ids_BKT)).flatten(0, 1)
         states_NTD, hidden_LNX = run(self.stack, embedded_NTI, state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
-        following = replace(
+        next_state = replace(
             state,
             spent=False,
             lengths_B=state.lengths_B + ids_BKT.shape[-1],
             hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
         )
-        return states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]), following
+        return states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]), next_state

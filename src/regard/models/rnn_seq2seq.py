@@ -1,15 +1,15 @@
-"""The recurrent encoder-decoder: one network of cells reads, another writes, and attention lets it look back at the source.
+"""The recurrent encoder-decoder: one recurrent network reads the source, another writes the target and attends to the source.
 
     Luong     s_t = RNN(s_{t−1}, y_{t−1})    c_t from the scores of s_t against all h_i    s̃_t = tanh(W [c_t; s_t] + b)
-              logits from s̃_t; with input feeding s̃_{t−1} joins the input, [s̃_{t−1}; y_{t−1}] (Luong et al. 2015, 3.3)
+              logits from s̃_t; with input feeding the input is [s̃_{t−1}; y_{t−1}] (Luong et al. 2015, 3.3)
     Bahdanau  c_t from the scores of s_{t−1}    s_t = RNN(s_{t−1}, [c_t; y_{t−1}])    logits = W_o [s_t; c_t] + b_o
               (Bahdanau et al. 2015, 3.1)
-    fixed     no attention: C, the last state of the encoder, starts the decoder (Sutskever et al. 2014), or also joins every
-              input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
+    fixed     no attention: C, the final state of the encoder, initialises the decoder (Sutskever et al. 2014), and with
+              `every_step` is part of every input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
 
-s_0 = tanh(W C + b), or C itself. Where the recurrence does not wait for c_t (fixed; Luong without input feeding), it runs in
-training as one sequence on torch's fused kernel and attends for all steps at once. The others go step by step; only what has
-to wait is done inside the loop.
+s_0 = tanh(W C + b), or C itself. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training runs
+it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step, and
+only what depends on earlier steps is computed inside the loop.
 """
 
 from __future__ import annotations
@@ -36,98 +36,107 @@ from regard.layers.scores import ScoreMaker, make_score
 from regard.models.encoder import mean_of_real
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
-# B sentences  K hypotheses  N = B·K  S source places  T target places  R = K·T rows, one of K and T being 1  L layers
+# B sentences  K hypotheses  N = B·K  S source positions  T target positions  R = K·T rows, where K or T is 1  L layers
 # E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RnnSettings:
+    """Settings of `RnnSeq2Seq`."""
+
     kind: Literal["rnn"] = "rnn"
-    """The family."""
+    """Model family."""
     width: int = 192
-    """Of the decoder's states."""
+    """Width of the decoder states."""
     encoder_width: int | None = None
-    """Of the encoder's states, in both directions together; by default that of the decoder."""
+    """Width of the encoder states, both directions together; by default the same as width."""
     embedding: int = 64
-    """Width of a token's vector."""
+    """Width of the token embeddings."""
     encoder_layers: int = 1
-    """Layers of the encoder."""
+    """Number of encoder layers."""
     decoder_layers: int = 1
-    """Layers of the decoder."""
+    """Number of decoder layers."""
     cell: Cell = "gru"
-    """What the layers are made of."""
+    """Type of recurrent cell."""
     bidirectional: bool = True
-    """Whether the encoder reads both ways."""
+    """Whether the encoder reads the source in both directions."""
     decoder: Literal["luong", "bahdanau", "fixed"] = "luong"
-    """Attends after its step (luong), before it (bahdanau), or not at all (fixed)."""
+    """When the decoder attends: after its recurrent step (luong), before it (bahdanau), or never (fixed)."""
     input_feeding: bool = False
-    """Luong: whether s̃ joins the next input."""
+    """For decoder=luong: whether the attentional state s̃ is part of the next input."""
     readout: Literal["mixed", "plain"] = "mixed"
-    """Luong: what the logits are made of, s̃_t or [s_t; c_t]."""
+    """For decoder=luong: whether logits are computed from s̃_t (mixed) or from [s_t; c_t] (plain)."""
     bridge: Literal["learned", "none"] = "learned"
-    """What starts the decoder: tanh(W C + b), or C itself."""
+    """Initial decoder state, from the source summary C: tanh(W C + b) (learned), or C itself (none)."""
     every_step: bool = False
-    """Fixed: whether C joins every input."""
+    """For decoder=fixed: whether the source summary C is part of every decoder input."""
     score: str = "additive"
-    """How well a query fits a key; a name of ours, or that of your own."""
+    """Name of the score function: a built-in one such as additive or scaled_dot, or your own."""
     score_width: int = 64
-    """Of the hidden layer of the additive score."""
+    """Width of the hidden layer of the additive score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
-    """What is read: tokens, a picture through a residual network, a grid of features, frames, or a sound."""
+    """What the model reads: tokens, a picture (by a residual network), a grid or frames of features, or sound."""
     channels: int = 64
-    """Of that network, in its last stage; of the convolutions over a sound."""
+    """Channels of the last stage of the picture network, and of the convolutions over sound."""
     attention: AttentionType = "soft"
-    """How scores become weights; hard attention (one, gates) is drawn in training and arg-max afterwards."""
+    """How scores become weights; hard (one key) and gated (0/1 per key) are sampled in training, deterministic otherwise."""
     max_positions: int = 256
-    """How many source places the location score knows."""
+    """Number of source positions that the location score supports."""
     beyond: Literal["error", "ignore"] = "error"
-    """What the location score does with more."""
+    """What the location score does with positions beyond max_positions: error, or ignore them with a warning."""
     dropout: float = 0.1
-    """The share of numbers that training drops."""
+    """Dropout probability during training."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_cell(self.cell)
         check_frontend(self.frontend, self.memory_width, self.channels)
         if self.frontend == "patches":
-            raise ValueError("patches want an encoder of attention layers: set kind=transformer, or front=picture")
+            raise ValueError(
+                "frontend=patches requires an encoder with self-attention; set kind=transformer, or frontend=picture"
+            )
         if self.bidirectional and self.memory_width % 2:
-            raise ValueError(f"width {self.memory_width} does not split into two directions; make it even")
+            raise ValueError(f"width {self.memory_width} cannot be split evenly between two directions; make it even")
         if self.decoder not in ("luong", "bahdanau", "fixed"):
             raise ValueError(f"there is no decoder {self.decoder!r}; expected luong, bahdanau or fixed")
         if self.input_feeding and self.decoder != "luong":
             raise ValueError(
-                f"input_feeding feeds s̃, which only the luong decoder has, but the decoder is {self.decoder}; "
+                f"input_feeding requires the state s̃, which only decoder=luong computes, but the decoder is {self.decoder}; "
                 "set decoder=luong, or input_feeding=false"
             )
         if self.readout == "plain" and (self.decoder != "luong" or self.input_feeding):
             raise ValueError(
-                f"readout=plain leaves out s̃: it is for decoder=luong without input_feeding, but decoder={self.decoder} and "
-                f"input_feeding={str(self.input_feeding).lower()}"
+                f"readout=plain omits s̃ and requires decoder=luong without input_feeding, but decoder={self.decoder} and "
+                f"input_feeding={str(self.input_feeding).lower()}; set readout=mixed"
             )
         if self.bridge == "none" and (self.memory_width != self.width or self.cell == "lstm"):
             raise ValueError(
-                f"bridge=none starts the decoder with C itself, but C has width {self.memory_width} and a state of the "
-                f"{self.cell} {self.width * (2 if self.cell == 'lstm' else 1)}; set bridge=learned"
+                f"bridge=none uses C as the initial decoder state, but C has width {self.memory_width} and the state of the "
+                f"{self.cell} has width {self.width * (2 if self.cell == 'lstm' else 1)}; set bridge=learned"
             )
         if self.every_step and self.decoder != "fixed":
             raise ValueError(
-                f"every_step is for the fixed vector, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
+                f"every_step requires decoder=fixed, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
             )
 
     @property
     def memory_width(self) -> int:
+        """Width of the encoder states."""
         return self.encoder_width or self.width
 
     @property
     def waits(self) -> bool:
-        """Whether the recurrence needs the context of its own or the last step."""
+        """Whether the recurrence depends on a context vector, and so has to run step by step."""
         return self.decoder == "bahdanau" or self.input_feeding
 
 
 @dataclass(kw_only=True)
 class RnnState(BatchState):
-    """What a decoder has no use for has size 0."""
+    """The state of a recurrent decoder. Fields that a decoder does not use have size 0.
+
+    prepared_BSA, values_BSE, allow_BS: prepared keys, values and mask of the source. fixed_BE: C, if it is part of every input.
+    hidden_BKLX: recurrent states. fed_BKD: the attentional state s̃ of the last step, for input feeding.
+    """
 
     prepared_BSA: Tensor = per_sentence(grows=1)
     values_BSE: Tensor = per_sentence(grows=1)
@@ -139,20 +148,25 @@ class RnnState(BatchState):
 
 @dataclass(frozen=True)
 class DecoderStates:
-    """What the recurrence leaves behind: s_t, and, where it attended itself, what came of that, all together and step by step,
-    and s̃_t."""
+    """The results of the recurrence.
+
+    states_BRD: s_t. attended: the result of attention, if the recurrence includes attention. attentional_BRD: s̃_t, with input
+    feeding. attended_steps: `attended`, step by step.
+    """
 
     states_BRD: Tensor
     attended: AttentionOutput | None = None
-    mixed_BRD: Tensor | None = None
-    looks: tuple[AttentionOutput, ...] = ()
+    attentional_BRD: Tensor | None = None
+    attended_steps: tuple[AttentionOutput, ...] = ()
 
 
 AttendStep = Callable[[Tensor, int], AttentionOutput]
-"""(queries (B, K, D), number of the step) -> what they see; axis 1 of all that is in it is the one head."""
+"""(queries (B, K, D), step number) -> the result of attention; axis 1 of its tensors is the single head."""
 
 
 class RnnSeq2Seq(nn.Module):
+    """A recurrent encoder-decoder. Arguments: see `build`."""
+
     def __init__(
         self,
         settings: RnnSettings,
@@ -203,7 +217,7 @@ class RnnSeq2Seq(nn.Module):
             output = self.source_embedding(source, look)
         else:
             output = FrontendOutput(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
-        if self.settings.frontend in GRIDS:  # a grid has no order in which to read it
+        if self.settings.frontend in GRIDS:  # a grid has no reading order for a recurrent encoder
             summary_BE = mean_of_real(output.x_BSD, output.allow_BS)
             return Memory(self.dropout(output.x_BSD), output.allow_BS, summary_BE, output.axes, output.seen)
         values_BSE, summary_BE = self.encoder(self.dropout(output.x_BSD), output.allow_BS)
@@ -234,17 +248,17 @@ class RnnSeq2Seq(nn.Module):
         state = cast(RnnState, state)
         state.check_ids(ids_BK)
         state.spend()
-        here = self._narrowed(look)
-        outputs, following = self._recur(ids_BK.unsqueeze(-1), state, here)
-        decoded = self._read(outputs, state, here)
-        return Step(decoded.logits_BTV, following, decoded.seen)
+        cross_look = self._cross_look(look)
+        outputs, next_state = self._recur(ids_BK.unsqueeze(-1), state, cross_look)
+        decoded = self._readout(outputs, state, cross_look)
+        return Step(decoded.logits_BTV, next_state, decoded.seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
-        state, here = self.start(memory), self._narrowed(look)
-        outputs, _ = self._recur(ids_BT.unsqueeze(1), state, here)
-        return self._read(outputs, state, here)
+        state, cross_look = self.start(memory), self._cross_look(look)
+        outputs, _ = self._recur(ids_BT.unsqueeze(1), state, cross_look)
+        return self._readout(outputs, state, cross_look)
 
-    def _narrowed(self, look: Look | None) -> Look | None:
+    def _cross_look(self, look: Look | None) -> Look | None:
         return look.at("cross", 0, 1) if look and self.settings.decoder != "fixed" else None
 
     def _prepare(self, memory: Memory) -> Tensor:
@@ -253,7 +267,7 @@ class RnnSeq2Seq(nn.Module):
         return self.score.prepare(memory.values_BSE)
 
     def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
-        """Reads one token of K hypotheses, or T tokens of one."""
+        """Reads one token of K hypotheses, or T tokens of one. Returns the results of the recurrence and the State after it."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
         if self.settings.waits:
             outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
@@ -274,56 +288,62 @@ class RnnSeq2Seq(nn.Module):
         )
 
     def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, Tensor, Tensor]:
-        """(what was written, the last state (L, N, X), the last s̃ (N, D))."""
+        """Runs a recurrence that includes attention. Returns (its results, the last state (L, N, X), the last s̃ (N, D)).
+
+        With look.grad, callers expect gradients with respect to one tensor with the weights of all steps. The steps then run
+        twice: first to compute the weights, then with slices of that tensor as weights.
+        """
         steps = StepByStep(self.decoder, embedded_NTI)
         num_steps = embedded_NTI.shape[1]
 
         def attend(query_BKD: Tensor, step: int) -> AttentionOutput:
-            here = look.at_row(step, num_steps) if look and num_steps > 1 else look
-            return self._attend(state, here)(query_BKD)
+            step_look = look.at_row(step, num_steps) if look and num_steps > 1 else look
+            return self._attend(state, step_look)(query_BKD)
 
         outputs, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, attend)
         attended = outputs.attended
         assert attended is not None
         if num_steps > 1:
-            attended = replace(attended, seen=join_steps(look, [one.seen for one in outputs.looks]))
+            attended = replace(attended, seen=join_steps(look, [step.seen for step in outputs.attended_steps]))
             outputs = replace(outputs, attended=attended)
-        used = [one.weights_BHTS for one in attended.seen if one.what == "weights"] if look and look.grad else []
-        if num_steps == 1 or not used:
+        weights = [seen.weights_BHTS for seen in attended.seen if seen.what == "weights"] if look and look.grad else []
+        if num_steps == 1 or not weights:
             return outputs, hidden_LNX, fed_ND
-        # Who wants gradients of the weights wants them of one tensor: once more, with the weights taken out of it.
-        parts, values_B1SE = used[0].unbind(2), state.values_BSE.unsqueeze(1)
+        step_weights, values_B1SE = weights[0].unbind(2), state.values_BSE.unsqueeze(1)
         steps = StepByStep(self.decoder, embedded_NTI, steps.dropped)
-        again, hidden_LNX, fed_ND = self._steps(
-            steps, num_steps, state, lambda _, step: AttentionOutput(parts[step].unsqueeze(2) @ values_B1SE)
+        outputs, hidden_LNX, fed_ND = self._steps(
+            steps, num_steps, state, lambda _, step: AttentionOutput(step_weights[step].unsqueeze(2) @ values_B1SE)
         )
-        assert again.attended is not None
-        return replace(again, attended=replace(attended, context=again.attended.context)), hidden_LNX, fed_ND
+        assert outputs.attended is not None
+        return replace(outputs, attended=replace(attended, context=outputs.attended.context)), hidden_LNX, fed_ND
 
     def _steps(
         self, steps: StepByStep, num_steps: int, state: RnnState, attend: AttendStep
     ) -> tuple[DecoderStates, Tensor, Tensor]:
+        """Runs all steps in order. Returns as `_loop` does."""
         B, K = state.fed_BKD.shape[:2]
         hidden = steps.split(state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
         fed_ND = state.fed_BKD.flatten(0, 1)
-        states, mixed, looks = [], [], []
+        states, attentional, attended_steps = [], [], []
         for step in range(num_steps):
             if self.settings.input_feeding:
                 hidden = steps(step, fed_ND, hidden)
                 top_ND = hidden[-1][0]
                 attended = attend(top_ND.view(B, K, -1), step)
-                fed_ND = self._mixed(attended.context.flatten(0, 2), top_ND)
-                mixed.append(fed_ND)
+                fed_ND = self._attentional(attended.context.flatten(0, 2), top_ND)
+                attentional.append(fed_ND)
             else:
                 attended = attend(hidden[-1][0].view(B, K, -1), step)
                 hidden = steps(step, attended.context.flatten(0, 2), hidden)
             states.append(hidden[-1][0])
-            looks.append(attended)
-        outputs = DecoderStates(_rows(states, B), _joined(looks), _rows(mixed, B) if mixed else None, tuple(looks))
+            attended_steps.append(attended)
+        outputs = DecoderStates(
+            _rows(states, B), _joined(attended_steps), _rows(attentional, B) if attentional else None, tuple(attended_steps)
+        )
         return outputs, steps.join(hidden), fed_ND
 
-    def _read(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Decoded:
-        """From s_t to logits, for every row, be it a place of a sequence or a hypothesis of a step."""
+    def _readout(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Decoded:
+        """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step."""
         if self.settings.decoder == "fixed":
             return Decoded(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
         attended = outputs.attended or self._attend(state, look)(outputs.states_BRD)
@@ -331,7 +351,8 @@ class RnnSeq2Seq(nn.Module):
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
             readout = torch.cat((outputs.states_BRD, context_BRE), dim=-1)
         else:
-            readout = self._mixed(context_BRE, outputs.states_BRD) if outputs.mixed_BRD is None else outputs.mixed_BRD
+            attentional_BRD = outputs.attentional_BRD
+            readout = self._attentional(context_BRE, outputs.states_BRD) if attentional_BRD is None else attentional_BRD
         return Decoded(
             self.dropout(readout),
             self.output.weight,
@@ -342,13 +363,13 @@ class RnnSeq2Seq(nn.Module):
             seen=attended.seen,
         )
 
-    def _mixed(self, context: Tensor, states: Tensor) -> Tensor:
-        """s̃ = tanh(W [c; s] + b)."""
-        mixed: Tensor = self.combine(torch.cat((context, states), dim=-1)).tanh()
-        return mixed
+    def _attentional(self, context: Tensor, states: Tensor) -> Tensor:
+        """Returns the attentional state s̃ = tanh(W [c; s] + b) (Luong et al. 2015, eq. 5)."""
+        attentional: Tensor = self.combine(torch.cat((context, states), dim=-1)).tanh()
+        return attentional
 
     def _attend(self, state: RnnState, look: Look | None) -> Callable[[Tensor], AttentionOutput]:
-        """Attention of any rows to the source: (B, R, D) -> AttentionOutput, axis 1 of which is the one head."""
+        """Returns a function from queries (B, R, D) to the result of attention to the source; axis 1 is the single head."""
         generator = default_generator(state.allow_BS.device) if self.training else None
         mechanism = Mechanism(self.score, state.allow_BS[:, None, None], attention=self.settings.attention, generator=generator)
         prepared, values = state.prepared_BSA.unsqueeze(1), state.values_BSE.unsqueeze(1)
@@ -356,21 +377,21 @@ class RnnSeq2Seq(nn.Module):
 
 
 def _rows(steps: list[Tensor], num_sentences: int) -> Tensor:
-    """T tensors (N, D) -> (B, R, D)."""
+    """Joins T tensors (N, D) into (B, R, D)."""
     return torch.stack(steps, dim=1).reshape(num_sentences, -1, steps[0].shape[-1])
 
 
-def _joined(looks: list[AttentionOutput]) -> AttentionOutput:
-    """T steps (B, 1, K, ·) -> (B, 1, R, ·)."""
-    if len(looks) == 1:
-        return looks[0]
+def _joined(steps: list[AttentionOutput]) -> AttentionOutput:
+    """Joins T results (B, 1, K, ·) into one (B, 1, R, ·)."""
+    if len(steps) == 1:
+        return steps[0]
 
     def join(parts: list[Tensor | None], dim: int) -> Tensor | None:
-        there = [part for part in parts if part is not None]
-        return torch.cat(there, dim=dim) if there else None
+        tensors = [part for part in parts if part is not None]
+        return torch.cat(tensors, dim=dim) if tensors else None
 
     return AttentionOutput(
-        torch.cat([one.context for one in looks], dim=-2),
-        join([one.log_prob for one in looks], -1),
-        join([one.entropy for one in looks], -1),
+        torch.cat([step.context for step in steps], dim=-2),
+        join([step.log_prob for step in steps], -1),
+        join([step.entropy for step in steps], -1),
     )

@@ -1,4 +1,4 @@
-"""What all Transformers share: their settings, and how these become layers."""
+"""Settings that all Transformers share, and the functions that build layers from them."""
 
 from __future__ import annotations
 
@@ -27,76 +27,85 @@ from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position
 from regard.layers.scores import ScoreMaker, make_score
 
 Scores = Mapping[str, ScoreMaker] | None
-"""Score functions of the user's own, by name."""
+"""The user's own score functions by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackSettings:
+    """Settings that all Transformers share."""
+
     kind: str = ""
-    """The family."""
+    """Model family."""
     width: int = 128
-    """Of every token's vector, in all layers."""
+    """Width of the token vectors in all layers."""
     heads: int = 4
-    """Heads of attention in a layer."""
+    """Number of attention heads per layer."""
     kv_heads: int | None = None
-    """Heads of keys and values, each of which serves a group of query heads; by default as many as heads."""
+    """Number of key-value heads, each shared by a group of query heads; by default the same as heads."""
     key_dim: int | None = None
     """Width of one head; by default width / heads."""
     feed_forward: int = 512
-    """Width of the hidden layer behind attention."""
+    """Width of the hidden layer of the feed-forward block."""
     activation: Activation = "relu"
-    """Of that hidden layer."""
+    """Activation function of the feed-forward block."""
     norm: Norm = "layer"
-    """LayerNorm or RMSNorm."""
+    """Type of normalisation: layer (LayerNorm) or rms (RMSNorm)."""
     norm_order: NormOrder = "pre"
-    """Where the norm stands: pre, x + f(LN(x)), or post, LN(x + f(x)), as in the paper."""
+    """Normalisation before each block, x + f(LN(x)) (pre), or after it, LN(x + f(x)) (post, Vaswani et al. 2017)."""
     norm_eps: float = 1e-5
-    """What a norm adds to the variance."""
+    """Constant that is added to the variance in a normalisation."""
     embedding_norm: bool = False
-    """Whether the embedded tokens get a norm too."""
+    """Whether the token embeddings are normalised too."""
     score: str = "scaled_dot"
-    """How well a query fits a key; a name of ours, or that of your own."""
+    """Name of the score function: a built-in one such as scaled_dot or additive, or your own."""
     score_width: int = 32
-    """Of the hidden layer of the additive score."""
+    """Width of the hidden layer of the additive score."""
     window: int | None = None
-    """Self-attention sees this many places to either side; by default all."""
+    """Number of positions to either side that self-attention may attend to; by default all."""
     dropout: float = 0.1
-    """The share of numbers that training drops."""
+    """Dropout probability during training."""
     positions: PositionEncoding = "sinusoidal"
-    """How a token knows its place."""
+    """Position encoding."""
     position_join: Literal["added", "appended"] = "added"
-    """How positions join the tokens. Appended ones take `position_width` of the width; the tokens have the rest."""
+    """Whether position vectors are added to the token embeddings or appended; appended, they take position_width of width."""
     position_width: int = 32
-    """Of positions that are appended."""
+    """Width of appended position vectors."""
     layout: Layout = "interleaved"
-    """How sines and cosines stand in sinusoidal positions."""
+    """Order of sine-cosine (or rotary) pairs: interleaved (a1 b1 a2 b2 …), or halves (a1 a2 … b1 b2 …)."""
     max_positions: int = 256
-    """How many places learned positions and the location score know."""
+    """Number of positions that learned position vectors and the location score support."""
     beyond: Literal["error", "ignore"] = "error"
-    """What the location score does with more."""
+    """What the location score does with positions beyond max_positions: error, or ignore them with a warning."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_position_encoding(self.positions, self.width, self.appended)
         if self.key_dim is None and self.width % self.heads:
-            unit = math.lcm(2, self.heads)  # sinusoids come in pairs
+            unit = math.lcm(2, self.heads)  # sinusoidal positions consist of pairs
             better = -(-self.width // unit) * unit
-            raise ValueError(f"width {self.width} does not split into {self.heads} heads; try width={better}, or give key_dim")
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; try width={better}, or set key_dim")
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"{self.heads} heads do not fall into {self.kv_heads} groups; make kv_heads a divisor of heads")
+            raise ValueError(
+                f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make kv_heads a divisor of heads"
+            )
         if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(f"rotary positions turn pairs, but a head has width {self.head_width}; make key_dim even")
+            raise ValueError(
+                f"rotary positions rotate pairs of numbers, but a head has width {self.head_width}; make key_dim even"
+            )
 
     @property
     def appended(self) -> int:
+        """Width of the appended position vectors; 0 if positions are added."""
         return self.position_width if self.position_join == "appended" else 0
 
     @property
     def head_width(self) -> int:
+        """Width of one head."""
         return self.key_dim or self.width // self.heads
 
 
 def make_embedding(settings: StackSettings, vocab: int) -> TokenEmbedding:
+    """Returns a token embedding with positions. vocab: number of tokens."""
     return TokenEmbedding(
         vocab,
         settings.width,
@@ -109,16 +118,18 @@ def make_embedding(settings: StackSettings, vocab: int) -> TokenEmbedding:
 
 
 def make_encoder_layer(settings: StackSettings, scores: Scores) -> EncoderLayer:
+    """Returns one encoder layer."""
     return EncoderLayer(_attention(settings, scores), _feed_forward(settings), partial(_residual, settings))
 
 
 def make_decoder_layer(settings: StackSettings, scores: Scores, *, cross: bool) -> DecoderLayer:
-    crossing = _attention(settings, scores, cross=True) if cross else None
-    return DecoderLayer(_attention(settings, scores), crossing, _feed_forward(settings), partial(_residual, settings))
+    """Returns one decoder layer. cross: whether it attends to a source."""
+    cross_attention = _attention(settings, scores, cross=True) if cross else None
+    return DecoderLayer(_attention(settings, scores), cross_attention, _feed_forward(settings), partial(_residual, settings))
 
 
 def last_norm(settings: StackSettings) -> nn.Module:
-    """After the last layer; with post-norm every layer ends in one already."""
+    """Returns the norm after the last layer; the identity with post-norm, where every layer already ends with a norm."""
     return make_norm(settings.norm, settings.width, settings.norm_eps) if settings.norm_order == "pre" else nn.Identity()
 
 
@@ -133,7 +144,8 @@ def _residual(settings: StackSettings) -> ResidualConnection:
 
 
 def _attention(settings: StackSettings, scores: Scores, *, cross: bool = False) -> MultiHeadAttention:
-    """Rotary positions and ALiBi speak of distances within one sequence: they have no place in cross-attention."""
+    """Returns self- or cross-attention. Rotary positions and ALiBi need distances within one sequence: only self-attention
+    has them."""
     score = make_score(
         settings.score,
         scores,

@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017): an encoder and a decoder, with any score, any positions, either order of norms."""
+"""The Transformer (Vaswani et al. 2017): encoder and decoder, with any score, any position encoding, pre-norm or post-norm."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from regard.models.stack import Scores, StackSettings
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerSettings(StackSettings):
+    """Settings of `Transformer`."""
+
     kind: Literal["transformer"] = "transformer"
     encoder_layers: int = 2
-    """Layers of the encoder."""
+    """Number of encoder layers."""
     decoder_layers: int = 2
-    """Layers of the decoder."""
+    """Number of decoder layers."""
     tie: Literal["none", "output", "all"] = "none"
-    """output: the output matrix is the target embedding. all: the source embedding too; both sides share a vocabulary."""
+    """Shared matrices: none, output (output matrix = target embedding), or all (= source embedding too; one vocabulary)."""
     frontend: Literal["tokens", FrontendName] = "tokens"
-    """What is read: tokens, a picture through a residual network or as patches, a grid of features, frames, or a sound."""
+    """What the model reads: tokens, picture (by a residual network), patches (of a picture), grid, frames, or sound."""
     channels: int = 64
-    """Of that network, in its last stage; of the convolutions over a sound."""
+    """Channels of the last stage of the picture network, and of the convolutions over sound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,10 +48,12 @@ PRESETS: dict[str, TransformerSettings] = {
     ),
     "deep-shallow": TransformerSettings(width=256, heads=4, feed_forward=1024, encoder_layers=12, decoder_layers=1),
 }
-"""base is the paper's; deep-shallow decodes fast (Kasai et al. 2021)."""
+"""Presets. base is the base model of Vaswani et al. 2017; deep-shallow decodes fast (Kasai et al. 2021)."""
 
 
 class Transformer(nn.Module):
+    """A Transformer encoder-decoder. Arguments: see `build`. Raises UserError if tie=all and the vocabularies differ."""
+
     def __init__(
         self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None, auxiliary: int = 0
     ) -> None:
@@ -57,16 +61,16 @@ class Transformer(nn.Module):
         self.shares = settings.tie == "all"
         if self.shares and source_vocab != target_vocab:
             raise UserError(
-                f"tie=all wants one vocabulary for both sides, but there are {source_vocab} source and {target_vocab} target "
-                "tokens; use tie=output"
+                f"tie=all requires one vocabulary for both sides, but there are {source_vocab} source and {target_vocab} "
+                "target tokens; use tie=output"
             )
         frontend = None
         if settings.frontend != "tokens":
             frontend = make_frontend(
                 settings.frontend, source_vocab, settings.width, settings.channels, positions=True, auxiliary=auxiliary
             )
-        own = None if frontend or self.shares else source_vocab
-        self.encoder = TransformerEncoder(settings, settings.encoder_layers, own, scores, frontend)
+        encoder_vocab = None if frontend or self.shares else source_vocab
+        self.encoder = TransformerEncoder(settings, settings.encoder_layers, encoder_vocab, scores, frontend)
         self.decoder = TransformerDecoder(
             settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
         )
