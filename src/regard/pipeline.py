@@ -34,7 +34,7 @@ from regard.data.sources import FileCodec, SourceCodec, SourceRow, num_positions
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
-from regard.decoding.workers import can_fork, side_by_side
+from regard.decoding.workers import can_fork, run_in_workers
 from regard.errors import UserError, did_you_mean, shown
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
@@ -427,7 +427,7 @@ class Translator:
                 for event in self._ends(batch, search):
                     yield by_number[event.sentence], event.hypotheses
             return
-        for number, found in side_by_side([partial(self._reported, batch, search) for batch in batches], workers):
+        for number, found in run_in_workers([partial(self._reported, batch, search) for batch in batches], workers):
             yield by_number[number], tuple(_hypothesis(**one) for one in found)
 
     def _reported(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
