@@ -198,7 +198,9 @@ def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
     assert done.returncode == 1
     out = done.stdout.split("\n")
     assert (out[0], out[1], len(out)) == ("", regard.load(model)("cat", max_length=9).text, len(lines) + 1)
-    assert "line 1 is left empty: a sentence of 1,000,000 tokens is longer than the 40 that are taken at once" in done.stderr
+    assert (
+        "line 1 is left empty: a sentence has 1,000,000 tokens, but this model translates at most 40 at a time" in done.stderr
+    )
     assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
     assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
     assert "\x1b" not in done.stderr  # nothing that a terminal would obey

@@ -155,9 +155,9 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     for command in ("evaluate", "score"):  # though one row would do
         done = regard_command(command, "m", "tones/two.jsonl", *columns, cwd=folder)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "this model reads no text beside its sounds, got 'forwards' beside 0-1.wav" in done.stderr
+        assert "this model reads no auxiliary text with its sounds, got 'forwards' with 0-1.wav" in done.stderr
     done = regard_command("inspect", "m", "tones/0-1.wav", "--auxiliary", "forwards", cwd=folder)
-    assert "this model reads no text beside its sounds" in done.stderr
+    assert "this model reads no auxiliary text with its sounds" in done.stderr
     done = regard_command("align", "two", "tones/two.jsonl", cwd=folder)
     assert done.stderr == "regard: align links tokens, and this model reads sounds; look at it with regard inspect\n"
     done = regard_command(
