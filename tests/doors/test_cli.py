@@ -83,7 +83,7 @@ def model(workplace: Path, regard_command: Run) -> Path:
     assert re.search(r"\n  train.steps=60 +given with --set\n", done.stdout)
     assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters in a line", done.stdout)
     assert "target symbols" in done.stdout
-    assert re.search(r"held out: symbol error rate \d.* of 67 outputs are not quite right", done.stdout)
+    assert re.search(r"held out: symbol error rate \d.*, sequence error rate \d.* on 67 outputs", done.stdout)
     assert done.stdout.endswith("saved in mine; next: regard translate mine texts.txt\n")
     return workplace / "mine"
 
@@ -123,7 +123,7 @@ def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, 
     done = regard_command("train", "repeated.run/run.yaml", *changed, "--threads", "1", cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"few.tsv: \d+ pairs in \d+ lines. Left out: 1 longer than 300 characters \(line \d\)", done.stdout)
-    assert "of 2 outputs are not quite right" in done.stdout
+    assert "on 2 outputs" in done.stdout
     kept = workplace / "changed.run" / "run.yaml"
     assert "  held_out_files: [few.tsv]" in kept.read_text()
     mine = kept.read_text().replace("# given with --set", "# because I say so")

@@ -518,7 +518,7 @@ def test_error_rates_by_hand() -> None:
     rates = error_rates(outputs, references)
     assert rates.sequence == pytest.approx(2 / 3)
     assert rates.symbol == pytest.approx((0 + 1 + 1) / (2 + 2 + 3))
-    assert str(rates) == "symbol error rate 28.57%; 66.67% of 3 outputs are not quite right"
+    assert str(rates) == "symbol error rate 28.57%, sequence error rate 66.67% on 3 outputs"
     assert signature({"data": "x", "seed": 7}).startswith("data:x | seed:7 | regard:")
 
 
