@@ -375,7 +375,7 @@ def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, reg
     assert regard_command("inspect", "own", "cat", *mine, cwd=workplace).stdout.startswith("cat -> ")
     without = regard_command("translate", "own", input="cat\n", cwd=workplace)
     assert without.returncode == 1
-    assert without.stderr.startswith("regard: own needs the score 'manhattan', which is not part of regard: load it with")
+    assert without.stderr.startswith("regard: own uses the custom score 'manhattan', which is not part of regard: load it with")
 
 
 def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_command: Run) -> None:  # SPEC A7.7
@@ -435,9 +435,9 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         ),
         (
             ["train", "pairs.tsv", "--out", ".", "--overwrite"],
-            r"regard: . holds more than a model \(broken.py, latin1.tsv, line7.tsv\) and is not overwritten",
+            r"regard: . is not overwritten, since it contains files .* \(broken.py, latin1.tsv, line7.tsv\)",
         ),
-        (["train", "pairs.tsv", "--out", "."], r"regard: . exists already and is left alone"),
+        (["train", "pairs.tsv", "--out", "."], r"regard: . already exists"),
         (["train", "pairs.tsv", "--score", "own.py:Missing"], r"regard: --score own.py:Missing: own.py has no 'Missing'"),
         (["train", "pairs.tsv", "--score", "nowhere.py:Own"], r"regard: --score nowhere.py:Own: expected FILE.py:CLASS with a"),
         (["train", "pairs.tsv", "--score", "own.py:Nameless"], r"regard: --score own.py:Nameless: Nameless needs a name"),
