@@ -128,8 +128,8 @@ def read_test_set(
     """Reads a test set from files in any format that a model can be trained on. A source may have several references: in
     several lines with the same source, or in several columns.
 
-    columns: the source and target columns, once for each column of references. In a .tsv table without a choice of columns, all
-    columns after the first are references.
+    columns: the source and target columns, once for each column of references. If none are given for a .tsv table,
+    all columns after the first are references.
     normalisation: that of the model, see `Translator.normalisation`.
     one_reference: whether there is only one column of references.
 
@@ -141,9 +141,9 @@ def read_test_set(
     known: Known = {}
     num_empty = 0
     notes: list[str] = []
-    for choice in columns:
+    for pair_columns in columns:
         counts = CorpusCounts()
-        for pair in stream_pairs(files, choice, counts=counts, normalisation=normalisation):
+        for pair in stream_pairs(files, pair_columns, counts=counts, normalisation=normalisation):
             known.setdefault(pair.source, []).append((counts.lines, pair.target))
         num_empty += counts.empty
         notes += counts.describe_reading()

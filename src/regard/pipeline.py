@@ -60,8 +60,8 @@ MAX_POSITIONS = 100_000
 """Maximum number of positions of a file: more than an hour of sound."""
 
 TOKEN_CHARACTERS = 1000
-"""More characters than a token has. A text with more than this number for each of its tokens, were it of maximum length, is
-refused before it is encoded, since encoding it would take much time and memory."""
+"""More characters than a token has. A sentence with more than this number of characters per allowed token is refused before it
+is encoded, since encoding it would take much time and memory."""
 
 _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
 
@@ -95,7 +95,7 @@ class Scored:
 
     log_prob: the sum over all tokens and <eos>, not normalised by length.  tokens: the tokens of the output.
     token_log_probs: the log-probability of each token and, last, of <eos>.
-    unknown: symbols of the output that are not in the vocabulary; they were scored as <unk>.
+    unknown: symbols of the output that have no token.
     """
 
     log_prob: float
@@ -122,8 +122,8 @@ Text = str | PurePath
 
 SegmentOutput = tuple[Segment, tuple[Hypothesis, ...]]
 ProgressCallback = Callable[[Iterator[SegmentOutput], int], Iterator[SegmentOutput]]
-"""Wraps the iterator of outputs, for example to show a progress bar: receives the iterator and the number of segments, and
-yields the outputs on. They arrive in any order."""
+"""Wraps the iterator of outputs, for example to show a progress bar: takes the iterator and the number of segments, and yields
+the same outputs. They arrive in any order."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Translator:
         translator.batch(["hello", "goodbye"], beam=5)
 
     All methods that translate accept the fields of `SearchOptions` as keyword arguments; `prefix` may also be a text, and
-    `banned` a list of words. A text that is too long is split into sentences, which are translated one by one. If the model
+    `banned` a list of words. A text that is too long is split into sentences, which are translated separately. If the model
     reads pictures or sounds, a text is the name of a file, or its path. A language model has no source: it continues the text.
 
     model: the model.  source, target: encode the sources and the outputs.  device: where the model runs.
@@ -195,8 +195,8 @@ class Translator:
         first: the number of the first text, for texts that come in several calls; samples depend on the number of a text.
 
         Yields, for each text and in the same order, a `Result`, or a `Refused` if the text cannot be translated. Once iteration
-        starts, it raises UserError if an option has an invalid value, and TypeError if `texts` is not a list of texts or an
-        option is unknown.
+        starts, it raises UserError if an option has an invalid value or the model computes a log-probability that is not
+        finite, and TypeError if `texts` is not a list of texts or an option is unknown.
         """
         texts = self._texts(texts, "translate")
         search = self._options(options)
@@ -248,7 +248,7 @@ class Translator:
         """Computes the log-probability of given outputs.
 
         sources: a list of texts; or file names or paths if the model reads files. A language model ignores them.
-        targets: the outputs to score, one for each source. Symbols that are not in the vocabulary are scored as <unk>.
+        targets: the outputs to score, one for each source. Symbols that have no token are scored as <unk>, and reported.
 
         Returns one `Scored` per pair, in the same order. Raises UserError if a pair cannot be scored, TypeError if an argument
         is not a list of texts, and ValueError if the lists differ in length.
@@ -262,7 +262,7 @@ class Translator:
 
     def score_each(self, sources: Sequence[Text], targets: Sequence[str]) -> list[Scored | Refused]:
         """Computes the log-probability of given outputs, like `score`, but returns a `Refused` for each pair that cannot be
-        scored, and does not raise UserError."""
+        scored. Raises UserError only if the model computes a log-probability that is not finite."""
         sources, targets = self._texts(sources, "score"), self._texts(targets, "score", paths=False)
         if len(sources) != len(targets):
             raise ValueError(
