@@ -1,4 +1,5 @@
-"""How good outputs are, with what reproduces the figures. The only home of sacrebleu, which is optional."""
+"""Error rates, BLEU and chrF with confidence intervals, paired tests and signatures. The only module that uses sacrebleu, which
+is optional."""
 
 from __future__ import annotations
 
@@ -22,16 +23,17 @@ from regard.errors import UserError, plural
 Tokens = tuple[str, ...]
 
 SAMPLES = 1000
-"""How often a test set is drawn anew, with replacement, for an interval or a test (Koehn 2004)."""
+"""Number of bootstrap samples of a test set, for an interval or a test (Koehn 2004)."""
 SEED = 12345
-"""sacrebleu's."""
+"""The seed of the bootstrap samples: sacrebleu's default."""
 
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """Against several references the nearest one counts.
+    """Error rates of outputs. If there are several references, the one with the fewest edits counts.
 
-    sequence: share of outputs that equal no reference.  symbol: edits needed, as a share of the reference symbols.
+    sequence: the share of outputs that differ from every reference.  symbol: edits per reference symbol.
+    num_sentences: the number of outputs.
     """
 
     sequence: float
@@ -39,36 +41,37 @@ class ErrorRates:
     num_sentences: int
 
     def __str__(self) -> str:
-        outputs = f"{plural(self.num_sentences, 'output')} {'is' if self.num_sentences == 1 else 'are'}"
         symbol = f"symbol error rate {self.symbol:.2%}{above_all(self.symbol)}"
-        return f"{symbol}; {self.sequence:.2%} of {outputs} not quite right"
+        return f"{symbol}, sequence error rate {self.sequence:.2%} on {plural(self.num_sentences, 'output')}"
 
 
 def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> ErrorRates:
+    """Computes the error rates of tokenised outputs. references: one or more for each output."""
     edits = symbols = wrong = 0
-    for output, choices in zip(outputs, references, strict=True):
-        distance, length = nearest(output, choices)
+    for output, known in zip(outputs, references, strict=True):
+        distance, length = nearest(output, known)
         edits, symbols, wrong = edits + distance, symbols + length, wrong + (distance > 0)
     return ErrorRates(wrong / len(outputs), edits / symbols, len(outputs))
 
 
 def above_all(rate: float) -> str:
-    """Explains an error rate of more than 100 %."""
-    return " (more errors than the references are long: outputs are much too long)" if rate > 1 else ""
+    """Returns a note that explains an error rate above 100 %, else an empty string."""
+    return " (above 100%: the outputs are much longer than the references)" if rate > 1 else ""
 
 
 def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """(edits, length) of the reference that needs the fewest edits."""
+    """Returns (edits, length) for the reference with the smallest edit distance."""
     return min((Levenshtein.distance(output, reference), len(reference)) for reference in references)
 
 
 def text_fingerprint(lines: Iterable[str]) -> str:
-    """Six letters that change when the data does, for a signature."""
+    """Returns six hexadecimal digits that identify the data in a signature."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
 
 
 def signature(facts: Mapping[str, object]) -> str:
-    """One line that says what reproduces a number: `data:… | search:greedy | seed:7 | regard:0.1.0 | torch:…`."""
+    """Returns one line with all that is needed to reproduce a number:
+    `data:… | search:greedy | seed:7 | regard:0.1.0 | torch:…`."""
     versions = {"regard": version("regard"), "torch": version("torch"), "python": platform.python_version()}
     return " | ".join(f"{name}:{value}" for name, value in {**facts, **versions}.items())
 
@@ -78,13 +81,13 @@ def signature(facts: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class TestSet:
-    """Sources, each once, with all their references.
+    """A test set: distinct sources, each with all of its references.
 
-    num_empty: lines that were left out because a side was empty. notes: what was guessed about the file.
-    lines: the numbers of those that each source stands in.
+    num_empty: the number of lines that were skipped because a side was empty.  notes: assumptions made about the file format.
+    lines: for each source, the numbers of its lines.
     """
 
-    __test__ = False  # pytest takes it for a test otherwise
+    __test__ = False  # stops pytest from collecting the class
 
     name: str
     sources: tuple[str, ...]
@@ -95,11 +98,11 @@ class TestSet:
 
     @property
     def num_repeats(self) -> int:
-        """Lines whose source stood in an earlier one."""
-        return sum(len(one) - 1 for one in self.lines)
+        """The number of lines that repeat the source of an earlier line."""
+        return sum(len(numbers) - 1 for numbers in self.lines)
 
     def only(self, indices: Sequence[int]) -> TestSet:
-        """Some of the sources, by their places."""
+        """Returns a test set with only some of the sources, given by index."""
         return replace(
             self,
             sources=tuple(self.sources[index] for index in indices),
@@ -109,6 +112,7 @@ class TestSet:
 
     @property
     def fingerprint(self) -> str:
+        """Identifies the sources and references in a signature."""
         return text_fingerprint(
             "\t".join((source, *known)) for source, known in zip(self.sources, self.references, strict=True)
         )
@@ -121,10 +125,15 @@ def read_test_set(
     normalisation: Normalisation = NO_NORMALISATION,
     one_reference: bool = False,
 ) -> TestSet:
-    """From all that can be trained on. More references stand in more lines with the same source, or in more columns.
+    """Reads a test set from files in any format that a model can be trained on. A source may have several references: in
+    several lines with the same source, or in several columns.
 
-    columns: one for each column of references. A table of source<TAB>reference needs no choice: all columns but the first are,
-    unless it is known that there is one_reference. spelling: that of the model.
+    columns: the source and target columns, once for each column of references. If none are given for a .tsv table,
+    all columns after the first are references.
+    normalisation: that of the model, see `Translator.normalisation`.
+    one_reference: whether there is only one column of references.
+
+    Raises UserError if a file cannot be read or holds no source with a reference.
     """
     first = columns[0]
     if len(files) == 1 and not (first.source or first.target or one_reference) and ".tsv" in files[0].suffixes:
@@ -132,9 +141,9 @@ def read_test_set(
     known: Known = {}
     num_empty = 0
     notes: list[str] = []
-    for one in columns:
+    for pair_columns in columns:
         counts = CorpusCounts()
-        for pair in stream_pairs(files, one, counts=counts, normalisation=normalisation):
+        for pair in stream_pairs(files, pair_columns, counts=counts, normalisation=normalisation):
             known.setdefault(pair.source, []).append((counts.lines, pair.target))
         num_empty += counts.empty
         notes += counts.describe_reading()
@@ -142,18 +151,20 @@ def read_test_set(
 
 
 Known = dict[str, list[tuple[int, str]]]
-"""Of each source the numbers of its lines and the references in them."""
+"""For each source, its references and the numbers of their lines."""
 
 
 def _test_set(name: str, known: Known, num_empty: int, notes: Sequence[str]) -> TestSet:
+    """Returns the test set of these sources and references. Raises UserError if there are none."""
     if not known:
         raise UserError(f"{name}: expected sources with references, found none in {plural(num_empty, 'line')}")
-    references = tuple(tuple(dict.fromkeys(text for _, text in one)) for one in known.values())
-    lines = tuple(tuple(sorted({number for number, _ in one})) for one in known.values())
+    references = tuple(tuple(dict.fromkeys(text for _, text in numbered)) for numbered in known.values())
+    lines = tuple(tuple(sorted({number for number, _ in numbered})) for numbered in known.values())
     return TestSet(name, tuple(known), references, num_empty, tuple(dict.fromkeys(notes)), lines)
 
 
 def _read_table(path: Path, columns: Columns, normalisation: Normalisation) -> TestSet:
+    """Reads a table in which all columns after the first are references."""
     known: Known = {}
     num_empty = 0
     counts = CorpusCounts()
@@ -171,7 +182,7 @@ def _read_table(path: Path, columns: Columns, normalisation: Normalisation) -> T
 
 
 def _with_reference(row: NumberedRow | BadLine) -> NumberedRow | BadLine:
-    """A line with a text but no tab is bad."""
+    """Returns the row, or a BadLine if it has a text but no tab."""
     if isinstance(row, BadLine) or len(row[1]) != 1:
         return row
     (cell,) = row[1]
@@ -185,8 +196,12 @@ def _with_reference(row: NumberedRow | BadLine) -> NumberedRow | BadLine:
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure with its 95 % interval. p_value: how probable a difference from the other system of at least this size is if
-    there is none, by a paired bootstrap test."""
+    """A metric with its 95 % confidence interval [low, high].
+
+    how: its signature.  percent: whether `value` is a share that is printed in per cent.
+    p_value: from a paired bootstrap test against another system; the probability of a difference of at least this size if the
+    systems do not differ. None without another system.
+    """
 
     name: str
     value: float
@@ -204,6 +219,7 @@ class Measure:
 
 
 def can_use_sacrebleu() -> bool:
+    """Returns whether sacrebleu is installed."""
     return find_spec("sacrebleu") is not None
 
 
@@ -211,26 +227,26 @@ NEEDS_SACREBLEU = 'BLEU and chrF need sacrebleu; type: pip install "regard[metri
 
 
 def bleu(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """sacrebleu's, from 0 to 100."""
+    """Returns the BLEU of sacrebleu, from 0 to 100. Raises UserError if sacrebleu is not installed."""
     if not can_use_sacrebleu():
         raise UserError(NEEDS_SACREBLEU)
     return _with_sacrebleu(outputs, references, None, ("BLEU",), intervals=False)[0].value
 
 
 def chrf(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """sacrebleu's, from 0 to 100."""
+    """Returns the chrF of sacrebleu, from 0 to 100."""
     return _with_sacrebleu(outputs, references, None, ("chrF",), intervals=False)[0].value
 
 
-NO_BLEU = "BLEU is left out where no reference has 4 tokens: it counts matches of 4 in a row, so it would be 0"
+NO_BLEU = "BLEU is not computed if no reference has 4 tokens: it counts matching 4-grams, so it would be 0"
 
 
 def can_use_bleu(references: Iterable[Sequence[str]]) -> bool:
-    """Whether there are 4 tokens in a row to match, as sacrebleu counts them."""
+    """Returns whether any reference has the 4 tokens that BLEU needs, as tokenised by sacrebleu."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()
-    return any(len(metric.tokenizer(one).split()) >= metric.max_ngram_order for known in references for one in known)
+    return any(len(metric.tokenizer(text).split()) >= metric.max_ngram_order for known in references for text in known)
 
 
 def measures(
@@ -241,58 +257,65 @@ def measures(
     *,
     intervals: bool = True,
 ) -> list[Measure]:
-    """All figures of a system; with `against`, the outputs of another one on the same sources, each with a test of the two.
-    BLEU is left out where all references are too short for it.
+    """Computes all metrics of a system: BLEU and chrF if sacrebleu is installed, word error rate, symbol error rate and exact
+    match. BLEU is left out if all references are too short for it.
 
-    symbols: what an error is counted in, besides words.
+    references: one or more for each output.
+    symbols: splits a text into the symbols that the symbol error rate counts.
+    against: the outputs of another system for the same sources; each metric then has the p-value of a paired test.
+    intervals: whether to compute confidence intervals and tests.
+
+    Raises UserError if there are no outputs.
     """
     if not outputs:
         raise UserError("there is nothing to measure: no outputs")
-    found = []
+    computed = []
     if can_use_sacrebleu():
         names = ("BLEU", "chrF") if can_use_bleu(references) else ("chrF",)
-        found = _with_sacrebleu(outputs, references, against, names, intervals=intervals)
+        computed = _with_sacrebleu(outputs, references, against, names, intervals=intervals)
     ours = _errors(outputs, references, symbols)
     theirs = None if against is None else _errors(against, references, symbols)
     for number, name in enumerate(("word error rate", "symbol error rate", "exact match")):
-        found.append(_measure(name, ours[number], None if theirs is None else theirs[number], intervals=intervals))
-    return found
+        computed.append(_measure(name, ours[number], None if theirs is None else theirs[number], intervals=intervals))
+    return computed
 
 
 def _errors(
     outputs: Sequence[str], references: Sequence[Sequence[str]], symbols: Callable[[str], Sequence[str]]
 ) -> list[Tensor]:
-    """Of each measure (counted, out of) per sentence: word edits, symbol edits, exact matches."""
+    """Returns a tensor (N, 2) of (count, total) per sentence for each metric: word edits, symbol edits and exact matches."""
     rows: list[tuple[tuple[int, int], ...]] = []
     for output, known in zip(outputs, references, strict=True):
-        words = nearest(output.split(), [one.split() for one in known])
-        signs = nearest(symbols(output), [symbols(one) for one in known])
-        rows.append((words, signs, (int(output in known), 1)))
+        word_edits = nearest(output.split(), [reference.split() for reference in known])
+        symbol_edits = nearest(symbols(output), [symbols(reference) for reference in known])
+        rows.append((word_edits, symbol_edits, (int(output in known), 1)))
     return list(torch.tensor(rows, dtype=torch.float64).unbind(1))
 
 
 def _measure(name: str, ours_N2: Tensor, theirs_N2: Tensor | None, *, intervals: bool) -> Measure:
+    """Computes a rate from counts per sentence, with its bootstrap interval and a paired bootstrap test."""
     value = _rates(ours_N2.sum(0)).item()
     if not intervals:
         return Measure(name, value, value, value, "", percent=True)
-    drawn_R = _rates(_drawn(ours_N2))
-    low, high = drawn_R.quantile(0.025).item(), drawn_R.quantile(0.975).item()
+    rates_R = _rates(_resampled(ours_N2))
+    low, high = rates_R.quantile(0.025).item(), rates_R.quantile(0.975).item()
     measure = Measure(name, value, low, high, f"bs:{SAMPLES}|seed:{SEED}", percent=True)
     if theirs_N2 is None:
         return measure
     difference = value - _rates(theirs_N2.sum(0)).item()
-    differences_R = drawn_R - _rates(_drawn(theirs_N2))
-    further = (differences_R - differences_R.mean()).abs() >= abs(difference)
-    return replace(measure, p_value=(further.sum().item() + 1) / (SAMPLES + 1))
+    differences_R = rates_R - _rates(_resampled(theirs_N2))
+    as_extreme_R = (differences_R - differences_R.mean()).abs() >= abs(difference)
+    return replace(measure, p_value=(as_extreme_R.sum().item() + 1) / (SAMPLES + 1))
 
 
-def _drawn(counts_N2: Tensor) -> Tensor:
-    """(R, 2): the sums over sets of as many sentences, drawn with replacement; the same for every system."""
+def _resampled(counts_N2: Tensor) -> Tensor:
+    """Returns the sums over bootstrap samples of the sentences, (R, 2). The samples are the same for every system."""
     generator, size = torch.Generator().manual_seed(SEED), len(counts_N2)
     return torch.stack([counts_N2[torch.randint(size, (size,), generator=generator)].sum(0) for _ in range(SAMPLES)])
 
 
 def _rates(counts: Tensor) -> Tensor:
+    """Divides counts by totals, (..., 2) -> (...)."""
     return counts[..., 0] / counts[..., 1].clamp(min=1)
 
 
@@ -304,24 +327,25 @@ def _with_sacrebleu(
     *,
     intervals: bool,
 ) -> list[Measure]:
+    """Computes BLEU or chrF, with sacrebleu's own intervals and paired bootstrap test."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest, Result
 
-    columns = [list(column) for column in zip_longest(*references)]  # missing ones are None
-    known = {"BLEU": BLEU, "chrF": CHRF}
-    metrics = {name: known[name](references=columns) for name in names}
-    found = []
+    columns = [list(column) for column in zip_longest(*references)]  # missing references are None
+    classes = {"BLEU": BLEU, "chrF": CHRF}
+    metrics = {name: classes[name](references=columns) for name in names}
+    computed = []
     if not intervals or len(outputs) == 1:
         for name, metric in metrics.items():
             score = metric.corpus_score(list(outputs), None).score
-            found.append(Measure(name, score, score, score, str(metric.get_signature())))
-        return found
+            computed.append(Measure(name, score, score, score, str(metric.get_signature())))
+        return computed
     systems: list[tuple[str, Sequence[str]]] = [] if against is None else [("theirs", against)]
     systems.append(("ours", outputs))
     signatures, scores = PairedTest(systems, metrics, None, test_type="bs", n_samples=SAMPLES)()
     for name in metrics:
-        (key,) = (one for one in scores if one.startswith(name))
+        (key,) = (key for key in scores if key.startswith(name))
         result = scores[key][-1]
         assert isinstance(result, Result)
         assert result.mean is not None
@@ -329,13 +353,13 @@ def _with_sacrebleu(
         low, high = result.mean - result.ci, result.mean + result.ci
         first = scores[key][0]
         same = against is not None and isinstance(first, Result) and first.score == result.score
-        p_value = 1.0 if same else result.p_value  # sacrebleu gives 1/1001 where there is no difference at all
-        found.append(Measure(name, result.score, low, high, str(signatures[key]), p_value=p_value))
-    return found
+        p_value = 1.0 if same else result.p_value  # sacrebleu returns 1/1001 if the scores are equal
+        computed.append(Measure(name, result.score, low, high, str(signatures[key]), p_value=p_value))
+    return computed
 
 
 def by_length(sizes: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Sources in four groups of about the same number: (lengths, which ones)."""
+    """Groups sources by length into up to four groups of about the same size. Returns (range of lengths, indices) of each."""
     order = sorted(range(len(sizes)), key=lambda index: sizes[index])
     borders = sorted({sizes[order[len(order) * part // 4]] for part in range(4)})
     groups = []

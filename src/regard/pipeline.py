@@ -1,4 +1,5 @@
-"""Text in, text out: a model with its two vocabularies and an engine. A text may also be the name of a picture or a sound."""
+"""From text to text: a model, its source and target vocabularies, and a search. A source may also be the name of a picture or
+sound file."""
 
 from __future__ import annotations
 
@@ -34,46 +35,54 @@ from regard.data.sources import FileCodec, SourceCodec, SourceRow, num_positions
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
-from regard.decoding.workers import can_fork, side_by_side
+from regard.decoding.workers import can_fork, run_in_workers
 from regard.errors import UserError, did_you_mean, shown
 from regard.models.build import ModelSettings
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
 
 BATCH_HYPOTHESES = 320
-"""Rows of a step: sentences times hypotheses. More does not make it faster on a CPU."""
+"""Maximum number of rows of a decoder step: sentences times hypotheses. More rows are no faster on a CPU."""
 
 BUDGET = 1 << 30
-"""Bytes that the states of all batches that run at a time may take at their longest."""
+"""Maximum memory, in bytes, of the states of all batches that run at the same time, with outputs of maximum length."""
 
-WORTH_A_WORKER = 64
-"""Texts; fewer are searched by all threads together, since processes take some hundredths of a second to begin."""
+MIN_TEXTS_PER_WORKER = 64
+"""With fewer texts, one process searches with all threads, since a worker takes some hundredths of a second to start."""
 
 ENCODED_POSITIONS = 1024
-"""Source places that are encoded at a time; fewer are slow, and more would hold more padding."""
+"""Number of source positions that are encoded in one pass. Fewer are slow; more need more padding."""
 
 MAX_SOURCE = 1024
+"""Default of `Translator.max_source`: the maximum number of source tokens that are translated in one go."""
 
 MAX_POSITIONS = 100_000
-"""Positions of one file that are taken at once: more than an hour of sound."""
+"""Maximum number of positions of a file: more than an hour of sound."""
 
 TOKEN_CHARACTERS = 1000
-"""More characters than a token has. A text with more than these for every token that is taken at once is refused before it is
-encoded, which would take a long time and much memory."""
+"""More characters than a token has. A sentence with more than this number of characters per allowed token is refused before it
+is encoded, since encoding it would take much time and memory."""
 
 _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A text that is not translated or scored, and why."""
+    """The result for a text that cannot be translated or scored.
+
+    reason: why, and what to do.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Partial:
-    """What a stream knows so far: the text that is certain, what may still change behind it, and at the end the result."""
+    """An intermediate result of `Translator.stream`.
+
+    text: the beginning of the output, which will not change.  tail: the rest of the best hypothesis, which may still change.
+    result: the complete result, in the last item only.
+    """
 
     text: str
     tail: str
@@ -82,7 +91,12 @@ class Partial:
 
 @dataclass(frozen=True)
 class Scored:
-    """The log-probability of a given output: raw sum, and of each token and <eos>. unknown: its symbols that have no token."""
+    """The log-probability of a given output.
+
+    log_prob: the sum over all tokens and <eos>, not normalised by length.  tokens: the tokens of the output.
+    token_log_probs: the log-probability of each token and, last, of <eos>.
+    unknown: symbols of the output that have no token.
+    """
 
     log_prob: float
     tokens: tuple[str, ...]
@@ -92,7 +106,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Segment:
-    """What is translated in one go: a text, or a sentence of one that was too long. text: as it was encoded, columns joined."""
+    """A unit of translation: a whole text, or one sentence of a text that is too long.
+
+    number: identifies the segment; samples depend on it.  text: the text that was encoded, normalised and with its columns
+    joined.  ids: the encoded source.
+    """
 
     number: int
     text: str
@@ -100,20 +118,31 @@ class Segment:
 
 
 Text = str | PurePath
-"""A path is for sources that are files."""
+"""A text. A path is accepted by models whose sources are files."""
 
 SegmentOutput = tuple[Segment, tuple[Hypothesis, ...]]
 ProgressCallback = Callable[[Iterator[SegmentOutput], int], Iterator[SegmentOutput]]
-"""Sees what is found go by, in any order, to show how far it is; told how much will come."""
+"""Wraps the iterator of outputs, for example to show a progress bar: takes the iterator and the number of segments, and yields
+the same outputs. They arrive in any order."""
 
 
 @dataclass(frozen=True)
 class Translator:
-    """Call it with a text, or `batch` with many; keywords are those of SearchOptions. For pictures and sounds the text is the
-    name of the file, or its path.
+    """Translates texts with a trained model. `regard.load` returns one.
 
-    A language model has no source: it continues the text. max_source: tokens; longer texts are split into sentences.
-    max_positions: what the model can count, with <eos>. place: where alignments are read. training: what config.json says of it.
+        translator = regard.load("model")
+        translator("hello").text
+        translator.batch(["hello", "goodbye"], beam=5)
+
+    All methods that translate accept the fields of `SearchOptions` as keyword arguments; `prefix` may also be a text, and
+    `banned` a list of words. A text that is too long is split into sentences, which are translated separately. If the model
+    reads pictures or sounds, a text is the name of a file, or its path. A language model has no source: it continues the text.
+
+    model: the model.  source, target: encode the sources and the outputs.  device: where the model runs.
+    max_source: the maximum number of tokens translated in one go; longer texts are split.
+    max_positions: the number of positions that the model supports, <eos> included; None if it is unlimited.
+    alignment_head: the layer and head that alignments are read from.
+    training: the section `training` of config.json: data, seed, versions, settings and metrics.
     """
 
     model: Seq2Seq
@@ -127,14 +156,29 @@ class Translator:
 
     @property
     def normalisation(self) -> Normalisation:
-        """How the texts of pairs are normalised for this model."""
+        """How the sources and targets of pairs are normalised for this model."""
         return Normalisation(self.source.normalises, self.target.normalises, isinstance(self.source, FileCodec))
 
     def __call__(self, text: Text, **options: Any) -> Result:
+        """Translates one text.
+
+        text: the text, or a file name or path if the model reads files.  options: fields of `SearchOptions`.
+
+        Returns a `Result`, which is empty if the source is empty. Raises UserError if the text cannot be translated or an
+        option has an invalid value, and TypeError if `text` is not a text or an option is unknown.
+        """
         return self.batch([self._text(text, "a call of the model")], **options)[0]
 
     def batch(self, texts: Sequence[Text], *, progress: ProgressCallback | None = None, **options: Any) -> list[Result]:
-        """One result per text, in the same order."""
+        """Translates many texts, which is faster than one call for each.
+
+        texts: a list of texts; or file names or paths if the model reads files.
+        progress: wraps the iterator of outputs, for example to show a progress bar.  options: fields of `SearchOptions`.
+
+        Returns one `Result` per text, in the same order. Raises UserError if a text cannot be translated (`translate` reports
+        such texts without raising) or an option has an invalid value, and TypeError if `texts` is not a list of texts or an
+        option is unknown.
+        """
         texts, results = self._texts(texts, "batch"), []
         for number, result in enumerate(self.translate(texts, progress=progress, **options)):
             if isinstance(result, Refused):
@@ -145,31 +189,42 @@ class Translator:
     def translate(
         self, texts: Sequence[Text], *, first: int = 0, progress: ProgressCallback | None = None, **options: Any
     ) -> Iterator[Result | Refused]:
-        """One result per text, in the same order, each as soon as it and all before it are there.
+        """Translates many texts and yields each result as soon as it and all earlier ones are ready.
 
-        first: the number of the first text, where they come in several calls; samples depend on it.
+        texts, progress, options: see `batch`.
+        first: the number of the first text, for texts that come in several calls; samples depend on the number of a text.
+
+        Yields, for each text and in the same order, a `Result`, or a `Refused` if the text cannot be translated. Once iteration
+        starts, it raises UserError if an option has an invalid value or the model computes a log-probability that is not
+        finite, and TypeError if `texts` is not a list of texts or an option is unknown.
         """
         texts = self._texts(texts, "translate")
         search = self._options(options)
         plans = [self._plan(text, first + number, search) for number, text in enumerate(texts)]
         waiting = {segment.number for plan in plans if isinstance(plan, list) for segment in plan}
-        found: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         segments = [segment for plan in plans if isinstance(plan, list) for segment in plan]
         finished = self._run(segments, search)
         if progress is not None:
             finished = progress(finished, len(segments))
-        for text, plan in zip(texts, plans, strict=True):
+        for plan in plans:
             if isinstance(plan, Refused):
                 yield plan
                 continue
             while any(segment.number in waiting for segment in plan):
                 segment, hypotheses = next(finished)
                 waiting.discard(segment.number)
-                found[segment.number] = self._result(segment, hypotheses)
-            yield self._joined(text, [found.pop(segment.number) for segment in plan])
+                results[segment.number] = self._result(segment, hypotheses)
+            yield self._join([results.pop(segment.number) for segment in plan])
 
     def stream(self, text: Text, **options: Any) -> Iterator[Partial]:
-        """The output while it is written. `text` only grows; the last one carries the result."""
+        """Translates one text and yields the output while it is being written.
+
+        text, options: as for a call of the translator.
+
+        Yields `Partial`s, whose `text` only grows. The last one holds the complete `result`. Raises the errors of a call, once
+        iteration starts.
+        """
         text = self._text(text, "stream")
         search = replace(self._options(options), stream=True)
         plan = self._plan(text, 0, search)
@@ -186,11 +241,18 @@ class Translator:
                     so_far = self.target.decode(certain)
                     yield Partial(before + so_far, self.target.decode((*certain, *event.tail))[len(so_far) :])
             before = " ".join([*(result.text for result in results), ""])
-        result = self._joined(text, results)
+        result = self._join(results)
         yield Partial(result.text, "", result)
 
     def score(self, sources: Sequence[Text], targets: Sequence[str]) -> list[Scored]:
-        """How probable the model finds each given output. Symbols that have no token count as <unk>, and are reported."""
+        """Computes the log-probability of given outputs.
+
+        sources: a list of texts; or file names or paths if the model reads files. A language model ignores them.
+        targets: the outputs to score, one for each source. Symbols that have no token are scored as <unk>, and reported.
+
+        Returns one `Scored` per pair, in the same order. Raises UserError if a pair cannot be scored, TypeError if an argument
+        is not a list of texts, and ValueError if the lists differ in length.
+        """
         results = []
         for number, result in enumerate(self.score_each(sources, targets), start=1):
             if isinstance(result, Refused):
@@ -199,14 +261,15 @@ class Translator:
         return results
 
     def score_each(self, sources: Sequence[Text], targets: Sequence[str]) -> list[Scored | Refused]:
-        """The same, where pairs that cannot be scored do not stop the others."""
+        """Computes the log-probability of given outputs, like `score`, but returns a `Refused` for each pair that cannot be
+        scored. Raises UserError only if the model computes a log-probability that is not finite."""
         sources, targets = self._texts(sources, "score"), self._texts(targets, "score", paths=False)
         if len(sources) != len(targets):
             raise ValueError(
                 "score takes two lists of texts of the same length, sources and outputs, "
                 f"got {len(sources):,} sources and {len(targets):,} outputs"
             )
-        found: dict[int, Scored | Refused] = {}
+        scored: dict[int, Scored | Refused] = {}
         read: dict[int, SourceRow] = {}
         outputs: dict[int, list[int]] = {}
         room = self.room
@@ -215,12 +278,12 @@ class Translator:
                 ids: SourceRow = [] if self.continues else self.read(text).ids
                 outputs[number] = output = self.target.encode(target)
             except UserError as error:
-                found[number] = Refused(str(error))
+                scored[number] = Refused(str(error))
                 continue
             size = len(ids) if isinstance(ids, list) else 0
             if max(size, len(output)) > room:
-                reason = f"it has {size:,} source and {len(output):,} target tokens, the most is {room:,} each; make it shorter"
-                found[number] = Refused(reason)
+                reason = f"it has {size:,} source and {len(output):,} target tokens, the maximum is {room:,} each; shorten it"
+                scored[number] = Refused(reason)
             else:
                 read[number] = ids
         order = sorted(read, key=lambda index: (len(outputs[index]), num_positions(read[index])))
@@ -232,52 +295,57 @@ class Translator:
             for index, row in zip(chunk, rows, strict=True):
                 text = targets[index]
                 _check_number(sum(row))
-                found[index] = Scored(sum(row), self.target.pieces(text), tuple(row), self.target.unknown(text))
-        return [found[index] for index in range(len(sources))]
+                scored[index] = Scored(sum(row), self.target.pieces(text), tuple(row), self.target.unknown(text))
+        return [scored[index] for index in range(len(sources))]
 
-    # --- from text to units ---
+    # --- from text to segments ---
 
     @property
     def continues(self) -> bool:
-        """Whether this is a language model."""
+        """Whether this is a language model, which continues a text."""
         return isinstance(self.model, DecoderOnly | RnnLm)
 
     def check_columns(self, source: str) -> None:
-        """An error where a text stands beside a file, and this model reads none."""
+        """Raises UserError if a source has an auxiliary text that this model does not read."""
         if isinstance(self.source, FileCodec) and self.source.auxiliary is None and "\t" in source:
             name, text = split_source(source)
             raise UserError(
-                f"this model reads no text beside its {self.source.nouns}, got {text!r} beside {name or 'no file'}; "
-                "give it names of files alone"
+                f"this model reads no auxiliary text with its {self.source.nouns}, got {text!r} with {name or 'no file'}; "
+                "give file names only"
             )
 
     def _text(self, given: object, call: str) -> str:
-        """A path as the name of its file, where sources are files."""
+        """Returns a text, or a path as a file name if sources are files. Raises TypeError for all else."""
         if isinstance(given, str) or (isinstance(given, PurePath) and isinstance(self.source, FileCodec)):
             return str(given)
         what = f"got {shown(given, 60)}; for a list of texts call batch"
         if isinstance(given, PurePath):
-            what = f"got the path {str(given)!r}, but this model reads no files; read the text from it first"
+            what = f"got the path {str(given)!r}, but this model reads no files; read the text from the file first"
         raise TypeError(f"{call} takes one text, {what}")
 
     def _texts(self, given: Sequence[Text], call: str, *, paths: bool = True) -> list[str]:
+        """Returns a list of texts, with paths as file names if sources are files. Raises TypeError for all else."""
         if isinstance(given, Iterable) and not isinstance(given, str | PurePath | torch.Tensor):
             given = list(given)
-            known = str | PurePath if paths and isinstance(self.source, FileCodec) else str
-            if all(isinstance(one, known) for one in given):
-                return [str(one) for one in given]
-        alone = "put one text into a list too" if call == "score" else "for one text call the model itself"
+            accepted = str | PurePath if paths and isinstance(self.source, FileCodec) else str
+            if all(isinstance(text, accepted) for text in given):
+                return [str(text) for text in given]
+        alone = "put a single text into a list too" if call == "score" else "for one text call the model itself"
         raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {shown(given, 60)}; {alone}")
 
     @property
     def room(self) -> int:
-        """How many tokens a text may have to be translated in one go."""
+        """The maximum number of tokens of a text that is translated in one go."""
         return self.max_source if self.max_positions is None else min(self.max_source, self.max_positions - 1)
 
     def read(self, source: str, number: int = 0) -> Segment:
-        """What the model is given for a source. Whoever translates, scores or looks inside encodes here and nowhere else.
+        """Encodes a source. Translation, scoring and inspection all encode here, so that they see the same input.
 
-        A model that learnt from several columns takes them as they stand in a table: "walk<TAB>V;PST". A file is read.
+        source: the text. A model that was trained on several columns takes them separated by TABs, as in its table:
+        "walk<TAB>V;PST". If sources are files, the name of the file, which is read.
+        number: the number of the segment.
+
+        Returns the source as one segment, even if it is too long. Raises UserError if the file cannot be read.
         """
         source = self._text(source, "the model")
         if isinstance(self.source, FileCodec):
@@ -289,85 +357,90 @@ class Translator:
         return Segment(number, text, codec.encode(text))
 
     def encoder_batch(self, segments: Sequence[Segment]) -> Source:
-        """What the encoder reads of these; a language model has none, and reads nothing."""
+        """Returns the segments as an input of the encoder. For a language model, which has no encoder, the input is empty."""
         return source_batch([[] if self.continues else segment.ids for segment in segments]).to(self.device)
 
     def labels(self, segment: Segment, axes: tuple[int, ...]) -> tuple[str, ...]:
-        """A name for every position of the memory."""
+        """Returns a label for each position of the memory.
+
+        axes: those of the memory, `Memory.axes`.
+        """
         codec = self.target if self.continues else self.source
         return codec.labels(segment.text, axes)
 
     def whole(self, text: str, **options: Any) -> Result:
-        """The result of a text for those who look inside: one output of one source."""
+        """Translates one text for inspection. Raises UserError if the text had to be split, as well as the errors of a call."""
         result = self(text, **options)
         if result.parts:
             raise UserError(
-                f"this text was too long and was translated in {len(result.parts)} parts; look at one sentence at a time"
+                f"this text is too long and was translated in {len(result.parts)} parts; inspect one sentence at a time"
             )
         return result
 
     def _file(self, source: str, codec: FileCodec) -> SourceRow:
+        """Reads a file and its auxiliary text, if the model has one."""
         self.check_columns(source)
         try:
             return codec.encode(source)
         except UserError as error:
             if codec.auxiliary is None or "\t" in source or os.path.exists(codec.root / source):
                 raise
-            ending = min(codec.suffixes, key=lambda one: (len(one), one))
+            ending = min(codec.suffixes, key=lambda suffix: (len(suffix), suffix))
             raise UserError(
-                f"{error}; this model reads a file and the text beside it: expected a line such as a{ending}<TAB>every second, "
-                "with a leading TAB where the file is missing"
+                f"{error}; this model reads a file and an auxiliary text: expected a line such as a{ending}<TAB>every second, "
+                "which starts with a TAB if there is no file"
             ) from None
 
     def _plan(self, text: str, number: int, search: SearchOptions) -> list[Segment] | Refused:
-        """What to translate in which pieces; nothing for an empty text."""
+        """Returns the segments of a text, none if it is empty; or why it cannot be translated."""
         try:
             segments = self._segments(text, number)
         except UserError as error:
             return Refused(str(error))
         positions = max((num_positions(segment.ids) for segment in segments), default=0)
         if isinstance(self.source, FileCodec) and positions > MAX_POSITIONS:
-            return Refused(f"it has {positions:,} positions, the most is {MAX_POSITIONS:,}; cut it into shorter files")
+            return Refused(f"it has {positions:,} positions, the maximum is {MAX_POSITIONS:,}; split it into shorter files")
         if self.continues and self.longest is not None and positions + len(search.prefix) >= self.longest:
             return Refused(
-                f"text and prefix have {positions + len(search.prefix):,} tokens, but this model counts only {self.longest:,} "
-                "in all, and writes at least one of them; shorten them"
+                f"text and prefix have {positions + len(search.prefix):,} tokens, but this model supports {self.longest:,} "
+                "tokens in total, of which it must write at least one; shorten them"
             )
         return segments
 
     def _segments(self, text: str, number: int) -> list[Segment]:
-        """The whole text, or its sentences where that has more tokens than are taken at once. A file is never split."""
+        """Returns the whole text as one segment, or its sentences if it has too many tokens. Files are never split."""
         if isinstance(self.source, FileCodec):
             return [self.read(text, number)] if text else []
         self._check_characters(text)
         segment = self.read(text, number)
         size = num_positions(segment.ids)
         if self.continues and size > self.room:
-            raise UserError(f"it has {size:,} tokens, but this model continues texts of up to {self.room:,}")
+            raise UserError(f"it has {size:,} tokens, but this model continues texts of up to {self.room:,} tokens; shorten it")
         if size <= self.room:
             return [segment] if size or self.continues else []
         segments = [self.read(sentence, number + (part << 40)) for part, sentence in enumerate(sentences(segment.text))]
         longest = max((num_positions(segment.ids) for segment in segments), default=0)
         if longest > self.room:
             raise UserError(
-                f"a sentence of {longest:,} tokens is longer than the {self.room:,} that are taken at once; "
-                "split it, by line ends or full stops"
+                f"a sentence has {longest:,} tokens, but this model translates at most {self.room:,} at a time; "
+                "split it with line breaks or full stops"
             )
         return [segment for segment in segments if segment.ids]
 
     def _check_characters(self, text: str) -> None:
-        """Raises for a text that is certainly too long, before it is encoded."""
+        """Raises UserError if a text is certainly too long, before it is encoded."""
         room = max(self.max_source, MAX_SOURCE) * TOKEN_CHARACTERS
         if len(text) <= room:
             return
         longest = max(map(len, [text] if self.continues else sentences(text)), default=0)
         if longest > room:
             raise UserError(
-                f"a sentence of {longest:,} characters is longer than the {self.max_source:,} tokens that are taken at "
-                "once; split it, by line ends or full stops"
+                f"a sentence has {longest:,} characters, but this model translates at most {self.max_source:,} tokens at a "
+                "time; split it with line breaks or full stops"
             )
 
     def _options(self, options: dict[str, Any]) -> SearchOptions:
+        """Returns search options from keyword arguments: checked, with words as token ids, and within the model's positions."""
         known = list(SearchOptions.__dataclass_fields__)
         for name in options:
             if name not in known:
@@ -378,27 +451,28 @@ class Translator:
         if isinstance(prefix := given.get("prefix"), str):
             given["prefix"] = ids = tuple(self.target.encode(prefix))
             if UNK in ids:
-                raise UserError(f"the prefix {prefix!r:.60} holds symbols that the model cannot write; leave them out")
+                raise UserError(f"the prefix {prefix!r:.60} contains symbols that the model cannot write; remove them")
         if isinstance(given.get("banned"), Iterable) and not isinstance(given["banned"], torch.Tensor):
             given["banned"] = tuple(self._banned(given["banned"]))
         search = SearchOptions(**given)
         for ids in (search.prefix, *search.banned):
             if max(ids, default=0) >= len(self.target):
                 raise UserError(
-                    f"there is no token {max(ids)} in prefix or banned: the model writes tokens 0 to {len(self.target) - 1}; "
-                    "give words, or ids of its own vocabulary"
+                    f"prefix or banned contains the token id {max(ids)}, but the vocabulary has ids 0 to "
+                    f"{len(self.target) - 1}; give words, or ids of this vocabulary"
                 )
         if self.longest is None:
             return search
         if len(search.prefix) >= self.longest:
             raise UserError(
-                f"the prefix has {len(search.prefix):,} tokens, but this model counts only {self.longest:,} in an output, "
-                "and writes at least one of them; give a shorter prefix"
+                f"the prefix has {len(search.prefix):,} tokens, but this model supports outputs of up to {self.longest:,} "
+                "tokens and must write at least one; give a shorter prefix"
             )
         return replace(search, max_length=min(search.max_length, self.longest))
 
     def _banned(self, words: Sequence[Any]) -> Iterator[tuple[int, ...]]:
-        """Words as sequences of tokens, at the beginning of a text and behind a space. What has no token cannot be written."""
+        """Yields the token sequences of banned words, both at the start of a text and after a space. Sequences of ids pass
+        through. Words with symbols outside the vocabulary are skipped, since the model cannot write them."""
         if isinstance(words, str):
             raise TypeError(f"banned takes a list of words, got {words!r:.60}")
         for word in words:
@@ -410,33 +484,36 @@ class Translator:
 
     @property
     def longest(self) -> int | None:
-        """How many tokens an output of this model can have; None: any number."""
+        """The maximum number of tokens of an output, or None if it is unlimited."""
         return None if self.max_positions is None or isinstance(self.model, RnnLm) else max(1, self.max_positions - 1)
 
     # --- the search ---
 
     def _run(self, segments: Sequence[Segment], search: SearchOptions) -> Iterator[SegmentOutput]:
-        """What was found for each unit, in any order."""
+        """Yields the hypotheses of each segment, in any order; searches in worker processes if there are many segments."""
         can_share = self.device.type == "cpu" and can_fork()
-        workers = max(1, min(torch.get_num_threads(), len(segments) // WORTH_A_WORKER)) if can_share else 1
-        # prompts differ in length, so each goes alone
-        batches = [[segment] for segment in segments] if self.continues else self._packed(segments, search, workers)
+        workers = max(1, min(torch.get_num_threads(), len(segments) // MIN_TEXTS_PER_WORKER)) if can_share else 1
+        # prompts differ in length, so a language model gets one at a time
+        batches = [[segment] for segment in segments] if self.continues else self._batches(segments, search, workers)
         by_number = {segment.number: segment for segment in segments}
         if workers == 1:
             for batch in batches:
-                for event in self._ends(batch, search):
+                for event in self._final_events(batch, search):
                     yield by_number[event.sentence], event.hypotheses
             return
-        for number, found in side_by_side([partial(self._reported, batch, search) for batch in batches], workers):
-            yield by_number[number], tuple(_hypothesis(**one) for one in found)
+        for number, hypotheses in run_in_workers([partial(self._as_json, batch, search) for batch in batches], workers):
+            yield by_number[number], tuple(_hypothesis(**hypothesis) for hypothesis in hypotheses)
 
-    def _reported(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        return ((event.sentence, [vars(one) for one in event.hypotheses]) for event in self._ends(batch, search))
+    def _as_json(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yields the number and the hypotheses of each segment as data that JSON can hold, for a worker process."""
+        events = self._final_events(batch, search)
+        return ((event.sentence, [vars(hypothesis) for hypothesis in event.hypotheses]) for event in events)
 
-    def _ends(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[Event]:
+    def _final_events(self, batch: Sequence[Segment], search: SearchOptions) -> Iterator[Event]:
         return (event for event in self._events(batch, search) if event.hypotheses)
 
     def _events(self, segments: Sequence[Segment], search: SearchOptions) -> Iterator[Event]:
+        """Searches one batch. A language model reads its segment as a prefix."""
         if self.continues:
             prompt = tuple(segments[0].ids) + search.prefix
             limit = search.max_length + len(prompt)
@@ -444,38 +521,42 @@ class Translator:
         sources = [self.encoder_batch(part) for part in similar_lengths(segments)]
         return self._engine().generate(sources, search, numbers=[segment.number for segment in segments], room=len(segments))
 
-    def _packed(self, segments: Sequence[Segment], search: SearchOptions, workers: int = 1) -> list[list[Segment]]:
-        """Units of like length side by side, the longest first: as many as the budget of memory and the width of a step allow,
-        and no more than leaves every worker its share."""
+    def _batches(self, segments: Sequence[Segment], search: SearchOptions, workers: int = 1) -> list[list[Segment]]:
+        """Groups segments of similar length into batches, the longest first. A batch is as large as the memory budget and
+        BATCH_HYPOTHESES allow, but no larger than an equal share for every worker."""
         rows = search.num_hypotheses
         most = max(1, BATCH_HYPOTHESES // rows)
         rounds = max(1 if workers == 1 else 2, ceil(len(segments) / (most * workers)))
         most = ceil(len(segments) / (rounds * workers))
         order = sorted(segments, key=lambda segment: num_positions(segment.ids), reverse=True)
-        size = self._sizes(rows, search.max_length, order[0].ids) if len(segments) > 1 else (0, 0)
+        fixed, per_position = self._state_bytes(rows, search.max_length, order[0].ids) if len(segments) > 1 else (0, 0)
         batches: list[list[Segment]] = []
         while order:
-            needed = size[0] + size[1] * (num_positions(order[0].ids) + 1)
+            needed = fixed + per_position * (num_positions(order[0].ids) + 1)
             fitting = max(1, min(most, BUDGET // workers // max(1, needed)))
             batches.append(order[:fitting])
             order = order[fitting:]
         return batches
 
     @torch.inference_mode()
-    def _sizes(self, rows: int, max_length: int, longest: SourceRow | None = None) -> tuple[int, int]:
-        """Bytes of a sentence at its longest: (what its hypotheses take, what a source place takes); tried out small."""
+    def _state_bytes(self, rows: int, max_length: int, longest: SourceRow | None = None) -> tuple[int, int]:
+        """Returns the memory of a sentence with an output of maximum length, in bytes: (of its hypotheses, of each source
+        position). Measured on small inputs."""
 
         def nbytes(row: SourceRow, written: int) -> int:
             memory = self.model.encode(source_batch([row]).to(self.device))
             return self.model.start(memory, torch.full((1, written), SOS, device=self.device)).nbytes
 
         small: SourceRow = [UNK] if longest is None or isinstance(longest, list) else longest
-        one, further = nbytes(small, 2), nbytes(small, 3)
-        token = further - one
-        alignment_head = nbytes([UNK, UNK], 2) - one if isinstance(small, list) else one // (num_positions(small) + 1)
-        fixed = max(0, one - (num_positions(small) + 1) * alignment_head - 2 * token)
-        logits = 4 * 4 * len(self.target)  # logits, log-probabilities and what sorting them takes
-        return rows * (fixed + 2 * token * (max_length + 1) + logits), alignment_head
+        two_tokens = nbytes(small, 2)
+        per_token = nbytes(small, 3) - two_tokens
+        if isinstance(small, list):
+            per_position = nbytes([UNK, UNK], 2) - two_tokens
+        else:
+            per_position = two_tokens // (num_positions(small) + 1)
+        fixed = max(0, two_tokens - (num_positions(small) + 1) * per_position - 2 * per_token)
+        logits = 4 * 4 * len(self.target)  # logits, log-probabilities, and the memory for sorting them
+        return rows * (fixed + 2 * per_token * (max_length + 1) + logits), per_position
 
     def _engine(self) -> Engine:
         return TorchEngine(self.model, sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
@@ -483,18 +564,19 @@ class Translator:
     # --- from hypotheses to results ---
 
     def _result(self, segment: Segment, hypotheses: tuple[Hypothesis, ...]) -> Result:
+        """Returns the result of one segment from its n-best hypotheses."""
         codec = self.target if self.continues else self.source
         pieces = codec.pieces(segment.text)
         n_best = tuple(
             Alternative(
-                self.target.decode(one.ids),
-                self.target.tokens(one.ids),
-                one.log_prob,
-                one.rank_score,
-                one.finished,
-                one.token_log_probs,
+                self.target.decode(hypothesis.ids),
+                self.target.tokens(hypothesis.ids),
+                hypothesis.log_prob,
+                hypothesis.rank_score,
+                hypothesis.finished,
+                hypothesis.token_log_probs,
             )
-            for one in hypotheses
+            for hypothesis in hypotheses
         )
         best = n_best[0]
         _check_number(best.log_prob)
@@ -512,8 +594,8 @@ class Translator:
             ids=hypotheses[0].ids,
         )
 
-    def _joined(self, text: str, parts: list[Result]) -> Result:
-        """The result of a whole text: of its one part, or of the sentences that it was split into, or of nothing at all."""
+    def _join(self, parts: list[Result]) -> Result:
+        """Returns the result of a whole text from those of its segments: one, several if it was split, none if it is empty."""
         if len(parts) == 1:
             return parts[0]
         whole = Alternative(
@@ -522,7 +604,7 @@ class Translator:
             sum((part.log_prob for part in parts), 0.0),
             sum((part.rank_score for part in parts), 0.0),
             all(part.finished for part in parts),
-            tuple(one for part in parts for one in part.n_best[0].token_log_probs),
+            tuple(log_prob for part in parts for log_prob in part.n_best[0].token_log_probs),
         )
         return Result(
             text=whole.text,
@@ -540,7 +622,8 @@ class Translator:
 
     @torch.no_grad()
     def _attention(self, segment: Segment, output: Hypothesis, kind: Kind, layer: int) -> AttentionMap:
-        """One forced pass over an output. Row t holds the weights of the step that wrote token t; the last one wrote <eos>."""
+        """Computes attention weights in one teacher-forced pass over an output. Row t holds the weights of the step that wrote
+        token t; the last step wrote <eos>. Raises UserError if the model has no such attention."""
         look = Look(taps=(Tap(kind, layer),))
         written = (*output.ids, EOS) if output.finished else output.ids
         memory = self.model.encode(self.encoder_batch([segment]), look)
@@ -563,43 +646,45 @@ class Translator:
 
     @torch.no_grad()
     def _alignment(self, segment: Segment, output: Hypothesis) -> tuple[int, ...]:
-        """For each token of an output the source token that it looks at most."""
+        """Returns, for each token of an output, the index of the source token that it attends to most."""
         look = Look(taps=(Tap("cross", self.alignment_head.layer),))
         memory = self.model.encode(self.encoder_batch([segment]), look)
         seen = self.model.decode(torch.tensor([[SOS, *output.ids]], device=self.device), memory, look).seen
         if not seen:
             raise UserError(_NO_SUCH_ATTENTION.format(kind="cross"))
-        layers_HTS = [one.weights_BHTS[0] for one in seen]
-        num_sources = len(segment.ids) if isinstance(segment.ids, list) else layers_HTS[0].shape[-1]  # all places of a file
+        layers_HTS = [layer.weights_BHTS[0] for layer in seen]
+        num_sources = len(segment.ids) if isinstance(segment.ids, list) else layers_HTS[0].shape[-1]  # all positions of a file
         best: list[int] = self.alignment_head.weights_TS(layers_HTS, len(output.ids), num_sources).argmax(-1).tolist()
         return tuple(best)
 
 
 _NO_SUCH_ATTENTION = (
-    "this model has no {kind} attention; models that look at their source have kind cross, Transformers encoder and decoder "
-    "too, and those that read a text beside a file fusion"
+    "this model has no {kind} attention; models that attend to their source have kind cross, Transformers also have encoder "
+    "and decoder, and models that read an auxiliary text have fusion"
 )
 
 
 def _check_number(log_prob: float) -> None:
-    """A model whose numbers overflow writes at random, and nothing can be compared with NaN."""
+    """Raises UserError if a log-probability is not finite: the output of such a model is arbitrary, and NaN has no order."""
     if not isfinite(log_prob):
-        raise UserError(f"this model computes {log_prob} as a log-probability; its weights are damaged or too large")
+        raise UserError(f"this model computed a log-probability of {log_prob}; its weights are damaged or too large")
 
 
 def _no_attention(num_parts: int, kind: Kind, layer: int) -> NoReturn:
+    """Raises UserError: a text that was split or is empty has no attention map."""
     if num_parts:
-        raise UserError(f"this text was translated in {num_parts} parts; look at `parts`, each of which has its own attention")
+        raise UserError(f"this text was translated in {num_parts} parts; each part has its own attention, see `parts`")
     raise UserError("the text is empty, so there is no attention to show")
 
 
 def _hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:
-    """From JSON, which has no tuples."""
+    """Returns a hypothesis from JSON data, in which tuples became lists."""
     return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
 
 
 def similar_lengths(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """Parts of a batch, which is sorted by length, that are encoded together: about 1,000 places each, few of them padding."""
+    """Splits a batch, which is sorted by length, into parts that are encoded together: each has about ENCODED_POSITIONS
+    positions, few of them padding."""
     while segments:
         size = max(1, ENCODED_POSITIONS // (num_positions(segments[0].ids) + 1))
         yield segments[:size]
@@ -607,20 +692,21 @@ def similar_lengths(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
 
 
 def known_positions(settings: ModelSettings) -> int | None:
-    """How many places a model of these settings can count, source and target alike, with <eos>; None: any number."""
-    known = []
+    """Returns the number of positions that a model with these settings supports, in source and target, <eos> included; None if
+    it is unlimited."""
+    limits = []
     if getattr(settings, "positions", None) == "learned":
-        known.append(settings.max_positions)  # type: ignore[union-attr]
+        limits.append(settings.max_positions)  # type: ignore[union-attr]
     if getattr(settings, "positions", None) == "one_hot":
-        known.append(settings.appended or settings.width)  # type: ignore[union-attr]
+        limits.append(settings.appended or settings.width)  # type: ignore[union-attr]
     if getattr(settings, "score", None) == "location" and settings.beyond == "error":  # type: ignore[union-attr]
-        known.append(settings.max_positions)  # type: ignore[union-attr]
-    return min(known, default=None)
+        limits.append(settings.max_positions)  # type: ignore[union-attr]
+    return min(limits, default=None)
 
 
 def sentences(text: str) -> list[str]:
-    """Splits behind . ! ? or … and closing quotes, where a space follows and then no small Latin letter; and behind the full
-    stops of Chinese and Japanese, where none follows."""
+    """Splits a text into sentences: after . ! ? or … and closing quotes, if a space follows and then no lower-case Latin
+    letter; and after the full stops of Chinese and Japanese, which no space follows."""
     ends = [match.end() for match in _BORDER.finditer(text)]
     pieces = (text[start:end].strip() for start, end in zip([0, *ends], [*ends, len(text)], strict=True))
     return [piece for piece in pieces if piece]

@@ -90,7 +90,7 @@ def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str
         assert "1 row repeats a source" in done.stdout
         assert "files that cannot be read and are left out: 2\n  line 1: tones/broken.wav: truncated" in done.stdout
         assert "\n  line 2: tones/lost.wav: no such file\n" in done.stdout
-        assert "BLEU is left out where no reference has 4 tokens" in done.stdout
+        assert "BLEU is not computed if no reference has 4 tokens" in done.stdout
         assert "BLEU  " not in done.stdout
         good = regard_command("evaluate", "m", "tones/good.jsonl", *others, cwd=folder)
         assert done.stdout[done.stdout.index("chrF") :] == good.stdout[good.stdout.index("chrF") :].replace("good", "bad")
@@ -155,9 +155,9 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     for command in ("evaluate", "score"):  # though one row would do
         done = regard_command(command, "m", "tones/two.jsonl", *columns, cwd=folder)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "this model reads no text beside its sounds, got 'forwards' beside 0-1.wav" in done.stderr
+        assert "this model reads no auxiliary text with its sounds, got 'forwards' with 0-1.wav" in done.stderr
     done = regard_command("inspect", "m", "tones/0-1.wav", "--auxiliary", "forwards", cwd=folder)
-    assert "this model reads no text beside its sounds" in done.stderr
+    assert "this model reads no auxiliary text with its sounds" in done.stderr
     done = regard_command("align", "two", "tones/two.jsonl", cwd=folder)
     assert done.stderr == "regard: align links tokens, and this model reads sounds; look at it with regard inspect\n"
     done = regard_command(

@@ -129,5 +129,5 @@ def test_what_can_go_wrong_with_a_run_is_said_and_loses_nothing(
     newest = max(path for path in checkpoints.iterdir() if path.name.startswith("update-"))
     (newest / "model.safetensors").write_bytes(b"damaged")
     said = " ".join(finish(begin(command, place)).split())
-    assert "is damaged: model.safetensors is not what it was" in said
+    assert "is damaged: model.safetensors does not match its sha256" in said
     assert (place / "troubled" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()

@@ -115,7 +115,7 @@ def test_one_writer_at_a_time_and_none_after_a_kill(place: Path) -> None:
     holder = hold(place / "m")
     try:
         words = (
-            rf"m is being written by process {holder} on .+ since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d; wait until it has ended, or"
+            rf"m is being written by process {holder} on .+ since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d; wait until it finishes, or"
         )
         for arguments in (command(*SHORT), [*command(*SHORT), "--overwrite"]):
             with pytest.raises(UserError, match=words):
@@ -327,7 +327,7 @@ def test_damaged_numbers_of_a_checkpoint_do_not_stop_a_run(finished: Path, train
     edit_state(finished / "m.run" / "checkpoints" / "update-00000004" / "state.json", other)
     said = typed(command(*SHORT), finished)
     assert "the checkpoint of update 4 is damaged: its counts cannot be read: stale is 'many'" in said
-    assert "that of update 2 is used" in said
+    assert "using that of update 2" in said
     assert all("-damaged-" in name for name in differences(outcome(finished), trained))
 
 
@@ -389,7 +389,7 @@ def test_a_full_disk_is_said_wherever_it_is_met_and_loses_nothing(tmp_path: Path
         assert differences(outcome(tmp_path / "full"), expected) == [], caller
         shutil.rmtree(tmp_path / "full")
     assert {caller.split()[0] for caller in once.keys() - said.keys()} <= {"mkdir"}, "a folder that is there is not needed"
-    words = r"cannot be written( to .*)?: No space left on device; .*(make room|Make room|choose another)"
+    words = r"cannot be written( to .*)?: No space left on device; .*(make room|Free some disk space|choose another)"
     assert {error for error in said.values() if not re.search(words, error)} == set()
 
 
@@ -409,7 +409,7 @@ def test_a_run_that_cannot_be_read_is_not_begun_anew_unless_asked(finished: Path
     shutil.rmtree(finished / "m.run" / "checkpoints")
     (finished / "m.run" / "checkpoints").write_text("a file")
     (finished / "m.run" / "run.yaml").unlink()
-    with pytest.raises(UserError, match=r"checkpoints cannot be read: Not a directory; .*begin anew with --overwrite"):
+    with pytest.raises(UserError, match=r"checkpoints cannot be read: Not a directory; .*start again with --overwrite"):
         typed(command(*SHORT), finished)
     typed([*command(*SHORT), "--overwrite"], finished)
     assert differences(outcome(finished), trained) == []

@@ -65,11 +65,11 @@ def test_what_is_read_is_what_was_written_and_only_the_last_ones_stay(tmp_path: 
 @pytest.mark.parametrize(
     ("file", "damage", "words"),
     [
-        ("model.safetensors", flip, "model.safetensors is not what it was"),
-        ("training.safetensors", truncate, "training.safetensors is not what it was"),
+        ("model.safetensors", flip, "model.safetensors does not match its sha256"),
+        ("training.safetensors", truncate, "training.safetensors does not match its sha256"),
         ("training.safetensors", os.remove, "training.safetensors: No such file"),
-        ("model.safetensors", not_finite, "model.safetensors: w holds numbers that are not finite"),
-        ("state.json", other_number, "state.json is not what it was"),
+        ("model.safetensors", not_finite, "model.safetensors: w contains numbers that are not finite"),
+        ("state.json", other_number, "state.json does not match its sha256"),
         ("state.json", truncate, "state.json cannot be read"),
         ("state.json", os.remove, "state.json cannot be read"),
     ],
@@ -101,7 +101,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
     state["format"] = 9
     state["self"] = files.sha256(json.dumps(state, sort_keys=True).encode())
     (tmp_path / "update-00000001/state.json").write_text(json.dumps(state))
-    with pytest.raises(UserError, match="has format 9, expected 2 or 1; it needs another version of regard"):
+    with pytest.raises(UserError, match="has format 9, expected 2 or 1; it was written by another version of regard"):
         saved.newest(print)
 
 
@@ -163,10 +163,10 @@ def test_what_a_checkpoint_was_learnt_with_is_found_without_its_weights(tmp_path
     ("changes", "words"),
     [
         ({"update": 4}, "state.json is of update 4"),
-        ({"numbers": [1]}, r"state.json has \[1\] as numbers, expected values by name"),
-        ({"sha256": "abc"}, "state.json has 'abc' as sha256"),
-        ({"origin": None}, "state.json has None as origin"),
-        ({"sha256": {}}, "model.safetensors is not what it was"),
+        ({"numbers": [1]}, r"numbers in state.json is \[1\], expected a mapping"),
+        ({"sha256": "abc"}, "sha256 in state.json is 'abc'"),
+        ({"origin": None}, "origin in state.json is None"),
+        ({"sha256": {}}, "model.safetensors does not match its sha256"),
     ],
 )
 def test_a_state_of_other_types_is_damage(tmp_path: Path, changes: dict[str, object], words: str) -> None:
@@ -180,15 +180,17 @@ def test_a_state_of_other_types_is_damage(tmp_path: Path, changes: dict[str, obj
         saved.read(1)
     told: list[str] = []
     assert saved.newest(told.append) is None
-    assert told[0].endswith("and the run begins again")
+    assert told[0].endswith("; the run starts again")
 
 
 def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(UserError, match="checkpoints cannot be read: Not a directory; allow reading it, or begin anew"):
+    with pytest.raises(UserError, match="checkpoints cannot be read: Not a directory; make it readable, or start again"):
         Checkpoints(tmp_path / "checkpoints", keep=1).updates()
 
 
 def test_a_file_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere/a cannot be written: No such file or directory; make room there, or choose"):
+    with pytest.raises(
+        UserError, match="nowhere/a cannot be written: No such file or directory; free some disk space, or choose"
+    ):
         files.replace_file(tmp_path / "nowhere" / "a", b"")

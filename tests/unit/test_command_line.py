@@ -316,8 +316,8 @@ def test_a_removed_current_folder_is_one_line(command: str, inside: Path, monkey
     [
         (["train", "{train}", "--out", "/"], "got / as a model folder, expected one with a name, such as /model"),
         (["train", "{train}", "--out", "/", "--overwrite"], "got / as a model folder, expected one with a name"),
-        (["train", "{train}", "--out", "round"], "round is a link that leads back to itself; choose another folder"),
-        (["translate", "round"], "round is a link that leads back to itself; choose another folder"),
+        (["train", "{train}", "--out", "round"], "round is a symbolic link that points back to itself; choose another folder"),
+        (["translate", "round"], "round is a symbolic link that points back to itself; choose another folder"),
         (["train", "{train}", "--out", "train.tsv/x"], "train.tsv/x cannot be written: Not a directory; choose another folder"),
     ],
 )

@@ -72,7 +72,7 @@ def test_an_existing_folder_is_left_alone(saved: tuple[Saved, Path]) -> None:
     mark = path / "config.json"
     before = mark.read_text()
     with pytest.raises(
-        UserError, match=r"model exists already and is left alone; choose another name with --out, or say --overwrite"
+        UserError, match=r"model already exists; choose another name with --out, or replace it with --overwrite"
     ):
         folder.save(make_saved(TransformerSettings(width=8, heads=2)), path)
     assert mark.read_text() == before
@@ -88,7 +88,9 @@ def test_a_failed_save_leaves_the_old_folder(saved: tuple[Saved, Path], monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folder, "write", full_disk)
-    with pytest.raises(UserError, match="model cannot be written: No space left on device; make room there, or choose another"):
+    with pytest.raises(
+        UserError, match="model cannot be written: No space left on device; free some disk space, or choose another"
+    ):
         folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
     assert folder.load(path).settings.kind == "rnn"
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
@@ -115,10 +117,12 @@ def test_an_interrupted_replacement_brings_the_old_folder_back(
 def test_only_model_folders_are_replaced(saved: tuple[Saved, Path]) -> None:
     one, path = saved
     (path / "thesis.txt").write_text("three years of work")
-    with pytest.raises(UserError, match=r"holds more than a model \(thesis.txt\) and is not overwritten"):
+    with pytest.raises(
+        UserError, match=r"is not overwritten, since it contains files that are not part of a model \(thesis.txt\)"
+    ):
         folder.save(one, path, replace=True)
     (path.parent / "file").write_text("a file")
-    with pytest.raises(UserError, match=r"file holds more than a model"):
+    with pytest.raises(UserError, match=r"file is not overwritten, since it contains files that are not part of a model"):
         folder.save(one, path.parent / "file", replace=True)
     assert (path / "thesis.txt").read_text() == "three years of work"
 
@@ -162,12 +166,12 @@ def flip_a_byte(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (flip_a_byte, r"model.safetensors is damaged: its sha256 is not the one in config.json"),
-        (lambda path: (path / "target.tokenizer.json").unlink(), r"target.tokenizer.json: cannot be read: No such file"),
+        (flip_a_byte, r"model.safetensors is damaged: its sha256 differs from the one in config.json"),
+        (lambda path: (path / "target.tokenizer.json").unlink(), r"target.tokenizer.json cannot be read: No such file"),
         (lambda path: (path / "config.json").unlink(), r"is not a model folder: it has no config.json"),
         (lambda path: (path / "config.json").write_text("{"), r"config.json is damaged"),
         (lambda path: (path / "config.json").write_text("{}"), r"config.json is damaged: its format is None, expected 2"),
-        (lambda path: edit_config(path, format=9), r"format 9, expected 2 or 1; this folder needs another version of regard"),
+        (lambda path: edit_config(path, format=9), r"format 9, expected 2 or 1; it was written by another version of regard"),
         (lambda path: edit_config(path, model={"kind": "lstm"}), r"the model settings cannot be read"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": "8"}), r"the model settings cannot be read"),
         (
@@ -175,9 +179,9 @@ def flip_a_byte(path: Path) -> None:
             r"the model settings cannot be read: rnn: unknown depth",
         ),
         (lambda path: edit_config(path, model=[]), r"the model settings cannot be read: model is \[\], expected a mapping"),
-        (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not fit config.json"),
-        (lambda path: edit_config(path, sha256={}), r"lacks the sha256 of model.safetensors, source.tokenizer.json, target"),
-        (lambda path: edit_config(path, vocabulary={"source": 9, "target": 7}), r"speaks of vocabularies .*'source': 9"),
+        (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not match config.json"),
+        (lambda path: edit_config(path, sha256={}), r"it has no sha256 of model.safetensors, source.tokenizer.json, target"),
+        (lambda path: edit_config(path, vocabulary={"source": 9, "target": 7}), r"gives the vocabulary sizes as .*'source': 9"),
         (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
         (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors is damaged or not a safetensors file"),
         (shutil.rmtree, r"is not a model folder"),
@@ -189,7 +193,7 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, format=True), r"its format is True, expected 2"),
         (
             lambda path: edit_config(path, format=10**400),
-            r"has format 1000.*expected 2 or 1; this folder needs another version",
+            r"has format 1000.*expected 2 or 1; it was written by another version",
         ),
         (lambda path: edit_config(path, sha256=[]), r"sha256 is \[\], expected a mapping"),
         (lambda path: edit_config(path, training=7), r"training is 7, expected a mapping"),
@@ -198,8 +202,8 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, model={"kind": {"a": 1}}), r"its kind is \{'a': 1\}, expected one of rnn"),
         (lambda path: edit_model(path, width="\n" * 9999), r"rnn: width: Input should be a valid integer"),
         (lambda path: edit_model(path, width=10**30), r"width is 1000.*, expected 2,147,483,647 or less"),
-        (lambda path: edit_model(path, score="x" * 9999), r"needs the score 'xxx"),
-        (lambda path: edit_model(path, score="\x1b[31m"), r"needs the score '\\x1b"),
+        (lambda path: edit_model(path, score="x" * 9999), r"uses the custom score 'xxx"),
+        (lambda path: edit_model(path, score="\x1b[31m"), r"uses the custom score '\\x1b"),
         (
             lambda path: edit_config(path, alignment={"layer": 0, "head": True, "shifted": False}),
             r"alignment: head: .* got True",
@@ -256,11 +260,11 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         ({"embedding": 10**7}, r"has shape \(7, 3\), expected \(7, 10000000\)"),
         ({"width": 2**20}, r"has shape .*, expected \(.*1048576"),
-        ({"width": 2**31 - 2}, "does not fit config.json: "),  # products of sizes overflow
-        ({"encoder_width": 2**31 - 2, "score_width": 2**31 - 1}, "does not fit config.json: "),
+        ({"width": 2**31 - 2}, "does not match config.json: "),  # products of sizes overflow
+        ({"encoder_width": 2**31 - 2, "score_width": 2**31 - 1}, "does not match config.json: "),
         ({"score": "location", "max_positions": 2**31 - 1}, r"score.weight is missing"),
-        ({"encoder_layers": 10**6}, r"encoder_layers is 1,000,000, but the file holds only 23 tensors"),
-        ({"decoder_layers": 24}, r"decoder_layers is 24, but the file holds only 23 tensors"),
+        ({"encoder_layers": 10**6}, r"encoder_layers is 1,000,000, but the file has only 23 tensors"),
+        ({"decoder_layers": 24}, r"decoder_layers is 24, but the file has only 23 tensors"),
     ],
 )
 def test_sizes_are_compared_before_the_model_takes_memory(
@@ -298,7 +302,7 @@ def test_floating_point_weights_are_brought_to_32_bits(saved: tuple[Saved, Path]
         assert torch.equal(tensor, tensors[name].float())
     tensors["output.bias"] = torch.full((7,), 1e300, dtype=torch.float64)
     rewrite(path, "model.safetensors", save_tensors(tensors))
-    with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
+    with pytest.raises(UserError, match=r"output.bias contains numbers that are not finite"):
         folder.load(path)
 
 
@@ -315,7 +319,7 @@ def test_other_weights_are_refused(saved: tuple[Saved, Path], kind: str, bits: i
         at += size
     text = json.dumps(header).encode()
     rewrite(path, "model.safetensors", len(text).to_bytes(8, "little") + text + bytes(at))
-    with pytest.raises(UserError, match=rf"is of the type {kind}; .* and 21 more; expected BF16, F16, F32, F64|damaged"):
+    with pytest.raises(UserError, match=rf"has type {kind}; .* and 21 more; expected BF16, F16, F32, F64|damaged"):
         folder.load(path)
 
 
@@ -376,9 +380,9 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(saved: tuple[S
     one, path = saved
     with torch.no_grad():
         one.model.output.bias[2] = torch.nan
-    with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
+    with pytest.raises(UserError, match=r"output.bias contains numbers that are not finite"):
         folder.save(one, path, replace=True)
     assert regard.load(path)("abc", max_length=3)  # the old one is still there
     rewrite(path, "model.safetensors", save_tensors(one.model.state_dict()))
-    with pytest.raises(UserError, match=r"output.bias holds numbers that are not finite"):
+    with pytest.raises(UserError, match=r"output.bias contains numbers that are not finite"):
         regard.load(path)

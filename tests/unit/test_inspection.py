@@ -200,7 +200,7 @@ def test_nan_is_not_drawn_as_a_number() -> None:
             ):
                 look(translator, "ab", output=(4, 5))
         for use in (lambda: translator("ab", max_length=3), lambda: translator.score(["ab"], ["X"])):  # noqa: B023
-            with pytest.raises(UserError, match="this model computes nan as a log-probability; its weights are damaged or too"):
+            with pytest.raises(UserError, match="this model computed a log-probability of nan; its weights are damaged or too"):
                 use()
 
 
@@ -225,8 +225,8 @@ def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
             "file/new.npz cannot be written: its folder is a file; choose another file",
         ),
         (["inspect", " ", "--out", "new.html"], "the text is empty, so there is no attention to show"),
-        (["inspect", "a" * 1025, "--out", "new.html"], "a sentence of 1,025 tokens is longer than the 1,024 that are taken at"),
-        (["inspect", "Ab. " * 300, "--out", "new.html"], "was too long and was translated in 300 parts; look at one sentence"),
+        (["inspect", "a" * 1025, "--out", "new.html"], "a sentence has 1,025 tokens, but this model translates at most 1,024"),
+        (["inspect", "Ab. " * 300, "--out", "new.html"], "is too long and was translated in 300 parts; inspect one sentence"),
         (["inspect", "a\udcff"], "half a character"),
         (["explain", " "], "the text is empty, so there is nothing to explain"),
         (["explain", "ab", "--layer", "99"], "there is no layer 99: layers are numbered 0 to 1 here"),

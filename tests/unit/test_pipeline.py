@@ -61,7 +61,7 @@ def test_texts_come_back_in_order(settings: ModelSettings) -> None:
         translator(["abc"])
     with pytest.raises(TypeError, match=r"stream takes one text, got the path 'a.wav', but this model reads no files"):
         next(translator.stream(Path("a.wav")))
-    with pytest.raises(TypeError, match=r"score takes lists of texts, got 'abc'; put one text into a list too"):
+    with pytest.raises(TypeError, match=r"score takes lists of texts, got 'abc'; put a single text into a list too"):
         translator.score("abc", ["X"])
 
 
@@ -85,7 +85,7 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
             result.attention("encoder", 7)
     else:
         with pytest.raises(
-            UserError, match="this model has no encoder attention; models that look at their source have kind cross"
+            UserError, match="this model has no encoder attention; models that attend to their source have kind cross"
         ):
             result.attention("encoder")
     with pytest.raises(ValueError, match="unknown kind of attention 'self'; expected one of encoder, decoder, cross"):
@@ -130,15 +130,17 @@ def test_long_texts_are_split_into_sentences_or_refused() -> None:
     assert [target for _, target in links] == list(range(len(whole.tokens)))
     assert {source for source, target in links if target < len(alone[0].tokens)} <= set(range(5))
     assert all(source >= 12 for source, target in links if target >= len(alone[0].tokens) + len(alone[1].tokens))
-    with pytest.raises(UserError, match="this text was translated in 3 parts; look at `parts`"):
+    with pytest.raises(UserError, match="this text was translated in 3 parts; each part has its own attention"):
         whole.attention()
     with pytest.raises(UserError, match="the text is empty, so there is no attention to show"):
         translator("").attention()
-    with pytest.raises(UserError, match="text 2: a sentence of 10 tokens is longer than the 9 that are taken at once; split"):
+    with pytest.raises(
+        UserError, match="text 2: a sentence has 10 tokens, but this model translates at most 9 at a time; split"
+    ):
         translator.batch(["ab", "abcabcabca"])
     _, refused = translator.translate(["ab", "a" * 1_000_000])
     assert isinstance(refused, Refused)
-    assert "a sentence of 1,000,000 tokens is longer than the 9" in refused.reason
+    assert "a sentence has 1,000,000 tokens, but this model translates at most 9 at a time" in refused.reason
     *_, last = translator.stream(text, max_length=4)
     assert last.result is not None
     assert last.text == last.result.text == whole.text
@@ -148,7 +150,7 @@ def test_what_a_model_cannot_count_is_refused_before_it_is_tried() -> None:
     settings = TransformerSettings(width=8, heads=2, positions="learned", max_positions=7)
     translator = replace(make_translator(settings), max_positions=known_positions(settings))
     assert len(translator("abcabc").tokens) <= 6  # and no error, although max_length is 256
-    with pytest.raises(UserError, match="a sentence of 7 tokens is longer than the 6"):
+    with pytest.raises(UserError, match="a sentence has 7 tokens, but this model translates at most 6"):
         translator("abcabca")
     assert known_positions(TransformerSettings(positions="one_hot", width=32)) == 32
     assert known_positions(RnnSettings(score="location", max_positions=9)) == 9
@@ -166,18 +168,18 @@ def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monke
     assert isinstance(accepted, Result)
     assert len(accepted.parts) == 3000
     assert isinstance(long, Refused)
-    assert "a sentence of 9,000 tokens is longer than the 9" in long.reason
+    assert "a sentence has 9,000 tokens, but this model translates at most 9" in long.reason
     assert isinstance(refused, Refused)
     assert refused.reason == (
-        "a sentence of 9,001 characters is longer than the 9 tokens that are taken at once; "
-        "split it, by line ends or full stops"
+        "a sentence has 9,001 characters, but this model translates at most 9 tokens at a time; "
+        "split it with line breaks or full stops"
     )
     assert 9000 in encoded
     assert 9001 not in encoded
-    with pytest.raises(UserError, match="a sentence of 9,001 characters is longer"):
+    with pytest.raises(UserError, match="a sentence has 9,001 characters"):
         list(translator.stream("a" * 9001))
     prompted = replace(make_translator(DecoderOnlySettings(width=8, heads=2)), max_source=9)
-    with pytest.raises(UserError, match="a sentence of 9,001 characters is longer"):
+    with pytest.raises(UserError, match="a sentence has 9,001 characters"):
         prompted("ab. " * 2250 + "a")
 
 
@@ -186,7 +188,7 @@ def test_a_file_of_too_many_positions_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(pipeline, "MAX_POSITIONS", 1)
     (refused,) = listener.translate(["0-1.wav"])
     assert isinstance(refused, Refused)
-    assert re.fullmatch(r"it has \d+ positions, the most is 1; cut it into shorter files", refused.reason)
+    assert re.fullmatch(r"it has \d+ positions, the maximum is 1; split it into shorter files", refused.reason)
 
 
 def test_half_a_character_is_named() -> None:
@@ -210,7 +212,7 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
     assert translator("abc", prefix="X Y X Y X").tokens[:5] == ("X", "Y", "X", "Y", "X")
     for prefix in ("X Y X Y X Y", "X Y X Y X Y X Y"):
         with pytest.raises(
-            UserError, match=r"the prefix has . tokens, but this model counts only 6 in an output, .*; give a sh"
+            UserError, match=r"the prefix has . tokens, but this model supports outputs of up to 6 tokens .*; give a sh"
         ):
             translator("abc", prefix=prefix)
     with pytest.raises(UserError, match="the prefix has 300 tokens, but max_length is 256; raise max_length"):
@@ -223,9 +225,10 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
     assert isinstance(prediction[0], Result)
     assert isinstance(refused, Refused)
     assert refused.reason == (
-        "text and prefix have 6 tokens, but this model counts only 6 in all, and writes at least one of them; shorten them"
+        "text and prefix have 6 tokens, but this model supports 6 tokens in total, of which it must write at least one; "
+        "shorten them"
     )
-    with pytest.raises(UserError, match="text and prefix have 7 tokens, but this model counts only 6 in all"):
+    with pytest.raises(UserError, match="text and prefix have 7 tokens, but this model supports 6 tokens in total"):
         continuer("X Y", prefix="X Y X Y X")
 
 
@@ -233,8 +236,8 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"prefix": (10**6,)}, "there is no token 1000000 in prefix or banned: the model writes tokens 0 to 6"),
-        ({"banned": [(4, 10**6)]}, "there is no token 1000000 in prefix or banned"),
+        ({"prefix": (10**6,)}, "prefix or banned contains the token id 1000000, but the vocabulary has ids 0 to 6"),
+        ({"banned": [(4, 10**6)]}, "prefix or banned contains the token id 1000000"),
         ({"banned": [5]}, r"banned is \(5,\), expected a list of lists of token ids"),
         ({"banned": None}, "banned is None, expected a list of"),
         ({"prefix": None}, "prefix is None, expected a list of token ids"),
@@ -255,7 +258,7 @@ def test_options_speak_of_words(settings: ModelSettings) -> None:
     assert begun.tokens[:2] == ("X", "Y")
     banned = translator.batch(["abc", "bca", "cab"], banned=["X", "Q"], beam=3, max_length=5)
     assert all("X" not in result.tokens for result in banned)
-    with pytest.raises(UserError, match="the prefix 'Q' holds symbols that the model cannot write"):
+    with pytest.raises(UserError, match="the prefix 'Q' contains symbols that the model cannot write"):
         translator("abc", prefix="Q")
     with pytest.raises(TypeError, match="banned takes a list of words, got 'X'"):
         translator("abc", banned="X")
@@ -291,7 +294,7 @@ def test_streams_and_scores(settings: ModelSettings) -> None:
     one, refused = short.score_each(["abc", "abcab"], ["X", "X"])
     assert one == short.score(["abc"], ["X"])[0]
     assert isinstance(refused, Refused)
-    with pytest.raises(UserError, match=r"pair 2: it has 5 source and 1 target tokens, the most is 4 each"):
+    with pytest.raises(UserError, match=r"pair 2: it has 5 source and 1 target tokens, the maximum is 4 each"):
         short.score(["abc", "abcab"], ["X", "X"])
 
 
@@ -310,18 +313,18 @@ def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -
     translator = make_translator(TransformerSettings(width=8, heads=2))
     options = SearchOptions(beam=2, max_length=9)
     units = [Segment(number, "", [4] * (1 + number % 13)) for number in range(50)]
-    fixed, place = translator._sizes(2, 9)
-    budget = 6 * (fixed + 10 * place)
+    fixed, per_position = translator._state_bytes(2, 9)
+    budget = 6 * (fixed + 10 * per_position)
     monkeypatch.setattr(pipeline, "BUDGET", workers * budget)
-    batches = translator._packed(units, options, workers)
+    batches = translator._batches(units, options, workers)
     assert sorted(unit.number for batch in batches for unit in batch) == list(range(50))
     for batch in batches:
         longest = max(len(unit.ids) for unit in batch)
-        assert len(batch) * (fixed + place * (longest + 1)) <= budget
+        assert len(batch) * (fixed + per_position * (longest + 1)) <= budget
         memory = translator.model.encode(source_batch([unit.ids for unit in batch]))
         state = translator.model.start(memory, torch.full((len(batch), 10), 2))
         held = state.select(torch.zeros(len(batch), 2, dtype=torch.long)).nbytes
-        assert held <= len(batch) * (fixed + place * (longest + 1))
+        assert held <= len(batch) * (fixed + per_position * (longest + 1))
     assert len(batches) > 8
 
 
@@ -331,7 +334,7 @@ def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -
 def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers: int, sizes: list[int]) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
     units = [Segment(number, "", [4] * (1 + number % 13)) for number in range(num_units)]
-    batches = translator._packed(units, SearchOptions(max_length=9), workers)
+    batches = translator._batches(units, SearchOptions(max_length=9), workers)
     assert [len(batch) for batch in batches] == sizes
     lengths = [len(unit.ids) for batch in batches for unit in batch]
     assert lengths == sorted(lengths, reverse=True)
@@ -401,13 +404,13 @@ def test_files_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> Non
 def test_a_line_of_the_wrong_form_is_told_the_right_one(tmp_path: Path) -> None:
     """SPEC A6.4: a text beside a file where the model reads none, and one that no TAB sets off."""
     plain = make_listener(tmp_path)
-    with pytest.raises(UserError, match=r"reads no text beside its sounds, got 'a b' beside 0-1.wav; give it names of files"):
+    with pytest.raises(UserError, match=r"reads no auxiliary text with its sounds, got 'a b' with 0-1.wav; give file names"):
         plain("0-1.wav\ta b")
     both = make_listener(tmp_path, Codec.learn(["say a b"], "words"))
     assert both("0-1.wav\tsay a", max_length=2).tokens
     for wrong in ("0-1.wav say a", "say a"):
         with pytest.raises(
-            UserError, match=f"{wrong}: no such file; .* expected a line such as a.wav<TAB>every second, with a"
+            UserError, match=f"{wrong}: no such file; .* expected a line such as a.wav<TAB>every second, which starts"
         ):
             both(wrong)
     with pytest.raises(UserError, match=r"none.wav: no such file$"):
@@ -515,7 +518,7 @@ def test_error_rates_by_hand() -> None:
     rates = error_rates(outputs, references)
     assert rates.sequence == pytest.approx(2 / 3)
     assert rates.symbol == pytest.approx((0 + 1 + 1) / (2 + 2 + 3))
-    assert str(rates) == "symbol error rate 28.57%; 66.67% of 3 outputs are not quite right"
+    assert str(rates) == "symbol error rate 28.57%, sequence error rate 66.67% on 3 outputs"
     assert signature({"data": "x", "seed": 7}).startswith("data:x | seed:7 | regard:")
 
 

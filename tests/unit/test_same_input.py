@@ -151,10 +151,10 @@ def test_a_text_that_was_split_is_not_shown_as_one() -> None:
         text = "walk. Talk."
         assert len(translator(text, max_length=3).parts) == 2
         for look in (inspect, explain):
-            with pytest.raises(UserError, match="was too long and was translated in 2 parts; look at one sentence at a time"):
+            with pytest.raises(UserError, match="is too long and was translated in 2 parts; inspect one sentence at a time"):
                 look(translator, text, max_length=3)
         assert inspect(translator, text, output=(4,)).source == (*text, "<eos>")  # given an output, as `score` reads it
-    with pytest.raises(UserError, match="a sentence of 8 tokens is longer than the 6 that are taken at once"):
+    with pytest.raises(UserError, match="a sentence has 8 tokens, but this model translates at most 6 at a time"):
         inspect(translator, "talkwalk")
 
 

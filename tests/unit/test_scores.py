@@ -138,7 +138,9 @@ def test_a_score_of_ones_own_works_in_every_model_and_in_its_folder(
     after = regard.load(tmp_path / "m", scores=mine)("cab", max_length=5)
     assert (after.text, after.log_prob) == (before.text, before.log_prob)
     assert any("w" in name.split(".")[-1:] for name, _ in model.named_parameters())  # its parameter is learnt and saved
-    with pytest.raises(UserError, match=r"needs the score 'manhattan', which is not part of regard: load it with .*scores="):
+    with pytest.raises(
+        UserError, match=r"uses the custom score 'manhattan', which is not part of regard: load it with .*scores="
+    ):
         regard.load(tmp_path / "m")
 
 

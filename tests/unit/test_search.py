@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.contracts import Decoded, Event, Hypothesis, Memory, SearchOptions, Source, Step
 from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
-from regard.decoding.search import TorchEngine, choose, draw, shared
+from regard.decoding.search import TorchEngine, common_prefix, expand, sample
 from regard.errors import UserError
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
@@ -194,7 +194,7 @@ def test_sentences_leave_and_numbers_are_ours_to_give() -> None:
         assert ours[number] == found([row], beam=2, max_length=7)[0]
 
 
-# --- candidates, as a table --------------------------------------------------------------------------------------------------
+# --- expansion, as a table ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_the_choice_of_candidates(
     live: list[tuple[float, int, int]],
     ended: list[tuple[float, int]],
 ) -> None:
-    attention = choose(torch.tensor([total]).log(), torch.tensor([probabilities]).log(), 0, keep)
-    scores = attention.live_BK[0].exp().tolist()
-    ours = list(zip(scores, attention.parent_BK[0].tolist(), attention.token_BK[0].tolist(), strict=True))
+    candidates = expand(torch.tensor([total]).log(), torch.tensor([probabilities]).log(), 0, keep)
+    scores = candidates.live_BK[0].exp().tolist()
+    ours = list(zip(scores, candidates.parent_BK[0].tolist(), candidates.token_BK[0].tolist(), strict=True))
     assert len(ours) == keep
     assert [one for one in ours if one[0] > 0] == [(pytest.approx(score), *rest) for score, *rest in live]
-    ends = zip(attention.ended_BK[0].exp().tolist(), attention.ended_parent_BK[0].tolist(), strict=True)
+    ends = zip(candidates.ended_BK[0].exp().tolist(), candidates.ended_parent_BK[0].tolist(), strict=True)
     assert [one for one in ends if one[0] > 0] == [(pytest.approx(score), parent) for score, parent in ended]
 
 
@@ -324,7 +324,7 @@ def test_what_is_drawn_from() -> None:
     def drawn(**options: Any) -> list[int]:
         chances = torch.linspace(0, 1, 101, dtype=torch.float64)[:-1, None, None].unbind(0)
         given = SearchOptions(sample=True, **options)
-        return [int(draw(total, scores, 9, chance, given).token_BK) for chance in chances]
+        return [int(sample(total, scores, 9, chance, given).token_BK) for chance in chances]
 
     assert [drawn().count(token) for token in range(4)] == pytest.approx([10, 40, 30, 20], abs=1)
     assert [drawn(top_k=2).count(token) for token in range(4)] == pytest.approx([0, 57, 43, 0], abs=1)
@@ -360,7 +360,7 @@ def test_streams_tell_what_is_certain() -> None:
     [([(1, 2, 3)], 3), ([(1, 2, 3), (1, 2)], 2), ([(1, 2), (1, 3), (1, 2, 4)], 1), ([(2,), (3,)], 0), ([(), (1,)], 0)],
 )
 def test_what_sequences_share(sequences: Sequence[tuple[int, ...]], length: int) -> None:
-    assert shared(sequences) == length
+    assert common_prefix(sequences) == length
 
 
 # --- options -----------------------------------------------------------------------------------------------------------------

@@ -202,5 +202,5 @@ def test_one_source_is_counted_as_one() -> None:
 
 
 def test_rates_above_all_are_explained() -> None:
-    assert "282.78% (more errors than the references are long: outputs are much too long);" in str(ErrorRates(1.0, 2.8278, 7))
-    assert "more errors" not in str(ErrorRates(1.0, 1.0, 7))
+    assert "282.78% (above 100%: the outputs are much longer than the references)," in str(ErrorRates(1.0, 2.8278, 7))
+    assert "above 100%" not in str(ErrorRates(1.0, 1.0, 7))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding.workers import can_fork, side_by_side
+from regard.decoding.workers import can_fork, run_in_workers
 from regard.errors import UserError
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked, which only Linux does safely")
@@ -28,7 +28,7 @@ def count(first: int, number: int = 10) -> Iterator[tuple[int, int, int, float]]
 
 def test_workers_do_all_jobs_with_one_thread_each() -> None:
     before = torch.get_num_threads()
-    found = list(side_by_side([partial(count, first) for first in range(0, 120, 10)], 3))
+    found = list(run_in_workers([partial(count, first) for first in range(0, 120, 10)], 3))
     assert sorted(at for at, *_ in found) == list(range(120))
     assert all(number == 1 / (at + 1) for at, _, _, number in found)
     assert {threads for _, _, threads, _ in found} == {1}
@@ -46,8 +46,8 @@ def test_an_error_reaches_the_caller_and_ends_the_others() -> None:
         yield 1
         raise ValueError("no more")
 
-    with pytest.raises(RuntimeError, match="a search failed in a process of its own: ValueError: no more"):
-        list(side_by_side([fail, *(partial(count, 0, 10**9) for _ in range(3))], 2))
+    with pytest.raises(RuntimeError, match="a search failed in a worker process: ValueError: no more"):
+        list(run_in_workers([fail, *(partial(count, 0, 10**9) for _ in range(3))], 2))
     assert not active_children()
 
 
@@ -57,7 +57,7 @@ def test_a_mistake_of_the_user_stays_one() -> None:
         raise UserError("too long by 7")
 
     with pytest.raises(UserError, match=r"^too long by 7$"):
-        list(side_by_side([refuse, partial(count, 0)], 2))
+        list(run_in_workers([refuse, partial(count, 0)], 2))
     assert not active_children()
 
 
@@ -68,8 +68,8 @@ def test_a_worker_that_is_ended_by_the_system_is_missed() -> None:
         yield 1
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(UserError, match=r"ended without a word \(exit code -9\).*--threads 1"):
-        list(side_by_side([vanish, partial(count, 0)], 2))
+    with pytest.raises(UserError, match=r"exited unexpectedly \(exit code -9\).*--threads 1"):
+        list(run_in_workers([vanish, partial(count, 0)], 2))
     assert not active_children()
 
 
@@ -77,7 +77,7 @@ def test_workers_end_although_their_parent_handles_signals_in_its_own_way() -> N
     """Training writes a checkpoint at SIGTERM instead of ending; its forks must not."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        running = side_by_side([partial(count, 0, 10**9) for _ in range(2)], 2)
+        running = run_in_workers([partial(count, 0, 10**9) for _ in range(2)], 2)
         next(running)
         running.close()  # type: ignore[attr-defined]
     finally:
@@ -93,7 +93,7 @@ def test_a_worker_of_a_pool_does_not_fork() -> None:
 
 
 def test_who_wants_no_more_gets_no_more() -> None:
-    running = side_by_side([partial(count, 0, 10**9) for _ in range(4)], 2)
+    running = run_in_workers([partial(count, 0, 10**9) for _ in range(4)], 2)
     assert next(running)[0] == 0
     running.close()  # type: ignore[attr-defined]
     assert not active_children()
@@ -116,7 +116,7 @@ def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
 ORPHANS = """
 import os, time
 from itertools import count
-from regard.decoding.workers import side_by_side
+from regard.decoding.workers import run_in_workers
 
 def job():
     for number in count():
@@ -124,7 +124,7 @@ def job():
         time.sleep(0.001)
 
 told = set()
-for worker, _ in side_by_side([job, job], 2):
+for worker, _ in run_in_workers([job, job], 2):
     if worker not in told:
         told.add(worker)
         print(worker, flush=True)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and bytes that are what they were."""
+"""Atomic writes, which leave a complete file or none, and digests that detect damaged files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from regard.errors import UserError
 
 
 def sha256(content: bytes) -> str:
+    """Returns the SHA-256 digest in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The safetensors format, without the detour through numpy that safetensors.torch takes."""
+    """Returns tensors in the safetensors format, without the conversion to NumPy that safetensors.torch makes."""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     specs = {
         name: TensorSpec(
@@ -38,7 +39,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """A new file, on the disk before this returns."""
+    """Writes a new file and flushes it to the disk. Raises FileExistsError if it exists."""
     with open(path, "xb") as file:
         file.write(content)
         file.flush()
@@ -46,7 +47,8 @@ def write(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes under another name first: whoever reads finds the old file or the new one."""
+    """Writes a file atomically: readers find either the old file or the complete new one. Raises UserError if it cannot be
+    written."""
     fresh = sibling(path, "new")
     with writing(path):
         try:
@@ -58,8 +60,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def writing(path: Path, advice: str = "make room there, or choose another folder") -> Iterator[None]:
-    """What the system refuses becomes one line about `path`, with what to do."""
+def writing(path: Path, advice: str = "free some disk space, or choose another folder") -> Iterator[None]:
+    """Turns an OSError into a UserError that names `path`, the reason, and what to do (`advice`)."""
     try:
         yield
     except OSError as error:
@@ -69,8 +71,8 @@ def writing(path: Path, advice: str = "make room there, or choose another folder
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """For a file that the user named: gives a hidden name in its folder, which is made if need be. What is written there gets
-    the right name at the end, so that the file is there whole or not at all."""
+    """Yields a temporary path to write a file that the user named; renames it to `path` at the end, so that the file is
+    complete or absent. Creates the folder if necessary. Raises UserError if the file cannot be written."""
     if os.path.isdir(path):
         raise UserError(f"{path} is a folder; expected the name of a file to write")
     fresh = path.with_name(f".{path.stem[:40]}-{secrets.token_hex(4)}{path.suffix}")
@@ -84,7 +86,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename survives a power cut only when the folder that it happened in is on the disk, too."""
+    """Flushes a folder to the disk, without which a rename in it may not survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -93,25 +95,30 @@ def sync_folder(folder: Path) -> None:
 
 
 def resolved(folder: Path) -> Path:
-    """Without links, and with a name that others can be made of."""
+    """Returns the absolute path of a folder, without symbolic links. Raises UserError if the links form a loop or the path has
+    no name, from which the names of siblings are derived."""
     try:
-        whole = folder.resolve()
+        path = folder.resolve()
     except RuntimeError:  # before Python 3.13
-        raise UserError(f"{folder} is a link that leads back to itself; choose another folder") from None
-    if not whole.name:
+        raise UserError(f"{folder} is a symbolic link that points back to itself; choose another folder") from None
+    if not path.name:
         raise UserError(f"got {folder} as a model folder, expected one with a name, such as {folder / 'model'}")
-    return whole
+    return path
 
 
 def sibling(path: Path, what: str) -> Path:
-    """A hidden name of its own in the same folder, so that a rename is enough."""
+    """Returns a unique hidden path in the same folder, from which a file can be renamed to `path`.
+
+    what: the purpose, which becomes part of the name: "new", "old", "gone", "damaged".
+    """
     return path.with_name(f".{path.name}-{what}-{secrets.token_hex(4)}")
 
 
 def discard(path: Path, of: Path | None = None) -> None:
-    """Removes a file or a folder; after a kill it is there whole or not at all. What is not there is no error.
+    """Removes a file or folder atomically: if the process is killed, it is complete or gone. Does nothing if it is missing.
 
-    of: the path that this is a hidden name of."""
+    of: the path that `path` is a hidden sibling of, if it is one.
+    """
     gone = sibling(of or path, "gone")
     try:
         path.rename(gone)
@@ -121,23 +128,23 @@ def discard(path: Path, of: Path | None = None) -> None:
 
 
 def leftovers(path: Path, *what: str) -> list[Path]:
-    """What killed processes left under the names that `beside` gives for this path."""
+    """Returns the files and folders that killed processes left under the names that `sibling` returns for this path."""
     name = re.compile(rf"\.{re.escape(path.name)}-({'|'.join(what)})-[0-9a-f]{{8}}")
     try:
-        return sorted(one for one in path.parent.iterdir() if name.fullmatch(one.name))
-    except OSError:  # a folder that cannot be read shows nothing
+        return sorted(left for left in path.parent.iterdir() if name.fullmatch(left.name))
+    except OSError:  # the folder cannot be read
         return []
 
 
 def clean(folder: Path) -> None:
-    """Removes what killed processes left in a folder into which nobody else writes."""
+    """Removes the files that killed processes left in a folder. No other process may be writing to it."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if re.fullmatch(r"\..+-(new|gone)-[0-9a-f]{8}", path.name):
             _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """As far as the system lets us: nobody looks for what has a hidden name."""
+    """Removes a hidden file or folder. Ignores errors, since nothing reads hidden files."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
         return

@@ -1,10 +1,11 @@
-"""A model folder: plain files that say everything about a model. Loading is strict and runs no code.
+"""Model folders: plain files that describe a model completely. Loading is strict and runs no code.
 
-config.json           format, model settings, vocabulary sizes, how it was trained, the sha256 of the other files
-model.safetensors     the weights
-source.tokenizer.json, target.tokenizer.json
-source.json           instead of the first where sources are pictures or other files: how they are read
-card.md               for people: data, error rates with their signature, licence
+config.json              format, model settings, vocabulary sizes, training details, and the sha256 of the other files
+model.safetensors        the weights
+source.tokenizer.json    the tokenizer of the sources
+source.json              if sources are pictures or other files: how they are read, in place of source.tokenizer.json
+target.tokenizer.json    the tokenizer of the targets
+card.md                  the model card: data, error rates with their signature, licence
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ FILES = {CONFIG, CARD, WEIGHTS, SOURCE, FILE_SOURCE, TARGET}
 
 @dataclass(frozen=True)
 class Saved:
-    """All that a folder holds. `training` is the signature: data, seed, versions, settings, metrics."""
+    """The contents of a model folder.
+
+    training: data, seed, versions, settings and metrics.  card: the text of card.md.
+    """
 
     model: Model
     settings: ModelSettings
@@ -49,8 +53,13 @@ class Saved:
 
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
-    """Writes the folder under another name first, so that it is there whole or not at all."""
-    folder = resolved(folder)  # a link stays a link, and "." gets a name
+    """Writes a model folder atomically: it is complete or absent.
+
+    replace: whether an existing model may be replaced.
+
+    Raises UserError if the folder exists, holds other files or cannot be written, or if a weight is not finite.
+    """
+    folder = resolved(folder)  # keeps a symbolic link, and gives "." a name
     check_destination(folder, replace=replace)
     check_finite(folder / WEIGHTS, saved.model)
     files = {
@@ -68,7 +77,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
     fresh = sibling(folder, "new")
-    with writing(folder, "make room there, or choose another folder with --out"):
+    with writing(folder, "free some disk space, or choose another folder with --out"):
         try:
             fresh.mkdir()
             for name, content in files.items():
@@ -79,33 +88,35 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
 
 
 def weights_digest(model: Model) -> str:
-    """The sha256 of the weights, as it stands in the config.json of the model's folder."""
+    """Returns the sha256 of the weights, as in config.json."""
     return sha256(tensor_bytes(model.state_dict()))
 
 
 def check_destination(folder: Path, *, replace: bool) -> None:
-    """Raises if the folder cannot be written; better before hours of training than after."""
+    """Raises UserError if a model cannot be saved to the folder. Call it before hours of training, not after.
+
+    replace: whether an existing model may be replaced.
+    """
     empty = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not empty and not replace:
-        raise UserError(f"{folder} exists already and is left alone; choose another name with --out, or say --overwrite")
+        raise UserError(f"{folder} already exists; choose another name with --out, or replace it with --overwrite")
     if folder.exists():
-        strangers = (
-            sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.is_dir() else [folder.name]
-        )
-        if strangers:
+        others = sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.is_dir() else [folder.name]
+        if others:
             raise UserError(
-                f"{folder} holds more than a model ({', '.join(strangers[:3])}) and is not overwritten; "
+                f"{folder} is not overwritten, since it contains files that are not part of a model ({', '.join(others[:3])}); "
                 "choose another name with --out"
             )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder.parent).close()
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}; choose another place with --out") from None
+        raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder with --out") from None
 
 
 def recover(folder: Path) -> None:
-    """Brings back a model whose replacement was killed half-way, and removes what is unfinished. The caller holds the lock."""
+    """Restores a model if the process that was replacing it was killed, and removes incomplete files. The caller must hold the
+    lock. Raises UserError if the folder cannot be written."""
     with writing(folder, "choose another folder with --out"):
         folder = resolved(folder)
         if not folder.exists() and (old := leftovers(folder, "old")):
@@ -115,9 +126,15 @@ def recover(folder: Path) -> None:
 
 
 def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
-    """Reads a folder back. Anything missing, damaged or left over is an error. `scores`: the user's own, which it may name."""
+    """Loads a model folder, with the model in evaluation mode.
+
+    scores: custom score functions by name, for models that use one.
+
+    Raises UserError if a file or setting is missing, damaged or unknown, if weights do not match the settings, or if the model
+    uses a custom score function that is not in `scores`.
+    """
     if not folder.exists() and (old := leftovers(resolved(folder), "old")):
-        folder = old[0]  # it was being replaced when the process was killed
+        folder = old[0]  # the process that was replacing the model was killed
     config = read_config(folder)
     settings = read_settings(folder, config["model"])
     source_file = FILE_SOURCE if FILE_SOURCE in config["sha256"] else SOURCE
@@ -128,7 +145,7 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(
-            f"{folder / CONFIG} speaks of vocabularies {shown(config['vocabulary'])}, but the tokenizers hold {sizes}"
+            f"{folder / CONFIG} gives the vocabulary sizes as {shown(config['vocabulary'])}, but the tokenizers have {sizes}"
         )
     try:
         check_fit("text" if isinstance(source, Codec) else source.unit, getattr(settings, "frontend", "tokens"))
@@ -145,7 +162,8 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What config.json says; its parts are there, and of the right type."""
+    """Returns the content of config.json, migrated to the current format. Raises UserError if it is missing or damaged, a
+    section is missing or of the wrong type, or its format is unknown."""
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{folder} is not a model folder: it has no config.json; expected the --out folder of `regard train`")
@@ -160,27 +178,29 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: {error}") from None
     if config["format"] not in (1, FORMAT):
         raise UserError(
-            f"{path} has format {shown(config['format'])}, expected {FORMAT} or 1; this folder needs another version of regard"
+            f"{path} has format {shown(config['format'])}, expected {FORMAT} or 1; it was written by another version of regard"
         )
     return config
 
 
 def _check_parts(config: dict[str, Any]) -> None:
+    """Raises UserError if a section or digest is missing, or a section is not a mapping."""
     if missing := {"model", "vocabulary", "training", "sha256"} - config.keys():
-        raise UserError(f"it lacks {', '.join(sorted(missing))}")
+        raise UserError(f"it has no {', '.join(sorted(missing))}")
     for name in ("training", "vocabulary"):
         mapping(config[name], name)
     digests = mapping(config["sha256"], "sha256")
     if missing := {WEIGHTS, TARGET, FILE_SOURCE if FILE_SOURCE in digests else SOURCE} - digests.keys():
-        raise UserError(f"it lacks the sha256 of {', '.join(sorted(missing))}")
+        raise UserError(f"it has no sha256 of {', '.join(sorted(missing))}")
 
 
 def source_name(codec: SourceCodec) -> str:
-    """What the file of a source codec is called."""
+    """Returns the name of the file that stores a source codec."""
     return SOURCE if isinstance(codec, Codec) else FILE_SOURCE
 
 
 def read_source_codec(path: Path, content: bytes) -> SourceCodec:
+    """Returns the source codec stored in a file. Raises UserError if the content is invalid."""
     if path.name == SOURCE:
         return read_codec(path, content)
     try:
@@ -190,13 +210,15 @@ def read_source_codec(path: Path, content: bytes) -> SourceCodec:
 
 
 def read_codec(path: Path, content: bytes) -> Codec:
+    """Returns the tokenizer stored in a file. Raises UserError if the content is invalid."""
     try:
         return Codec.from_json(content)
     except UserError as error:
-        raise UserError(f"{path} is not a tokenizer that regard wrote: {error}") from None
+        raise UserError(f"{path} is not a tokenizer written by regard: {error}") from None
 
 
 def read_settings(folder: Path, given: Any) -> ModelSettings:
+    """Returns the model settings in the section `model` of config.json. Raises UserError if they are invalid."""
     try:
         kind = mapping(given, "model").get("kind")
         if not isinstance(kind, str) or kind not in SETTINGS:
@@ -207,10 +229,11 @@ def read_settings(folder: Path, given: Any) -> ModelSettings:
 
 
 def _check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, ScoreMaker]) -> None:
-    score = getattr(settings, "score", None)  # a language model of recurrent cells has none
+    """Raises UserError if the model uses a custom score function that is not in `scores`."""
+    score = getattr(settings, "score", None)  # recurrent language models have none
     if score is not None and score not in SCORES and score not in scores:
         raise UserError(
-            f"{folder} needs the score {shown(score)}, which is not part of regard: load it with "
+            f"{folder} uses the custom score {shown(score)}, which is not part of regard: load it with "
             f"regard.load(…, scores={{{shown(score)}: …}}), or with --score file.py:Class"
         )
 
@@ -229,7 +252,7 @@ def _read(path: Path) -> bytes:
         _check_regular(path)
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _check_digest(path: Path, digest: Any) -> None:
@@ -238,18 +261,21 @@ def _check_digest(path: Path, digest: Any) -> None:
         with open(path, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if found != digest:
-        raise UserError(f"{path} is damaged: its sha256 is not the one in config.json; copy the folder again from its origin")
+        raise UserError(
+            f"{path} is damaged: its sha256 differs from the one in config.json; copy the folder again from its source"
+        )
 
 
 def _check_regular(path: Path) -> None:
-    """Reading a pipe would wait, and a device may never end."""
+    """Raises UserError for anything but a regular file: reading a pipe would block, and a device may never end."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file")
 
 
 def _move_to_destination(fresh: Path, folder: Path) -> None:
+    """Renames a new model folder to its final name, and removes the one that it replaces."""
     if not folder.exists():
         fresh.rename(folder)
         return
@@ -257,7 +283,7 @@ def _move_to_destination(fresh: Path, folder: Path) -> None:
     folder.rename(old)
     try:
         fresh.rename(folder)
-    except BaseException:  # whatever happens between the two, the old model comes back
+    except BaseException:  # restore the old model, whatever interrupted the two renames
         old.rename(folder)
         raise
     discard(old, folder)

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the system releases when its holder ends, however it ends."""
+"""Locks that allow one writer at a time. The operating system releases a lock when its process exits, for whatever reason."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from regard.checkpoint.files import resolved, writing
 from regard.errors import UserError
 
 _HELD: set[int] = set()
-"""Handles of this process's locks. A forked child closes its copies, so that it cannot outlive its parent with a lock."""
+"""File handles of the locks of this process. A forked child closes its copies, so that it cannot hold a lock after its parent
+exits."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Raises if another process writes to this model folder. The lock is a hidden file in the same parent folder, which says
-    who holds it; a file that a killed process left behind locks nothing."""
-    real = resolved(folder)  # a link and what it points to have one lock
+    """Locks a model folder for writing. Raises UserError if another process holds the lock, or if it cannot be created.
+
+    The lock is a hidden file in the parent folder, which names its holder. A lock file left by a killed process locks nothing.
+    """
+    real = resolved(folder)  # a symbolic link and its target share one lock
     path = real.with_name(f".{real.name}.lock")
     made = [parent for parent in real.parents if not parent.exists()]
     with writing(folder, "choose another folder with --out"):
@@ -34,15 +37,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         _HELD.discard(handle)
-        with suppress(OSError):  # Windows keeps a file that is open
+        with suppress(OSError):  # Windows does not delete open files
             path.unlink()
         os.close(handle)
         for parent in made:
-            with suppress(OSError):  # something was written into it
+            with suppress(OSError):  # it is not empty
                 parent.rmdir()
 
 
 def _acquire(folder: Path, path: Path) -> int:
+    """Takes the lock and returns its file handle. Raises UserError if another process holds it."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         free = _lock(handle)
@@ -50,11 +54,11 @@ def _acquire(folder: Path, path: Path) -> int:
         if not free:
             holder = os.read(handle, 1000).decode(errors="replace") or "another process"
             os.close(handle)
-            raise UserError(f"{folder} is being written by {holder}; wait until it has ended, or choose another --out")
+            raise UserError(f"{folder} is being written by {holder}; wait until it finishes, or choose another --out")
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 break
-        os.close(handle)  # its last holder removed it after it had been opened here
+        os.close(handle)  # the last holder deleted the file after it was opened here
     os.ftruncate(handle, 0)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     os.write(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
@@ -62,12 +66,12 @@ def _acquire(folder: Path, path: Path) -> int:
 
 
 def _lock(handle: int) -> bool:
-    """Whether nobody else holds it. Where the file system knows no locks, nobody does."""
+    """Tries to take the lock. Returns False if another process holds it, and True if the file system does not support locks."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(handle, 1 << 30, os.SEEK_SET)  # far from the text, which others read
+            os.lseek(handle, 1 << 30, os.SEEK_SET)  # beyond the text, which other processes read
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -78,11 +82,12 @@ def _lock(handle: int) -> bool:
     return True
 
 
-def _let_go() -> None:
+def _close_inherited() -> None:
+    """Closes the handles that a child process inherited."""
     for handle in _HELD:
         os.close(handle)
     _HELD.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_close_inherited)

@@ -1,7 +1,7 @@
-"""Lifts what earlier versions of regard wrote to the names of this one. Each format has one small function per kind of file.
+"""Migrates files of earlier versions of regard to the names of this version, with one function per kind of file.
 
-Format 1 (0.1.0 before its release) differs from format 2 in names alone: no number changes. Files are never rewritten; they are
-lifted each time they are read.
+Format 1 (0.1.0 before its release) differs from format 2 only in names: all numbers stay the same. Files are never rewritten;
+they are migrated whenever they are read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 FORMAT = 2
-"""The format that this version writes, for model folders and for checkpoints of a run."""
+"""The format of the model folders and checkpoints that this version writes."""
 
 SETTINGS = {
     "model.choice": "model.attention",
@@ -22,50 +22,50 @@ SETTINGS = {
     "model.max_places": "model.max_positions",
     "model.order": "model.norm_order",
 }
-"""Old spellings of settings. A run that was begun with them continues; elsewhere an error names the new one."""
+"""Old names of settings. A run that was started with them can continue; anywhere else, an error states the new name."""
 
 VALUES = {
     "model.attention": {"one": "hard", "gates": "gated", "sum": "unnormalised"},
     "train.metric": {"word_error_rate": "sequence_error_rate"},
 }
-"""Old spellings of values, by the new names of their settings."""
+"""Old names of values, by the new names of their settings."""
 
 SOURCE_FIELDS = {"beside": "auxiliary"}
-"""Old names in a source.json, which has no format number."""
+"""Old names of fields in source.json, which has no format number."""
 
 STORE_TENSORS = {"beside_ids": "auxiliary_ids", "beside_offsets": "auxiliary_offsets"}
-"""Old names of the tensors in a token store."""
+"""Old names of tensors in a token store."""
 
 _WEIGHTS = ((re.compile(r"\bfront\."), "frontend."), (re.compile(r"\bplaced\."), "projection."))
 
 
 def config(given: dict[str, Any]) -> dict[str, Any]:
-    """Lifts the content of a config.json; `format` keeps the number that the folder has."""
+    """Migrates the content of config.json. `format` keeps the number of the folder."""
     if given["format"] != 1:
         return given
-    lifted = {**given, "model": _section("model", given.get("model"))}
+    migrated = {**given, "model": _section("model", given.get("model"))}
     if isinstance(training := given.get("training"), dict):
-        lifted["training"] = _rename(training, {"word_error_rate": "sequence_error_rate"})
+        migrated["training"] = _rename(training, {"word_error_rate": "sequence_error_rate"})
         if "settings" in training:
-            lifted["training"]["settings"] = run_settings(training["settings"])
-    return lifted
+            migrated["training"]["settings"] = run_settings(training["settings"])
+    return migrated
 
 
 def run_settings(given: Any) -> Any:
-    """Lifts the settings of a run, a mapping of sections. Leaves what is no mapping to the checks of the caller."""
+    """Migrates the settings of a run, a mapping of sections. Returns anything else as it is, for the caller to check."""
     if not isinstance(given, dict):
         return given
     return {name: _section(name, value) for name, value in given.items()}
 
 
 def setting(key: str, value: T) -> tuple[str, T | str]:
-    """Lifts one setting such as ("model.choice", "one")."""
+    """Migrates one setting: ("model.choice", "one") becomes ("model.attention", "hard")."""
     key = SETTINGS.get(key, key)
     return key, VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 
 def checkpoint(state: dict[str, Any]) -> dict[str, Any]:
-    """Lifts the state.json of a checkpoint."""
+    """Migrates the state.json of a checkpoint."""
     if state["format"] != 1 or not isinstance(state.get("origin"), dict):
         return state
     origin = training_data(state["origin"])
@@ -75,12 +75,12 @@ def checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def training_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Lifts what a checkpoint or a token store says about its data."""
+    """Migrates the description of the data in a checkpoint or token store."""
     return _rename(given, {"material": "training_data"})
 
 
 def weights(names: Mapping[str, T], number: int) -> dict[str, T]:
-    """Lifts the names of weights, or of what the optimiser keeps for them, in a file of format `number`."""
+    """Migrates the names of weights, or of optimiser states, in a file of format `number`."""
     return {_weight(name) if number == 1 else name: value for name, value in names.items()}
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints of a run, each a folder `update-00000500` of plain files, there whole or not at all.
+"""Checkpoints of a run. Each is a folder of plain files, such as `update-00000500`, that is written atomically.
 
 model.safetensors       the weights
 training.safetensors    moments of the optimiser, moving averages
-state.json              counts, what was learnt with (settings, data), the sha256 of the others, and of itself
+state.json              counts, the origin of the run (settings, data), the sha256 of the other files and of itself
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run needs to go on. numbers, origin: what can stand in JSON; origin is what the run has learnt with, and empty
-    in checkpoints of versions that did not write it."""
+    """All that a run needs to continue.
+
+    update: the number of updates.  numbers: counts and other values that JSON can hold.  model: the weights.
+    training: tensors of the optimiser and moving averages.
+    origin: the settings and data of the run, as JSON values; empty in checkpoints of versions that did not write it.
+    """
 
     update: int
     numbers: Mapping[str, Any]
@@ -41,30 +45,36 @@ class Checkpoint:
 
 
 class Damaged(Exception):
-    """A checkpoint that cannot be used, with what is wrong with it."""
+    """Raised if a checkpoint is damaged; the message says what is wrong with it."""
 
 
 class Checkpoints:
-    """Those of one run. The last `keep` of them stay. A kill between any two calls of the system leaves each of them whole."""
+    """The checkpoints of one run, of which the last `keep` are kept. If the process is killed at any moment, every checkpoint
+    is complete or absent."""
 
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
 
     def updates(self) -> list[int]:
-        """Of which updates there are checkpoints, the first one first."""
+        """Returns the updates that have a checkpoint, in ascending order. Raises UserError if the folder cannot be read."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise UserError(
-                f"{self.folder} cannot be read: {error.strerror}; allow reading it, or begin anew with --overwrite"
+                f"{self.folder} cannot be read: {error.strerror}; make it readable, or start again with --overwrite"
             ) from None
-        found = (re.fullmatch(r"update-(\d{8,})", name) for name in names)
-        return sorted(int(match[1]) for match in found if match)
+        matches = (re.fullmatch(r"update-(\d{8,})", name) for name in names)
+        return sorted(int(match[1]) for match in matches if match)
 
     def write(self, checkpoint: Checkpoint, needed: Collection[int] = ()) -> None:
-        """An error leaves the earlier ones as they are. needed: of which updates others stay, besides the last few."""
+        """Writes a checkpoint and prunes old ones.
+
+        needed: updates whose checkpoints are kept as well as the last ones.
+
+        Raises UserError if the checkpoint cannot be written; earlier ones then stay as they are.
+        """
         files = {MODEL: tensor_bytes(checkpoint.model), TRAINING: tensor_bytes(checkpoint.training)}
         state = {
             "format": FORMAT,
@@ -83,20 +93,20 @@ class Checkpoints:
             for name, content in files.items():
                 write(fresh / name, content)
             sync_folder(fresh)
-            discard(folder)  # of a run that was cut back to an earlier one
+            discard(folder)  # left from before the run was reset to an earlier checkpoint
             fresh.rename(folder)
             sync_folder(self.folder)
         except OSError as error:
             clean(self.folder)
-            kept = f"the last one is of update {self.updates()[-1]}" if self.updates() else "there is none yet"
+            kept = f"the last one is of update {self.updates()[-1]}" if self.updates() else "there is no earlier one"
             raise UserError(
                 f"the checkpoint of update {checkpoint.update} cannot be written to {self.folder}: {error.strerror}; {kept}. "
-                "Make room, and type the same command again: the run goes on from there"
+                "Free some disk space, then run the same command again to continue"
             ) from None
         self.prune(needed)
 
     def prune(self, needed: Collection[int] = ()) -> None:
-        """Removes all but the last few and those that are needed, and what a killed process left behind."""
+        """Removes all checkpoints except the last ones and those of the updates in `needed`, and files of killed processes."""
         with writing(self.folder):
             clean(self.folder)
             for update in self.updates()[: -self.keep]:
@@ -104,59 +114,64 @@ class Checkpoints:
                     discard(self._folder(update))
 
     def newest(self, report: Callable[[str], None], check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
-        """The last one that is whole. Tells about those that are not; they are put aside. check: raises Damaged if it is of no
-        use to this run."""
+        """Returns the last checkpoint that is not damaged, or None. Damaged ones are renamed and reported.
+
+        report: prints a message.  check: raises Damaged if this run cannot use a checkpoint.
+        """
         for update in reversed(self.updates()):
             try:
-                found = self.read(update)
+                checkpoint = self.read(update)
                 if check:
-                    check(found)
-                return found
+                    check(checkpoint)
+                return checkpoint
             except Damaged as error:
                 aside = sibling(self._folder(update), "damaged")
                 with writing(aside):
                     self._folder(update).rename(aside)
-                used = f"that of update {earlier[-1]} is used" if (earlier := self.updates()) else "the run begins again"
-                report(f"the checkpoint of update {update} is damaged: {error}; it is kept as {aside}, and {used}")
+                used = f"using that of update {earlier[-1]}" if (earlier := self.updates()) else "the run starts again"
+                report(f"the checkpoint of update {update} is damaged: {error}; it was renamed to {aside}; {used}")
         return None
 
     def learnt(self) -> tuple[int, Mapping[str, Any]]:
-        """How many updates the last checkpoint has seen, and its `origin`; (0, {}) where there is none that can be read."""
+        """Returns the number of updates and the `origin` of the last readable checkpoint; (0, {}) if there is none."""
         for update in reversed(self.updates()):
             try:
                 return update, self._state(update).get("origin", {})
-            except Damaged:  # `newest` tells about it
+            except Damaged:  # `newest` reports it
                 continue
         return 0, {}
 
     def forget_after(self, update: int) -> None:
-        """Those of updates that are going to happen again."""
+        """Removes the checkpoints after an update, from which the run will continue."""
         with writing(self.folder):
             for later in self.updates():
                 if later > update:
                     discard(self._folder(later))
 
     def read(self, update: int) -> Checkpoint:
+        """Reads a checkpoint. Raises Damaged if it is damaged, and UserError if another version of regard wrote it."""
         folder, state = self._folder(update), self._state(update)
         parts = (_read_tensors(folder / name, state["sha256"].get(name)) for name in (MODEL, TRAINING))
         model, training = (migrate.weights(part, state["format"]) for part in parts)
         return Checkpoint(update, state["numbers"], model, training, state.get("origin", {}))
 
     def _state(self, update: int) -> dict[str, Any]:
-        """state.json, checked as far as its digests reach."""
+        """Returns the content of state.json, migrated to the current format. Its digest, update and types are checked."""
         folder = self._folder(update)
         try:
             state: dict[str, Any] = json.loads((folder / STATE).read_bytes())
-            whole = state.pop("self") == _digest(state)
+            unchanged = state.pop("self") == _digest(state)
             number = state["format"]
         except OSError as error:
             raise Damaged(f"{STATE} cannot be read ({error.strerror})") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"{STATE} cannot be read ({one_line(repr(error), 120)})") from None
-        if not whole:
-            raise Damaged(f"{STATE} is not what it was")
+        if not unchanged:
+            raise Damaged(f"{STATE} does not match its sha256")
         if number not in (1, FORMAT):
-            raise UserError(f"{folder} has format {number}, expected {FORMAT} or 1; it needs another version of regard")
+            raise UserError(
+                f"{folder} has format {number}, expected {FORMAT} or 1; it was written by another version of regard"
+            )
         if state.get("update") != update:
             raise Damaged(f"{STATE} is of update {state.get('update')!r}")
         for key, value in (
@@ -165,10 +180,11 @@ class Checkpoints:
             ("origin", state.get("origin", {})),
         ):
             if not isinstance(value, dict):
-                raise Damaged(f"{STATE} has {value!r} as {key}, expected values by name")
+                raise Damaged(f"{key} in {STATE} is {value!r}, expected a mapping")
         return migrate.checkpoint(state)
 
     def is_whole(self, update: int) -> bool:
+        """Returns whether a checkpoint can be read and is not damaged."""
         try:
             self.read(update)
         except Damaged:
@@ -176,7 +192,7 @@ class Checkpoints:
         return True
 
     def average(self, updates: list[int]) -> dict[str, Tensor]:
-        """The mean weights of these checkpoints."""
+        """Returns the mean of the weights of these checkpoints. Raises Damaged if one of them is damaged."""
         total: dict[str, Tensor] = {}
         for update in updates:
             try:
@@ -192,10 +208,11 @@ class Checkpoints:
 
 
 def _read_tensors(path: Path, digest: object) -> dict[str, Tensor]:
+    """Reads a safetensors file. Raises Damaged if its sha256 is not `digest`, or if a number is not finite."""
     try:
         content = path.read_bytes()
         if sha256(content) != digest:
-            raise Damaged(f"{path.name} is not what it was ({len(content):,} bytes)")
+            raise Damaged(f"{path.name} does not match its sha256 ({len(content):,} bytes)")
         tensors: dict[str, Tensor] = load_tensors(content)
     except OSError as error:
         raise Damaged(f"{path.name}: {error.strerror}") from None
@@ -203,7 +220,7 @@ def _read_tensors(path: Path, digest: object) -> dict[str, Tensor]:
         raise Damaged(f"{path.name}: {error}") from None
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise Damaged(f"{path.name}: {name} holds numbers that are not finite")
+            raise Damaged(f"{path.name}: {name} contains numbers that are not finite")
     return tensors
 
 

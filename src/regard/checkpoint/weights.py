@@ -1,4 +1,4 @@
-"""Weights in a file, compared with the model that they are for before either takes memory."""
+"""Loads weights from a file, after comparing their names and shapes with those of the model before either takes memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, ModelSettings
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
-"""Types of weights; a model holds them in 32 bits."""
-NAMED = 2
-"""How many wrong weights an error names."""
+"""Accepted types of weights; a model stores them in 32 bits."""
+MAX_NAMED = 2
+"""Maximum number of mismatched weights that an error message lists."""
 
-DRAWN = (Tensor.uniform_, Tensor.normal_, init.uniform_, init.normal_, init.kaiming_uniform_)
-"""What fills new weights with random numbers."""
+INITIALISERS = (Tensor.uniform_, Tensor.normal_, init.uniform_, init.normal_, init.kaiming_uniform_)
+"""Functions that initialise weights with random numbers."""
 
 Scores = Mapping[str, ScoreMaker]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -33,60 +33,69 @@ Shapes = Mapping[str, tuple[int, ...]]
 def load_weights(
     path: Path, settings: ModelSettings, make: Callable[[Scores], Model], scores: Scores, number: int = migrate.FORMAT
 ) -> Model:
-    """The model of these settings, with the weights of this file. make: builds it with score functions of the user's own.
+    """Builds a model and loads its weights from a file.
 
-    The model is first built without memory (torch's meta device), and only if the header of the file has exactly its weights,
-    once more for real: so nothing takes more memory or time than a file of this size is worth.
+    make: builds the model, given custom score functions.  number: the format of the file.
+
+    The model is first built without memory, on torch's meta device. It is built again with memory only if the header of the
+    file lists exactly its weights. So a damaged file cannot take more time or memory than its size justifies.
+
+    Raises UserError if the file is damaged or its weights do not match the settings.
     """
     try:
         with safe_open(path, framework="pt") as file:
             names = migrate.weights({name: name for name in file.keys()}, number)  # noqa: SIM118 it is no mapping
-            found = {name: file.get_slice(stored) for name, stored in names.items()}
-            shapes = {name: tuple(one.get_shape()) for name, one in found.items()}
-            _check_types({name: one.get_dtype() for name, one in found.items()})
+            slices = {name: file.get_slice(stored) for name, stored in names.items()}
+            shapes = {name: tuple(tensor.get_shape()) for name, tensor in slices.items()}
+            _check_types({name: tensor.get_dtype() for name, tensor in slices.items()})
             _check_layers(settings, len(shapes))
             _compare(_expected_shapes(make, scores), shapes)
-            with _Blank() as blank:
-                model = make(blank.own(scores))
+            with _SkipInitialisation() as mode:
+                model = make(mode.except_for(scores))
             model.load_state_dict({name: file.get_tensor(stored) for name, stored in names.items()}, strict=True)
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {one_line(error)}") from None
     except UserError as error:
-        raise UserError(f"{path} does not fit config.json: {error}", error.details) from None
+        raise UserError(f"{path} does not match config.json: {error}", error.details) from None
     return model
 
 
 def check_finite(path: Path, model: Model) -> None:
+    """Raises UserError if a weight of the model is infinite or NaN. path: the file that the error names."""
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise UserError(f"{path}: {name} holds numbers that are not finite; the training run went wrong")
+            raise UserError(f"{path}: {name} contains numbers that are not finite; training probably diverged")
 
 
 def _check_types(types: Mapping[str, str]) -> None:
-    wrong = [f"{shown(name)} is of the type {kind}" for name, kind in types.items() if kind not in FLOATS]
+    """Raises UserError if a weight is not a floating-point tensor."""
+    wrong = [f"{shown(name)} has type {kind}" for name, kind in types.items() if kind not in FLOATS]
     if wrong:
-        raise _several(wrong, f"expected {', '.join(sorted(FLOATS))}")
+        raise _mismatch(wrong, f"expected {', '.join(sorted(FLOATS))}")
 
 
 def _check_layers(settings: ModelSettings, num_tensors: int) -> None:
-    """Every layer has weights of its own; a million layers would take minutes to build, even without memory."""
+    """Raises UserError if the model has more layers than the file has tensors. Each layer has at least one tensor, and a model
+    with a million layers would take minutes to build, even without memory."""
     for name, number in vars(settings).items():
         if name.endswith("layers") and number > num_tensors:
-            raise UserError(f"{name} is {number:,}, but the file holds only {plural(num_tensors, 'tensor')}")
+            raise UserError(f"{name} is {number:,}, but the file has only {plural(num_tensors, 'tensor')}")
 
 
 def _expected_shapes(make: Callable[[Scores], Model], scores: Scores) -> Shapes:
+    """Returns the shapes of the model's weights. Raises UserError if the model cannot be built."""
     try:
-        with torch.device("meta"), _Blank() as blank:
-            model = make(blank.own(scores))
+        with torch.device("meta"), _SkipInitialisation() as mode:
+            model = make(mode.except_for(scores))
     except UserError:
         raise
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # sizes whose product overflows, for instance
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # e.g. the product of sizes overflows
         raise UserError(f"the model cannot be built: {one_line(error)}") from error
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def _compare(expected: Shapes, found: Shapes) -> None:
+    """Raises UserError if names or shapes differ."""
     wrong = [f"{name} is missing" for name in expected if name not in found]
     wrong += [f"{shown(name)} is unknown" for name in found if name not in expected]
     wrong += [
@@ -95,39 +104,42 @@ def _compare(expected: Shapes, found: Shapes) -> None:
         if name in found and found[name] != expected[name]
     ]
     if wrong:
-        raise _several(wrong, "do both come from the same training?")
+        raise _mismatch(wrong, "were both written by the same run?")
 
 
-def _several(wrong: list[str], hint: str) -> UserError:
-    more = f"; and {len(wrong) - NAMED:,} more" if len(wrong) > NAMED else ""
-    return UserError(f"{'; '.join(one_line(one, 100) for one in wrong[:NAMED])}{more}; {hint}", details="\n".join(wrong))
+def _mismatch(wrong: list[str], hint: str) -> UserError:
+    """Returns an error that lists the first mismatches, and all of them in its details."""
+    more = f"; and {len(wrong) - MAX_NAMED:,} more" if len(wrong) > MAX_NAMED else ""
+    listed = "; ".join(one_line(line, 100) for line in wrong[:MAX_NAMED])
+    return UserError(f"{listed}{more}; {hint}", details="\n".join(wrong))
 
 
-class _Blank(TorchFunctionMode):
-    """While a model is built, its weights are not drawn: those of the file follow, and random numbers take most of the time."""
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips the random initialisation of weights while a model is built. It would take most of the time, and the weights are
+    about to be loaded from a file."""
 
-    draws = False
+    initialises = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in DRAWN and not self.draws:
+        if func in INITIALISERS and not self.initialises:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
-    def own(self, scores: Scores) -> Scores:
-        """Score functions of the user's own may hold tensors that no file has, and these are drawn."""
-        return {name: self._drawn(maker) for name, maker in scores.items()}
+    def except_for(self, scores: Scores) -> Scores:
+        """Returns the custom score functions so that their tensors are initialised: they may have some that no file holds."""
+        return {name: self._initialised(maker) for name, maker in scores.items()}
 
-    def _drawn(self, maker: ScoreMaker) -> ScoreMaker:
+    def _initialised(self, maker: ScoreMaker) -> ScoreMaker:
         @wraps(maker)
         def make(**sizes: Any) -> Any:
-            self.draws = True
+            self.initialises = True
             try:
                 return maker(**sizes)
-            except (RuntimeError, NotImplementedError):  # it reads numbers out of tensors, and those on "meta" have none
+            except (RuntimeError, NotImplementedError):  # it reads values of tensors, and those on "meta" have none
                 with torch.device("cpu"):
                     return maker(**sizes)
             finally:
-                self.draws = False
+                self.initialises = False
 
         return make

@@ -1,7 +1,7 @@
-"""What an output may not contain: pure functions that set the scores of forbidden continuations to −∞.
+"""Constraints on outputs: functions that set the scores of forbidden continuations to −∞.
 
-All change `scores_BKV` in place; `ids_BKT` holds what the hypotheses have written so far, the newest token last. Where outputs
-differ in length, <sos> stands before the shorter ones, which is never written again.
+All of them modify `scores_BKV` in place. `ids_BKT` holds the tokens that each hypothesis has written so far, the newest one
+last; shorter outputs are padded on the left with <sos>, which is never written.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ NEVER = float("-inf")
 def constrain(
     log_probs_BKV: Tensor, ids_BKT: Tensor, lengths: Sequence[int], options: SearchOptions, eos: int, never: tuple[int, ...]
 ) -> Tensor:
-    """What the search sorts by: log-probabilities, with everything forbidden at −∞ and repetitions made dearer.
+    """Returns the scores that the search ranks continuations by: log-probabilities with forbidden tokens at −∞ and repeated
+    tokens penalised.
 
-    lengths: how many tokens the hypotheses of each sentence have.
+    lengths: the number of tokens in the hypotheses of each sentence.  never: ids that no output may contain.
 
-    Without a repetition penalty this is `log_probs_BKV` itself, changed in place: tokens that can still be chosen keep theirs.
+    Without a repetition penalty it modifies and returns `log_probs_BKV` itself; the tokens that are still allowed keep their
+    log-probabilities.
     """
     scores_BKV = log_probs_BKV
     if options.repetition_penalty != 1.0:
@@ -42,13 +44,14 @@ def constrain(
 
 
 def penalise_repetition(scores_BKV: Tensor, ids_BKT: Tensor, penalty: float) -> Tensor:
-    """Log-probabilities of tokens already written, times the penalty (Keskar et al. 2019, 4.1, theirs are logits)."""
+    """Multiplies the log-probabilities of tokens already written by the penalty (Keskar et al. 2019, 4.1, who use logits)."""
     written_BKT = scores_BKV.gather(-1, ids_BKT)
     return scores_BKV.scatter_(-1, ids_BKT, written_BKT * penalty)
 
 
 def forbid_repeats(scores_BKV: Tensor, ids_BKT: Tensor, size: int) -> Tensor:
-    """No `size` tokens in a row twice: forbids what followed an earlier occurrence of the last size − 1 tokens."""
+    """Prevents repeated n-grams of `size` tokens: forbids every token that followed an earlier occurrence of the last
+    size − 1 tokens."""
     length = ids_BKT.shape[-1]
     if length < size:
         return scores_BKV
@@ -60,7 +63,7 @@ def forbid_repeats(scores_BKV: Tensor, ids_BKT: Tensor, size: int) -> Tensor:
 
 
 def forbid_sequence(scores_BKV: Tensor, ids_BKT: Tensor, sequence: tuple[int, ...]) -> Tensor:
-    """Forbids the last token of the sequence where the others have just been written."""
+    """Forbids the last token of the sequence wherever a hypothesis has just written all the tokens before it."""
     *before, last = sequence
     if len(before) > ids_BKT.shape[-1]:
         return scores_BKV
