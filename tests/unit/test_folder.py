@@ -172,7 +172,7 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, model={"kind": "rnn", "width": "8"}), r"the model settings cannot be read"),
         (
             lambda path: edit_config(path, model={"kind": "rnn", "depth": 3}),
-            r"the model settings cannot be read: rnn: unknown depth",
+            r"the model settings cannot be read: rnn: unknown field depth",
         ),
         (lambda path: edit_config(path, model=[]), r"the model settings cannot be read: model is \[\], expected a mapping"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not fit config.json"),
@@ -181,7 +181,10 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
         (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors is damaged or not a safetensors file"),
         (shutil.rmtree, r"is not a model folder"),
-        (lambda path: (path / "config.json").write_text("[" * 100_000), r"config.json is damaged: .* nested more than 32 deep"),
+        (
+            lambda path: (path / "config.json").write_text("[" * 100_000),
+            r"config.json is damaged: .* nested more than 32 levels deep",
+        ),
         (
             lambda path: (path / "config.json").write_text("[]"),
             r"config.json is damaged: its content is \[\], expected a mapping",
