@@ -101,7 +101,7 @@ def check_numbers(settings: object) -> None:
 
 
 def check_whole(name: str, number: Any, least: int = 1) -> None:
-    """Raises ValueError unless the argument is a whole number of at least `least`."""
+    """Raises ValueError unless the argument is a whole number from `least` to LARGEST_SIZE."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise ValueError(f"{name} is {shown(number)}, expected a whole number, {least} or more")
     if int(number) > LARGEST_SIZE:
@@ -118,7 +118,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Raises ValueError for an argument that is not a whole number of at least 1."""
+    """Raises ValueError for an argument that is not a whole number from 1 to LARGEST_SIZE."""
     for name, size in sizes.items():
         check_whole(name, size)
 

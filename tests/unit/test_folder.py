@@ -224,8 +224,11 @@ def flip_a_byte(path: Path) -> None:
             lambda path: replace_by(path / "card.md", lambda card: card.symlink_to("/dev/zero")),
             r"card.md is not a regular file",
         ),
-        (lambda path: rewrite(path, "source.tokenizer.json", b"[" * 100_000), r"source.tokenizer.json is not a .* 32 deep"),
-        (lambda path: rewrite(path, "source.tokenizer.json", b"\xff"), r"source.tokenizer.json is not a .* not JSON"),
+        (
+            lambda path: rewrite(path, "source.tokenizer.json", b"[" * 100_000),
+            r"source.tokenizer.json is not a .* 32 levels deep",
+        ),
+        (lambda path: rewrite(path, "source.tokenizer.json", b"\xff"), r"source.tokenizer.json is not a .* not valid JSON"),
     ],
 )
 def test_a_damaged_folder_is_refused(saved: tuple[Saved, Path], damage, words: str) -> None:  # type: ignore[no-untyped-def]

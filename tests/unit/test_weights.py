@@ -267,7 +267,7 @@ def test_no_generator_no_random_numbers() -> None:
             {"dropout": 0.1},
             r"dropout is 0.1, which needs random numbers, but there is no generator; pass generator=torch.default",
         ),
-        ({"dropout": 1.0}, r"dropout is 1.0, expected a probability from 0 up to, but not including, 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0, expected a share from 0 up to, but not, 1"),
         ({"dropout": 0.1, "attention": "hard"}, r"dropout is 0.1 and attention is 'hard'; dropout is for soft attention only"),
     ],
 )

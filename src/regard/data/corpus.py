@@ -190,8 +190,8 @@ class CorpusCounts(Report):
         if self.normalised:
             notes.append(f"Normalised {plural(self.normalised, 'line')} to Unicode NFC")
         if self.not_normalised:
-            lines = plural(self.not_normalised, "line that is", "lines that are")
-            notes.append(f"Kept {lines} not in Unicode NFC; texts that look the same may differ")
+            kept = plural(self.not_normalised, "line that is", "lines that are")
+            notes.append(f"Kept {kept} not in Unicode NFC; texts that look the same may differ")
         if self.unseen:
             which = ", ".join(f"U+{ord(char):04X} in {plural(lines, 'line')}" for char, lines in self.unseen.most_common(5))
             notes.append(f"Kept invisible characters or unusual spaces ({which}{', …' if len(self.unseen) > 5 else ''})")
