@@ -1,4 +1,4 @@
-"""The one exception that is meant for people: commands print its text as one line, without a traceback."""
+"""UserError, the exception whose text commands print as one line without a traceback, and helpers for error messages."""
 
 import reprlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 LARGEST_SIZE = 2**31 - 1
-"""No size of a model is larger; beyond it, arithmetic on sizes overflows inside torch."""
+"""Maximum of any size in a model; with larger sizes, arithmetic overflows inside torch."""
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 2, 60, 40, 60
@@ -15,9 +15,9 @@ _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 4
 
 
 class UserError(ValueError):
-    """Something the user can put right. The text says what came, what was expected and what to do, in one line.
+    """An error that the user can fix. The text says in one line what was found, what was expected and what to do.
 
-    details: all that the line leaves out, for those who ask; a traceback shows it as a note.
+    details: the full information, which commands print on request and tracebacks show as a note.
     """
 
     def __init__(self, text: str = "", details: str = "") -> None:
@@ -28,7 +28,7 @@ class UserError(ValueError):
 
 
 class Mistakes(UserError):
-    """Several at once, a line for each."""
+    """Several errors at once, one per line."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -36,21 +36,21 @@ class Mistakes(UserError):
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """What another library says, for an error of ours: one line of printable characters, cut where it is long."""
+    """Returns a text, such as the message of another library, as one line of at most `most` printable characters."""
     line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(str(text).split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value that came from elsewhere, for an error: its repr in one line, cut where it is long."""
+    """Returns the repr of a value for an error message, as one line of at most `most` characters."""
     try:
         return one_line(_REPR.repr(value), most)
     except ValueError:
-        return "a number of more than 4,300 digits"  # which Python does not print
+        return "a number of more than 4,300 digits"  # Python refuses to print it
 
 
 def did_you_mean(word: object, choices: list[str]) -> str:
-    """A suggestion for a mistyped word, ready to be appended to an error: '; did you mean "steps"?' or nothing."""
+    """Returns a suggestion for a mistyped word, to append to a message: '; did you mean "steps"?', or an empty string."""
     from difflib import get_close_matches
 
     if not isinstance(word, str):
@@ -60,7 +60,7 @@ def did_you_mean(word: object, choices: list[str]) -> str:
 
 
 def is_utf_8(text: str) -> bool:
-    """Whether it can be written as UTF-8: what was typed or read in another encoding may hold halves of characters."""
+    """Whether the text can be encoded as UTF-8. Text that was typed or read in another encoding may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -69,12 +69,12 @@ def is_utf_8(text: str) -> bool:
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
-    """A count with its noun: "1 pair", "2,000 pairs"; `nouns` where the plural has no simple s."""
+    """Returns a count with its noun: "1 pair", "2,000 pairs". nouns: the plural, if it is not the singular plus s."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 class WrongNumbers(ValueError):
-    """Numbers out of their range: name -> (number, what was expected)."""
+    """Numbers that are out of range. wrong: name -> (number, expected range)."""
 
     def __init__(self, wrong: dict[str, tuple[float, str]]) -> None:
         super().__init__("; ".join(f"{name} is {number}, expected {expected}" for name, (number, expected) in wrong.items()))
@@ -82,8 +82,8 @@ class WrongNumbers(ValueError):
 
 
 def check_numbers(settings: object) -> None:
-    """For the settings of a model: every whole number is a size from 1 to 2³¹ − 1, others are finite, dropout is a share, and
-    what a norm adds to the variance is not negative."""
+    """Checks the settings of a model: whole numbers are sizes from 1 to 2³¹ − 1, other numbers are finite, dropout is a
+    probability below 1, and norm_eps is not negative. Raises WrongNumbers."""
     wrong: dict[str, tuple[float, str]] = {}
     for name, value in vars(settings).items():
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
@@ -91,7 +91,7 @@ def check_numbers(settings: object) -> None:
         if isinstance(value, int) and value > LARGEST_SIZE:
             wrong[name] = value, f"{LARGEST_SIZE:,} or less"
         if name == "dropout" and not 0 <= value < 1:
-            wrong[name] = value, "a share from 0 up to, but not, 1"
+            wrong[name] = value, "a probability from 0 up to, but not including, 1"
         if isinstance(value, float) and not isfinite(value):
             wrong[name] = value, "a finite number"
         elif name == "norm_eps" and value < 0:
@@ -101,7 +101,7 @@ def check_numbers(settings: object) -> None:
 
 
 def check_whole(name: str, number: Any, least: int = 1) -> None:
-    """For arguments that count something."""
+    """Raises ValueError unless the argument is a whole number from `least` to LARGEST_SIZE."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise ValueError(f"{name} is {shown(number)}, expected a whole number, {least} or more")
     if int(number) > LARGEST_SIZE:
@@ -109,21 +109,22 @@ def check_whole(name: str, number: Any, least: int = 1) -> None:
 
 
 def check_flags(**flags: Any) -> None:
-    """For arguments that are true or false."""
+    """Raises ValueError for an argument that has no truth value."""
     for name, flag in flags.items():
         try:
             bool(flag)
-        except (RuntimeError, ValueError):  # a tensor of several numbers
+        except (RuntimeError, ValueError):  # a tensor with several elements
             raise ValueError(f"{name} is {shown(flag)}, expected True or False") from None
 
 
 def check_sizes(**sizes: Any) -> None:
+    """Raises ValueError for an argument that is not a whole number from 1 to LARGEST_SIZE."""
     for name, size in sizes.items():
         check_whole(name, size)
 
 
 def check_positive(name: str, number: Any, expected: str = "a number above 0") -> None:
-    """For arguments that something is divided by."""
+    """Raises ValueError unless the argument is a finite number above 0."""
     real = isinstance(number, Real) and not isinstance(number, bool)
     if not real or not 0 < number < inf:
         raise ValueError(f"{name} is {shown(number)}, expected {expected}")

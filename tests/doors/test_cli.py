@@ -78,7 +78,7 @@ def model(workplace: Path, regard_command: Run) -> Path:
     settings = [part for setting in ("train.steps=60", "seed=7", "model.kind=transformer") for part in ("--set", setting)]
     done = regard_command("train", "pairs.tsv", "--out", "mine", "--threads", "1", *settings, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert "Left out: 2 because a side is empty." in done.stdout
+    assert "Skipped: 2 lines with an empty source or target." in done.stdout
     assert re.search(r"\n  model.kind=transformer +given with --set\n", done.stdout)
     assert re.search(r"\n  train.steps=60 +given with --set\n", done.stdout)
     assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters in a line", done.stdout)
@@ -113,7 +113,7 @@ def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, 
     done = regard_command("train", "mine.run/run.yaml", "--out", "repeated", "--threads", "1", cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert "settings from mine.run/run.yaml; all of them: " in done.stdout
-    assert "Left out: 2 because a side is empty" in done.stdout
+    assert "Skipped: 2 lines with an empty source or target" in done.stdout
     first, second = (json.loads((workplace / name / "config.json").read_text()) for name in ("mine", "repeated"))
     assert "weights:" in first["training"]["signature"]
     assert first == second
@@ -122,7 +122,7 @@ def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, 
     changed = ["--held-out", "few.tsv", "--set", "train.steps=2", "--set", "data.max_length=300", "--out", "changed"]
     done = regard_command("train", "repeated.run/run.yaml", *changed, "--threads", "1", cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"few.tsv: \d+ pairs in \d+ lines. Left out: 1 longer than 300 characters \(line \d\)", done.stdout)
+    assert re.search(r"few.tsv: \d+ pairs in \d+ lines. Skipped: 1 pair longer than 300 characters \(line \d\)", done.stdout)
     assert "on 2 outputs" in done.stdout
     kept = workplace / "changed.run" / "run.yaml"
     assert "  held_out_files: [few.tsv]" in kept.read_text()
@@ -456,7 +456,7 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         (["train", "pairs.tsv", "--from", "2, 3"], r"regard: pairs.tsv has 2 columns \(1 'a', 2 'b'\); there is no column 3"),
         (
             ["train", "run.yaml", "--set", "data.files=pairs.tsv,pairs.tsv"],
-            r"regard: pairs.tsv: two files are read as parallel texts, line n of the one with line n of the other",
+            r"regard: pairs.tsv: two files are read as parallel texts, line n of one with line n of the other",
         ),
         (["train", "pairs.tsv", "--set", "data.max_length=0"], r"regard: --set data.max_length: input should be greater than"),
         (["train", "wide.tsv", "--set", "data.max_length=2"], r"regard: wide.tsv: expected pairs of texts .*, 2 too long"),

@@ -43,15 +43,15 @@ def test_names_of_columns_on_the_command_line(tmp_path: Path, type_in: Type) -> 
     (tmp_path / "words.csv").write_text("\n".join(LINES))
     said = train(type_in)
     assert "words.csv: 16 pairs in 17 lines" in said
-    assert "Line 1 (Falsch, Richtig) was taken as the names of the columns (if it is data: --no-header)" in said
+    assert "Line 1 (Falsch, Richtig) was read as a header (if it is data, use --no-header)" in said
     assert "header: auto" in (tmp_path / "m.run" / "run.yaml").read_text()
     assert "17 sources" in type_in("evaluate", "m", "words.csv", "--no-header")
     said = type_in("evaluate", "m", "words.csv")
     assert "16 sources" in said
-    assert "Line 1 (Falsch, Richtig) was taken as" in said
+    assert "Line 1 (Falsch, Richtig) was read as" in said
     for command, lines in (("score", 16), ("align", 16)):
         said = type_in(command, "m", "words.csv")
-        assert "regard: Line 1 (Falsch, Richtig) was taken as" in said
+        assert "regard: Line 1 (Falsch, Richtig) was read as" in said
         assert len([line for line in said.splitlines() if not line.startswith("regard:")]) == lines
     said = train(type_in, "--no-header", "--overwrite")
     assert "words.csv: 17 pairs in 17 lines" in said
@@ -75,15 +75,15 @@ def test_a_run_that_an_older_version_began_goes_on_as_it_began(tmp_path: Path, t
 
 def test_bad_lines_on_the_command_line(tmp_path: Path, type_in: Type) -> None:
     (tmp_path / "words.csv").write_text("\n".join([*LINES, "a;b;c", "d", "x;y"]))
-    with pytest.raises(UserError, match=r"words.csv:18: expected 2 columns .*; 1 more like it: line 19; .* --skip-bad-lines$"):
+    with pytest.raises(UserError, match=r"words.csv:18: expected 2 columns .*; 1 more bad line: line 19; .* --skip-bad-lines$"):
         train(type_in)
-    assert "Left out: 2 because other columns were found (lines 18, 19)" in train(type_in, "--skip-bad-lines")
+    assert "Skipped: 2 bad lines (lines 18, 19)" in train(type_in, "--skip-bad-lines")
     assert "bad_lines: skip" in (tmp_path / "m.run" / "run.yaml").read_text()
     for command in ("evaluate", "score", "align"):
-        with pytest.raises(UserError, match="1 more like it: line 19"):
+        with pytest.raises(UserError, match="1 more bad line: line 19"):
             type_in(command, "m", "words.csv")
         said = type_in(command, "m", "words.csv", "--skip-bad-lines")
-        assert "2 lines left out because other columns were found (lines 18, 19)" in said
+        assert "Skipped 2 bad lines (lines 18, 19)" in said
 
 
 def test_pipes_and_devices_are_refused(tmp_path: Path, type_in: Type) -> None:
@@ -121,7 +121,7 @@ def test_held_out_sources_that_the_first_model_learnt_are_said(tmp_path: Path, t
     (tmp_path / "test.csv").write_text("\n".join([*LINES[:1], *LINES[12:], "xis;six"]))
     on = ("--start-from", "m", "--out", "on")
     said = " ".join(train(type_in, *on, "--held-out", "test.csv").split())
-    assert "the model it starts from: 5 of 6 sources were seen in training: what is measured on them says little" in said
+    assert "the model it starts from: 5 of 6 sources were seen in training; results on such sources say little" in said
     assert "were seen in training" not in train(type_in, *on, "--held-out", "fresh.csv", "--overwrite")
 
 

@@ -258,7 +258,8 @@ def test_a_long_line_of_standard_input_is_refused_without_reading_it_whole(
     fits, long = b"a" * 99 + b"\n", b"b" * 10_000 + b"\n"
     done = run("translate", "model", "--max-length", "3", stdin=fits + long + fits)
     assert len(done.out.splitlines()) == 1
-    assert done.err == "regard: standard input:2: the line is longer than 100 bytes; expected lines of text; split it\n"
+    words = "the line is longer than 100 bytes; expected a text file with shorter lines; split the line"
+    assert done.err == f"regard: standard input:2: {words}\n"
 
 
 def test_a_terminal_is_told_that_input_is_read(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_pairs_are_read_and_empty_sides_counted(tmp_path: Path, end: bytes) -> N
         corpus = read_pairs(path)
         assert corpus.pairs == (("cat", "K AE T"), ("straße", "ʃ t"), ("a b", "c"))
         assert corpus.num_empty == 3
-        assert corpus.counts.describe() == f"{path.name}: 3 pairs in 6 lines. Left out: 3 because a side is empty."
+        assert corpus.counts.describe() == f"{path.name}: 3 pairs in 6 lines. Skipped: 3 lines with an empty source or target."
 
 
 def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
     assert corpus.counts.hashes.repeats() == (2, 3, 1)
     assert corpus.counts.describe() == (
         "a.tsv: 6 pairs in 15 lines. "
-        "Left out: 1 because a side is empty, 7 longer than 10 characters (lines 7, 8, 9, 10, 11, …). "
-        "Kept: pairs that occur again (2), sources with several targets (1). "
-        "Line 1 (en, de) was taken as the names of the columns (if it is data: --no-header). "
+        "Skipped: 1 line with an empty source or target, 7 pairs longer than 10 characters (lines 7, 8, 9, 10, 11, …). "
+        "Kept: 2 repeated pairs, 1 source with several targets. "
+        "Line 1 (en, de) was read as a header (if it is data, use --no-header). "
         "Column 'en' was read as the source and 'de' as the target."
     )
     assert read_pairs(write(tmp_path / "b.tsv", b"abc\tb\nab\tc"), max_length=2).counts.describe() == (
-        "b.tsv: 1 pair in 2 lines. Left out: 1 longer than 2 characters (line 1)."
+        "b.tsv: 1 pair in 2 lines. Skipped: 1 pair longer than 2 characters (line 1)."
     )
 
 
@@ -59,25 +59,29 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         ("a.tsv", b"a\tb\nc\td\te\n", r"a.tsv:2: expected source<TAB>target, found 2 tabs"),
         ("a.tsv", b"a->b\n", r"a.tsv:1: expected source<TAB>target, found no tab in 'a->b'; give a table .* or two parallel"),
         ("a.txt", b"\na b\n", r"a.txt:2: expected source<TAB>target, found no tab in 'a b'"),
-        ("a.txt", b"a->b\nc d\n", r"a.txt:2: expected '->' like the lines before, found none in 'c d'"),
+        ("a.txt", b"a->b\nc d\n", r"a.txt:2: expected '->' as in the first line, found none in 'c d'"),
         (
             "a.tsv",
             b"a\tb\tc\n",
-            r"a.tsv has 3 columns \(1 'a', 2 'b', 3 'c'\); expected two, or a choice.*--from 1,3 --to 2",
+            r"a.tsv has 3 columns \(1 'a', 2 'b', 3 'c'\); expected two columns, or a choice.*--from 1,3 --to 2",
         ),
-        ("a.tsv", b"id\ten\tpt\tla\n", r"a.tsv has 4 columns \(1 'id', 2 'en', 3 'pt', 4 'la'\); expected two, or a choice"),
+        (
+            "a.tsv",
+            b"id\ten\tpt\tla\n",
+            r"a.tsv has 4 columns \(1 'id', 2 'en', 3 'pt', 4 'la'\); expected two columns, or a choice",
+        ),
         ("a.tsv", b"\t".join([b"x"] * 21), r"21 columns \(1 'x', .*20 'x', …\)"),
         ("a.csv", b"a,b\nc\n", r"a.csv:2: expected 2 columns in every line, found 1 in 'c'"),
         ("a.csv", b"a b\n", r"a.csv:1: expected 2 columns in every line, found 1 in 'a b'; give a table"),
         (
             "a.jsonl",
             b'{"source": "a", "' + b"t" * 3000 + b'": "b"}\n{"source": "a"}',
-            r"a.jsonl:2: expected a text 't{59}…' as in the first object",
+            r"a.jsonl:2: expected a text for the key 't{59}…' as in the first object",
         ),
         (
             "a.jsonl",
             b'{"source": "a", "' + b"t" * 3000 + b'": "b"}\n{"source": "a", "' + b"t" * 3000 + b'": {}}',
-            r"as 't{59}…', got",
+            r"for the key 't{59}…', got",
         ),
         ("a.csv", b'a,b\n"c\n",d\ne,"f\n\n', r"a.csv:4: cannot be read as CSV: unexpected end of data; is a quote missing"),
         ("a.csv", b'a,b\n"c"d,e\n', r"a.csv:2: cannot be read as CSV: ',' expected after '\"'; is a quote missing"),
@@ -87,7 +91,7 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         (
             "a.json",
             b'[\n{"a": 1}]',
-            r"a.json:1: expected one JSON object per line, got '\[': .*; make lines of a list with jq -c",
+            r"a.json:1: expected one JSON object per line, got '\[': .*; convert a list to lines with jq -c",
         ),
         (
             "a.json",
@@ -95,18 +99,50 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
             r"a.json:1: expected one JSON object per line, got '{\"a\": ': Expecting value[^;]*; correct the file",
         ),
         ("a.json", b"[" * 100_000, r"a.json:1: expected one JSON object per line"),
-        ("a.jsonl", b'{"a": "b", "c": "d"}\n{"a": "b", "e": "d"}', r"a.jsonl:2: expected a text 'c' as in .* found 'a', 'e'"),
-        ("a.jsonl", b'{"a": "b", "c": {"d": "e"}}\n{"a": "b", "c": "d"}', r"a.jsonl:2: expected a text 'c.d' as in"),
-        ("a.jsonl", b'{"a": "b", "c": "d"}\n{}', r"a.jsonl:2: expected a text 'a' as in the first object, found nothing"),
-        ("a.jsonl", b'{"a": "b", "c": "d"}\n{"a": {"x": 1}, "c": 1}', r"a.jsonl:2: expected a text as 'a', got {\"x\": \"1\"}"),
-        ("a.jsonl", b'{"a": "\\ud83d", "b": "c"}', r"a.jsonl:1: half a character \(.ud83d\) in Pair.* expected whole ones"),
-        ("a.ods", b"PK", r"a.ods: a .ods file is not read; expected .tsv, .* or plain text; save the table as .xlsx or .csv"),
+        (
+            "a.jsonl",
+            b'{"a": "b", "c": "d"}\n{"a": "b", "e": "d"}',
+            r"a.jsonl:2: expected a text for the key 'c' as in .* keys found: 'a', 'e'",
+        ),
+        (
+            "a.jsonl",
+            b'{"a": "b", "c": {"d": "e"}}\n{"a": "b", "c": "d"}',
+            r"a.jsonl:2: expected a text for the key 'c.d' as in",
+        ),
+        (
+            "a.jsonl",
+            b'{"a": "b", "c": "d"}\n{}',
+            r"a.jsonl:2: expected a text for the key 'a' as in the first object, keys found: none",
+        ),
+        (
+            "a.jsonl",
+            b'{"a": "b", "c": "d"}\n{"a": {"x": 1}, "c": 1}',
+            r"a.jsonl:2: expected a text for the key 'a', got {\"x\": \"1\"}",
+        ),
+        (
+            "a.jsonl",
+            b'{"a": "\\ud83d", "b": "c"}',
+            r"a.jsonl:1: half a character \(.ud83d\) in Pair.* expected whole characters",
+        ),
+        (
+            "a.ods",
+            b"PK",
+            r"a.ods: pairs cannot be read from .ods files; expected .tsv, .* or plain text; save the table as .xlsx or .csv",
+        ),
         ("a.tsv", b"a\tb\nd\xe9j\xe0\tc\n", r"a.tsv:2: byte 0xe9 at position 2 is not UTF-8; convert.*iconv -f latin1"),
         ("a.tsv", b"\xef\xbb\xbfab\xe9\tx\n", r"a.tsv:1: byte 0xe9 at position 6 is not UTF-8"),
-        ("a.tsv", "a\tb\n".encode("utf-16")[:-1], r"a.tsv: the text begins like UTF-16, but .*; save it as UTF-8"),
-        ("a.tsv", "a\tb\n".encode("utf-16le"), r"a.tsv: every second byte is 0, as in UTF-16; .*iconv -f utf-16le"),
+        (
+            "a.tsv",
+            "a\tb\n".encode("utf-16")[:-1],
+            r"a.tsv: the file starts with a UTF-16 byte order mark, but .*; save it as UTF-8",
+        ),
+        (
+            "a.tsv",
+            "a\tb\n".encode("utf-16le"),
+            r"a.tsv: every second byte is 0, so this is probably UTF-16, .*iconv -f utf-16le",
+        ),
         ("a.tsv", b"", r"a.tsv: expected pairs of texts \(lines of source<TAB>target\), found none in 0 lines"),
-        ("a.tsv", b"\n\n", r"a.tsv: expected pairs .* found none in 2 lines: 2 with an empty side, 0 too long"),
+        ("a.tsv", b"\n\n", r"a.tsv: expected pairs .* found none in 2 lines: 2 with an empty source or target, 0 too long"),
         ("a.csv", b"", r"a.csv: expected pairs .* found none in 0 lines"),
     ],
 )
@@ -118,11 +154,11 @@ def test_bad_files_get_a_clear_error(tmp_path: Path, name: str, content: bytes, 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere.tsv: no such file"):
         read_pairs(tmp_path / "nowhere.tsv")
-    with pytest.raises(UserError, match=r"a folder; expected a file of pairs: .* such as lines of {\"audio\":"):
+    with pytest.raises(UserError, match=r"this is a folder, expected a file of pairs: .* e.g. lines of {\"audio\":"):
         read_pairs(tmp_path)
-    with pytest.raises(UserError, match=r"a\.wav: a \.wav file is not read; .* such as lines of {\"audio\":"):
+    with pytest.raises(UserError, match=r"a\.wav: pairs cannot be read from \.wav files; .* e.g. lines of {\"audio\":"):
         read_pairs(write(tmp_path / "a.wav", b"RIFF"))
-    with pytest.raises(UserError, match=r"^standard input: this is a sound, not a text; .* names of files"):
+    with pytest.raises(UserError, match=r"^standard input: this is a sound file, not text; .* file names"):
         list(decode_lines([b"RIFF\xac\x10\n"], "standard input"))
     with pytest.raises(UserError, match="cannot be read: Not a gzipped file"):
         read_pairs(write(tmp_path / "a.gz", b"a\tb"))
@@ -149,7 +185,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("source\ttarget", Columns(header=False), ("source", "target"), ""),
         ("source\tsource", Columns(), ("source", "source"), ""),
         ("tgt\tsrc\nwalked\twalk", Columns(), ("walk", "walked"), "'src' was read as the source and 'tgt' as the target"),
-        ("en_GB\tid\nwalk\tjalan", Columns(), ("walk", "jalan"), "Line 1 (en_GB, id) was taken as the names of the columns"),
+        ("en_GB\tid\nwalk\tjalan", Columns(), ("walk", "jalan"), "Line 1 (en_GB, id) was read as a header"),
         ("id\ten\tde\n7\twalk\tgehen", Columns(), ("walk", "gehen"), "'en' was read as the source and 'de' as the target"),
         ("id\tText\tsource\toutput\n7\tx\ta\tb", Columns(), ("a", "b"), "'source' was read as the source and 'output'"),
     ],
@@ -172,9 +208,9 @@ def test_columns_by_name_by_number_and_by_guess(
         ("lemma\tform", Columns(("lema",), "form"), r"none is called 'lema'; did you mean \"lemma\"\?; .*choose by number"),
         ("lemma\tform", Columns(("3",), "form"), r"a.tsv has 2 columns \(1 'lemma', 2 'form'\); there is no column 3"),
         ("lemma\tform", Columns(("0",), "form"), r"there is no column 0"),
-        ("word\tword\tform", Columns(("word",), "form"), r"2 of them are called 'word': choose by number"),
-        ("a\tb\tc", Columns(("1",)), r"expected two, or a choice"),
-        ("a\tb\tc", Columns(target="1"), r"expected two, or a choice"),
+        ("word\tword\tform", Columns(("word",), "form"), r"2 of them are called 'word'; choose by number"),
+        ("a\tb\tc", Columns(("1",)), r"expected two columns, or a choice"),
+        ("a\tb\tc", Columns(target="1"), r"expected two columns, or a choice"),
     ],
 )
 def test_a_wrong_choice_is_answered_with_the_columns(tmp_path: Path, first: str, columns: Columns, words: str) -> None:
@@ -205,20 +241,25 @@ def test_joining_twice_changes_nothing(cells: list[str]) -> None:
             [("turn left", "I_TURN_LEFT"), ("run", "I_RUN")],
             "'IN: ",
         ),
-        ("a.txt", "abbout->about\nfo -> of, for,", [("abbout", "about"), ("fo", "of, for,")], "Lines were separated at '->'."),
-        ("a", "das Haus ||| the house", [("das Haus", "the house")], "Lines were separated at '|||'."),
+        ("a.txt", "abbout->about\nfo -> of, for,", [("abbout", "about"), ("fo", "of, for,")], "Lines were split at '->'."),
+        ("a", "das Haus ||| the house", [("das Haus", "the house")], "Lines were split at '|||'."),
         ("a.txt", "a -> b\tc", [("a -> b", "c")], ""),
         ("a.csv", 'a,"b, ""c"""\n', [("a", 'b, "c"')], ""),
-        ("a.csv", 'a;"b; c"\nd, e;f\n', [("a", "b; c"), ("d, e", "f")], r"Columns were separated at ';'."),
+        ("a.csv", 'a;"b; c"\nd, e;f\n', [("a", "b; c"), ("d, e", "f")], r"Columns are separated by ';'."),
         (
             "a.csv",
             "Hi, you;Hallo, du\nOh, no;Ach, nein",
             [("Hi, you", "Hallo, du"), ("Oh, no", "Ach, nein")],
-            "separated at ';'",
+            "separated by ';'",
         ),
-        ("a.csv", "a\tb,c\n", [("a\tb", "c")], "tabs or line breaks became spaces (1)"),
-        ("a.csv", "a\tb\nc\td\n", [("a", "b"), ("c", "d")], r"Columns were separated at '\t'."),
-        ("a.csv", 'a,"b\nc"\n\nd,e', [("a", "b c"), ("d", "e")], "2 pairs in 4 lines. Left out: 1 because a side is empty."),
+        ("a.csv", "a\tb,c\n", [("a\tb", "c")], "1 text whose tabs or line breaks became spaces"),
+        ("a.csv", "a\tb\nc\td\n", [("a", "b"), ("c", "d")], r"Columns are separated by '\t'."),
+        (
+            "a.csv",
+            'a,"b\nc"\n\nd,e',
+            [("a", "b c"), ("d", "e")],
+            "2 pairs in 4 lines. Skipped: 1 line with an empty source or target.",
+        ),
         ("a.csv", "a,b\n" * 49 + '"c\nd",e', [("a", "b")] * 49 + [("c d", "e")], ""),
         ("a.jsonl", '{"translation": {"en": "a", "de": "b"}}', [("a", "b")], "Column 'translation.en' was read as the source"),
         ("a.json", '{"id": 1, "translation": {"en": "a", "de": "b"}}\n\n', [("a", "b")], "'translation.de' as the target"),
@@ -259,15 +300,15 @@ def test_parallel_files(tmp_path: Path) -> None:
     corpus = read_pairs([english, german])
     assert corpus.pairs == (("one", "eins"), ("two", "zwei"), ("four t", "vier"))
     assert corpus.counts.describe() == (
-        "a.en+a.de.gz: 3 pairs in 4 lines. Left out: 1 because a side is empty. "
-        "Kept: texts in which tabs or line breaks became spaces (1)."
+        "a.en+a.de.gz: 3 pairs in 4 lines. Skipped: 1 line with an empty source or target. "
+        "Kept: 1 text whose tabs or line breaks became spaces."
     )
     longer = write(tmp_path / "b.en", b"one\n" * 7)
-    with pytest.raises(UserError, match=r"b.en has 7 lines and .*a.de.gz has 4, expected equally many"):
+    with pytest.raises(UserError, match=r"b.en has 7 lines and .*a.de.gz has 4, expected the same number"):
         read_pairs([longer, german])
-    with pytest.raises(UserError, match=r"a.de.gz has 4 lines and .*b.en has 7, expected equally many"):
+    with pytest.raises(UserError, match=r"a.de.gz has 4 lines and .*b.en has 7, expected the same number"):
         read_pairs([german, longer])
-    with pytest.raises(UserError, match=r"columns were chosen, but .*a.en and .*a.de.gz are parallel texts"):
+    with pytest.raises(UserError, match=r"columns or a header were chosen, but .*a.en and .*a.de.gz are parallel texts"):
         read_pairs([english, german], Columns(target="1"))
     with pytest.raises(
         UserError, match=r"a.tsv: two files are read as parallel texts, .* but this is a table.*cat a.tsv b.tsv"
@@ -275,7 +316,7 @@ def test_parallel_files(tmp_path: Path) -> None:
         read_pairs([english, tmp_path / "a.tsv"])
     for files in ([], [english] * 3):
         with pytest.raises(
-            UserError, match=f"got {len(files)} files, expected one that holds both sides, or two parallel ones"
+            UserError, match=f"got {len(files)} files, expected one with source and target, or two parallel files"
         ):
             read_pairs(files)
 
@@ -333,7 +374,10 @@ def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[s
     assert counts.hashes.repeats() == (len(pairs) - len(set(pairs)), len(targets), several)
     shared = len(targets.keys() & set(others))
     assert counts.hashes.shared_sources(held.hashes) == shared
-    sentence = f"{shared} of the {len(set(others))} sources in dev.tsv are in train.tsv too: what is measured on them was seen"
+    nouns = "source" if len(set(others)) == 1 else "sources"
+    sentence = (
+        f"{shared} of the {len(set(others))} {nouns} in dev.tsv also {'occurs' if shared == 1 else 'occur'} in train.tsv; "
+    )
     assert counts.describe_shared(held).startswith(sentence if shared else "")
     assert bool(counts.describe_shared(held)) == bool(shared)
 

@@ -11,16 +11,16 @@ from regard.errors import UserError
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("[" * 100_000, "nested more than 32 deep"),
-        ('{"a":' * 33 + "1" + "}" * 33, "nested more than 32 deep"),
-        ("NaN", "NaN is not a number of JSON"),
-        ('{"a": [-Infinity]}', "-Infinity is not a number of JSON"),
-        ("1e999", "1e999 is larger than any number of 64 bits"),
+        ("[" * 100_000, "nested more than 32 levels deep"),
+        ('{"a":' * 33 + "1" + "}" * 33, "nested more than 32 levels deep"),
+        ("NaN", "NaN is not a JSON number"),
+        ('{"a": [-Infinity]}', "-Infinity is not a JSON number"),
+        ("1e999", "1e999 is too large for a 64-bit number"),
         (r'"\ud83d"', "surrogates not allowed"),
         (r'{"\udc00": 1}', "surrogates not allowed"),
-        ("9" * 5000, "it is not JSON: Exceeds the limit"),
-        (b"\xff", "it is not JSON: 'utf-8' codec can't decode byte 0xff"),
-        ("", "it is not JSON: Expecting value"),
+        ("9" * 5000, "it is not valid JSON: Exceeds the limit"),
+        (b"\xff", "it is not valid JSON: 'utf-8' codec can't decode byte 0xff"),
+        ("", "it is not valid JSON: Expecting value"),
     ],
 )
 def test_what_is_not_plain_json_is_refused_in_a_line(content: str | bytes, words: str) -> None:
@@ -53,7 +53,7 @@ def test_fields_are_checked_strictly_and_errors_are_counted() -> None:
         '{"width": true}': "a size: width: Input should be a valid integer, got True",
         '{"width": 2.5}': "a size: width: Input should be a valid integer",
         "{}": "a size: width: Field required",
-        '{"width": 1, "heigth": 2}': 'a size: unknown heigth; did you mean "height"',
+        '{"width": 1, "heigth": 2}': 'a size: unknown field heigth; did you mean "height"',
     }.items():
         with pytest.raises(UserError, match=words):
             validated(Size, parse(given) if given != "x" else given, "a size")

@@ -75,7 +75,7 @@ def test_names_of_columns_are_recognised(
     path = write(tmp_path / name, table([header, *rows], ";" if name == "a.csv" else "\t"))
     corpus = read_pairs(path)
     assert corpus.pairs == tuple(rows)
-    said = f"Line 1 ({header[0]}, {header[1]}) was taken as the names of the columns (if it is data: --no-header)".replace(
+    said = f"Line 1 ({header[0]}, {header[1]}) was read as a header (if it is data, use --no-header)".replace(
         "Übersetzungsvorschlag", "Übersetzungsvorsch…"
     )
     assert said[:40] in corpus.counts.describe()
@@ -108,13 +108,13 @@ def test_data_is_not_taken_for_names(tmp_path: Path, name: str, rows: list[tuple
     corpus = read_pairs(path)
     assert corpus.pairs == tuple(rows)
     if name == "a.csv":
-        assert "was taken as data (if it holds the names of the columns: --header)" in corpus.counts.describe()
+        assert "was read as data (if it is a header, use --header)" in corpus.counts.describe()
     assert read_pairs(path, Columns(header=True)).pairs == tuple(rows[1:])
 
 
 def test_a_note_holds_nothing_that_turns_a_terminal_around(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "a\u202eb,\x1b[31mc\nd,e\n")
-    assert r"Line 1 (a\u202eb, \x1b[31mc) was taken as data" in read_pairs(path).counts.describe()
+    assert r"Line 1 (a\u202eb, \x1b[31mc) was read as data" in read_pairs(path).counts.describe()
 
 
 def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_names_that_occur_again_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "source\ttarget\na\tb\nsource\ttarget\nc\td\n")  # cat one.tsv two.tsv
     corpus = read_pairs(path)
     assert corpus.pairs == (("a", "b"), ("c", "d"))
-    assert "Left out: 1 because they repeat the names of the columns" in corpus.counts.describe()
+    assert "Skipped: 1 line that repeats the header" in corpus.counts.describe()
 
 
 def test_settings_that_older_versions_lacked_do_not_change_what_they_read() -> None:
@@ -188,14 +188,13 @@ def test_all_bad_lines_are_reported_at_once_or_left_out(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_pairs(path, Columns(("1",), "3"))
     assert str(caught.value) == (
-        f"{path}:2: expected 3 columns in every line, found 2 in 'd\\te'; 11 more like it: lines 4, 6, 7, 8, …; "
-        "correct the file, or leave such lines out: --skip-bad-lines"
+        f"{path}:2: expected 3 columns in every line, found 2 in 'd\\te'; 11 more bad lines: lines 4, 6, 7, 8, …; "
+        "correct the file, or skip bad lines with --skip-bad-lines"
     )
     corpus = read_pairs(path, Columns(("1",), "3", bad_lines="skip"))
     assert corpus.pairs == (("a", "c"), ("f", "h"), ("o", "q"))
     assert corpus.counts.describe() == (
-        "a.tsv: 3 pairs in 16 lines. "
-        "Left out: 1 because a side is empty, 12 because other columns were found (lines 2, 4, 6, 7, 8, …)."
+        "a.tsv: 3 pairs in 16 lines. Skipped: 1 line with an empty source or target, 12 bad lines (lines 2, 4, 6, 7, 8, …)."
     )
 
 
@@ -218,7 +217,7 @@ def test_bad_lines_of_every_format(tmp_path: Path, name: str, content: str, numb
     assert (counts.bad_lines, counts.bad_lines_at) == (1, [number])
     found = read_test_set([path], [Columns(bad_lines="skip")])
     assert found.sources == ("a", "c")
-    assert f"1 line left out because other columns were found (line {number})" in found.notes
+    assert f"Skipped 1 bad line (line {number})" in found.notes
 
 
 # --- other encodings and formats ---------------------------------------------------------------------------------------------
@@ -231,14 +230,14 @@ def test_utf16_with_a_byte_order_mark(tmp_path: Path, order: str, end: str) -> N
     for path in (write(tmp_path / "a.tsv", content), write(tmp_path / "A.TSV.GZ", gzip.compress(content))):
         corpus = read_pairs(path)
         assert corpus.pairs == (("grün", "год"), ("𐌰", "b"))
-        assert corpus.counts.notes == ["The text is UTF-16"]
+        assert corpus.counts.notes == ["The file is encoded as UTF-16"]
 
 
 @pytest.mark.parametrize(
     ("content", "pairs", "note"),
     [
-        ("a;b\nc;d", [("a", "b"), ("c", "d")], "The text was read as .csv, with columns separated at ';'"),
-        ('a,b\n"c, d",e', [("a", "b"), ("c, d", "e")], "The text was read as .csv, with columns separated at ','"),
+        ("a;b\nc;d", [("a", "b"), ("c", "d")], "The file was read as CSV with columns separated by ';'"),
+        ('a,b\n"c, d",e', [("a", "b"), ("c, d", "e")], "The file was read as CSV with columns separated by ','"),
     ],
 )
 def test_commas_and_semicolons_in_plain_text(tmp_path: Path, content: str, pairs: list[tuple[str, str]], note: str) -> None:
@@ -278,9 +277,9 @@ def test_spreadsheets(tmp_path: Path) -> None:
     assert corpus.pairs == (("Haus", "Häuser"), ("7", "1.5"), ("true", "2024-01-02"))
     said = corpus.counts.describe()
     assert said.startswith(
-        "a.xlsx: 3 pairs in 5 lines. Left out: 1 because a side is empty. Sheet 'Sheet' was read, and not the"
+        "a.xlsx: 3 pairs in 5 lines. Skipped: 1 line with an empty source or target. Only the first sheet, 'Sheet', was read,"
     )
-    assert "not the other sheet 'Sheet1'. Line 1 (Wort, Wörter) was taken as the names of the columns" in said
+    assert "was read, not 'Sheet1'. Line 1 (Wort, Wörter) was read as a header" in said
     assert read_test_set([tmp_path / "a.xlsx"]).sources == ("Haus", "7", "true")
     with pytest.raises(UserError, match=r"a.xlsx:3: expected 2 columns in every line, found 3 in 'c\\td\\te'"):
         read_pairs(sheet(tmp_path / "a.xlsx", [["a", "b"], ["a"], ["c", "d", "e"]]))
@@ -298,10 +297,14 @@ def test_damaged_and_hostile_spreadsheets(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UserError, match=r"c.xlsx: "):  # no row up to that one
         read_pairs(tmp_path / "c.xlsx")
     monkeypatch.setattr("regard.data.sheets.MOST_BYTES", 1000)
-    with pytest.raises(UserError, match=r"a.xlsx: it unpacks to [\d,]+ bytes, expected at most 1,000; save the table as .csv"):
+    with pytest.raises(
+        UserError, match=r"a.xlsx: the file unpacks to [\d,]+ bytes, expected at most 1,000; save the table as .csv"
+    ):
         read_pairs(good)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'a.xlsx: reading .xlsx needs openpyxl; type: pip install "regard\[xlsx\]"'):
+    with pytest.raises(
+        UserError, match=r'a.xlsx: reading .xlsx requires openpyxl; install it with pip install "regard\[xlsx\]"'
+    ):
         read_pairs(good)
 
 
@@ -320,12 +323,12 @@ OLD_FORMS = {
 def test_lines_are_parted_as_the_slow_patterns_did(line: str) -> None:
     for sign, form in OLD_FORMS.items():
         match = form.fullmatch(line)
-        assert files._PAIRS_OF_TEXT[sign](line) == (match and match.groups())
+        assert files._PAIR_SPLITTERS[sign](line) == (match and match.groups())
 
 
 def test_a_line_of_spaces_takes_no_time(tmp_path: Path) -> None:
     for line in ("IN:" + " " * 1_000_000, " " * 1_000_000 + "x", "IN:x" + "OUT:" * 200_000, "-" * 1_000_000):
-        for part in files._PAIRS_OF_TEXT.values():
+        for part in files._PAIR_SPLITTERS.values():
             assert part(line) is None
     with pytest.raises(UserError, match="found no tab in"):
         read_pairs(write(tmp_path / "a.txt", " " * 1_000_000 + "x"))
@@ -354,7 +357,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path: Path, name: str) -> None:
 def test_a_bomb_of_short_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_UNPACKED", 20_000)
     path = write(tmp_path / "a.tsv.gz", gzip.compress(b"a\tb\n" * 50_000))
-    with pytest.raises(UserError, match=r"a.tsv.gz: it unpacks to more than [\d,]+ bytes, over 200 times its size"):
+    with pytest.raises(UserError, match=r"a.tsv.gz: the file unpacks to more than [\d,]+ bytes, over 200 times its size"):
         read_pairs(path)
     path = write(
         tmp_path / "b.tsv.gz",
@@ -413,15 +416,15 @@ def test_odd_choices(tmp_path: Path, columns: Columns, words: str) -> None:
         ('{"a": "x", "a": "y", "b": "z"}', "the key 'a' occurs twice in one object"),
         ('{"a": ' + "[" * 100_000, "expected one JSON object per line"),
         ('{"a": ' * 900 + "1" + "}" * 900, "expected "),
-        ('{"b": "y", "a": ' + "[" * 600 + "]" * 600 + "}", "expected a text as 'a', got"),
-        ('{"a": {"x": NaN}, "b": "y"}', "expected a text as 'a', got"),
+        ('{"b": "y", "a": ' + "[" * 600 + "]" * 600 + "}", "expected a text for the key 'a', got"),
+        ('{"a": {"x": NaN}, "b": "y"}', "expected a text for the key 'a', got"),
     ],
 )
 @pytest.mark.parametrize("at", [1, 2])
 def test_odd_objects(tmp_path: Path, second: str, words: str, at: int) -> None:
     lines = ['{"a": "b", "b": "d"}', second] if at == 2 else [second]
     if at == 1 and words.startswith("expected a text"):
-        words = "expected two, or a choice"
+        words = "expected two columns, or a choice"
         if "NaN" in second:
             return
     with pytest.raises(UserError, match=words) as caught:
@@ -454,6 +457,6 @@ def test_the_line_by_which_excel_names_the_separator(tmp_path: Path) -> None:
     corpus = read_pairs(write(tmp_path / "a.csv", "\ufeffsep=;\r\nsource;target\r\nHaus, das;Häuser\r\nBaum, der;Bäume\r\n"))
     assert corpus.pairs == (("Haus, das", "Häuser"), ("Baum, der", "Bäume"))
     assert corpus.counts.header == ("source", "target")
-    assert any(note.startswith("Line 2 (source, target) was taken as the names") for note in corpus.counts.notes)
+    assert any(note.startswith("Line 2 (source, target) was read as a header") for note in corpus.counts.notes)
     corpus = read_pairs(write(tmp_path / "b.csv", "sep=\t\nsource\ttarget\na,b\tc\n"))
     assert corpus.pairs == (("a,b", "c"),)

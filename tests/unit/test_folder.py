@@ -176,7 +176,7 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, model={"kind": "rnn", "width": "8"}), r"the model settings cannot be read"),
         (
             lambda path: edit_config(path, model={"kind": "rnn", "depth": 3}),
-            r"the model settings cannot be read: rnn: unknown depth",
+            r"the model settings cannot be read: rnn: unknown field depth",
         ),
         (lambda path: edit_config(path, model=[]), r"the model settings cannot be read: model is \[\], expected a mapping"),
         (lambda path: edit_config(path, model={"kind": "rnn", "width": 16}), r"does not match config.json"),
@@ -185,7 +185,10 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
         (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors is damaged or not a safetensors file"),
         (shutil.rmtree, r"is not a model folder"),
-        (lambda path: (path / "config.json").write_text("[" * 100_000), r"config.json is damaged: .* nested more than 32 deep"),
+        (
+            lambda path: (path / "config.json").write_text("[" * 100_000),
+            r"config.json is damaged: .* nested more than 32 levels deep",
+        ),
         (
             lambda path: (path / "config.json").write_text("[]"),
             r"config.json is damaged: its content is \[\], expected a mapping",
@@ -225,8 +228,11 @@ def flip_a_byte(path: Path) -> None:
             lambda path: replace_by(path / "card.md", lambda card: card.symlink_to("/dev/zero")),
             r"card.md is not a regular file",
         ),
-        (lambda path: rewrite(path, "source.tokenizer.json", b"[" * 100_000), r"source.tokenizer.json is not a .* 32 deep"),
-        (lambda path: rewrite(path, "source.tokenizer.json", b"\xff"), r"source.tokenizer.json is not a .* not JSON"),
+        (
+            lambda path: rewrite(path, "source.tokenizer.json", b"[" * 100_000),
+            r"source.tokenizer.json is not a .* 32 levels deep",
+        ),
+        (lambda path: rewrite(path, "source.tokenizer.json", b"\xff"), r"source.tokenizer.json is not a .* not valid JSON"),
     ],
 )
 def test_a_damaged_folder_is_refused(saved: tuple[Saved, Path], damage, words: str) -> None:  # type: ignore[no-untyped-def]

@@ -168,13 +168,13 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
     )
     assert corpus.num_empty == 1
     assert corpus.counts.without == {"audio": 2, "how": 2}
-    assert "rows without 'how' (2), rows without 'audio' (2)" in corpus.counts.describe()  # as they were met
+    assert "2 rows without column 'how', 2 rows without column 'audio'" in corpus.counts.describe()  # as they were met
     assert split_source(corpus.pairs[0].source) == ("0-1.wav", "every second one")
     assert split_source("\treverse") == ("", "reverse")
     assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds
     found = suggest(corpus.pairs, root=tmp_path)
     assert "a text beside it" in found.reasons["data.source_columns"]
-    with pytest.raises(UserError, match=r"rows\.jsonl:5: expected a text 'audio' as in the first object"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:5: expected a text for the key 'audio' as in the first object"):
         read_pairs(tmp_path / "rows.jsonl", Columns(("audio",), "text"))
 
 

@@ -430,8 +430,8 @@ def test_test_sets_hold_several_references(tmp_path: Path) -> None:
     path.write_text("word\tipa\na\tX\nword\tipa\n")
     data = read_test_set([path])
     assert data.sources == ("a",)
-    assert data.notes[0].startswith("Line 1 (word, ipa) was taken as the names of the columns")
-    assert data.notes[1] == "1 line left out, like the names of the columns"
+    assert data.notes[0].startswith("Line 1 (word, ipa) was read as a header")
+    assert data.notes[1] == "Skipped 1 line that repeats the header"
     path.write_text("a\tb\nno tab\n")
     with pytest.raises(UserError, match=r"test.tsv:2: expected source<TAB>reference, found no tab in 'no tab'"):
         read_test_set([path])

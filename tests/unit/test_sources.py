@@ -229,8 +229,8 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
         ('{"unit": "picture", "channels": true, "longest": 64}', "channels: Input should be a valid integer"),
         ('{"unit": "picture", "channels": 3, "longest": 0}', "longest is 0, expected 8 to 4,096 pixels"),
         ('{"unit": "picture", "channels": 3, "longest": 1000000000}', "longest is 1000000000"),
-        ('{"unit": "frames", "mean": [NaN], "deviation": [1]}', "NaN is not a number of JSON"),
-        ('{"unit": "frames", "mean": [1e999], "deviation": [1]}', "1e999 is larger than any number of 64 bits"),
+        ('{"unit": "frames", "mean": [NaN], "deviation": [1]}', "NaN is not a JSON number"),
+        ('{"unit": "frames", "mean": [1e999], "deviation": [1]}', "1e999 is too large for a 64-bit number"),
         ('{"unit": "frames", "mean": [1e300], "deviation": [1]}', "mean is 1e[+]300, expected a finite 32-bit number"),
         (
             '{"unit": "frames", "mean": [0], "deviation": [0]}',

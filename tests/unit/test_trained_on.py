@@ -154,9 +154,9 @@ def test_evaluation_on_the_training_data_is_said(model: Path, tmp_path: Path, to
     learnt = len(base64.b64decode(folder.load(model).training["sources"]["hashes"])) // 4
     assert 20 < learnt < 40
     said = told(evaluate, model, [write(tmp_path / "t.tsv", [HEADER, *ROWS])])
-    assert f"{model}: {learnt} of 40 sources were seen in training: what is measured on them says little" in said
+    assert f"{model}: {learnt} of 40 sources were seen in training; results on such sources say little" in said
     fresh = write(tmp_path / "fresh.tsv", [(f"x{row[0]}", *row[1:]) for row in ROWS])
-    assert "were seen in training: what" not in told(evaluate, model, [fresh])
+    assert "were seen in training" not in told(evaluate, model, [fresh])
 
 
 def test_older_folders_are_silent(model: Path, tmp_path: Path, told: Callable[..., str]) -> None:
@@ -166,11 +166,11 @@ def test_older_folders_are_silent(model: Path, tmp_path: Path, told: Callable[..
     del config["training"]["sources"], config["training"]["header"]
     (old / "config.json").write_text(json.dumps(config))
     said = told(evaluate, old, [write(tmp_path / "t.tsv", [HEADER, *ROWS])])
-    assert "were seen in training: what" not in said
+    assert "were seen in training; results" not in said
     assert "columns as in training: source 1, 3 and target 2" in said  # these were always stored
     config["training"]["sources"] = {"below": 1, "hashes": "?"}
     (old / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"config.json: what it says about the training data cannot be read"):
+    with pytest.raises(UserError, match=r"config.json: the description of the training data cannot be read"):
         evaluate(old, [tmp_path / "t.tsv"])
     assert TrainedOn.from_facts({}).columns([tmp_path / "t.tsv"]).each[0].source == ()
 

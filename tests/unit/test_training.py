@@ -222,7 +222,7 @@ def test_settings_are_changed_by_name() -> None:
         ),
         (["model.kind=transformer", "model.heads=0"], r"--set model: heads is 0, expected 1 or more"),
         (["model.encoder_layers=0"], r"--set model: encoder_layers is 0, expected 1 or more"),
-        (["model.dropout=1.5"], r"--set model: dropout is 1.5, expected a share from 0 up to, but not, 1"),
+        (["model.dropout=1.5"], r"--set model: dropout is 1.5, expected a probability from 0 up to, but not including, 1"),
         (["model.width=31"], r"--set model: width 31 cannot be split evenly between two directions; make it even"),
         (["seed=x", "train.clip=0"], r"--set seed: .*got 'x'; --set train.clip: .*got '0'"),
         (["a=1", "b=2"], r"no setting 'a'.*no setting 'b'"),

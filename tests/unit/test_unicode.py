@@ -128,11 +128,11 @@ def test_a_file_is_read_in_one_spelling_and_changes_are_counted(tmp_path: Path) 
     pairs = list(stream_pairs(path, counts=counts, normalisation=Normalisation(True, True)))
     assert pairs == [("café", "x"), ("café", "x"), ("a", "é"), ("b", "c")]
     assert (counts.normalised, counts.not_normalised) == (2, 0)
-    assert "Kept: pairs that occur again (1). Normalised to Unicode's NFC: 2 lines." in counts.describe()
+    assert "Kept: 1 repeated pair. Normalised 2 lines to Unicode NFC." in counts.describe()
     counts = CorpusCounts()
     assert list(stream_pairs(path, counts=counts))[1].source == nfd("café")
     assert (counts.normalised, counts.not_normalised) == (0, 2)
-    assert "Kept as written, though not in Unicode's NFC: 2 lines" in counts.describe()
+    assert "Kept 2 lines that are not in Unicode NFC" in counts.describe()
     counts = CorpusCounts()
     assert list(stream_pairs(path, counts=counts, normalisation=Normalisation(target=True)))[1:3] == [
         (nfd("café"), "x"),
@@ -314,13 +314,13 @@ def weights(model: Path) -> bytes:
 def test_a_run_writes_down_how_it_reads(tmp_path: Path, command: Callable[..., str]) -> None:
     composed, decomposed = (write(tmp_path / f"{spell.__name__}.tsv", pairs_in(spell)) for spell in (nfc, nfd))
     assert "Normalised" not in command(composed, tmp_path / "c")
-    assert f"Normalised to Unicode's NFC: {sum(nfc(a + b) != nfd(a + b) for a, b in pairs_in(nfc))} lines" in command(
+    assert f"Normalised {sum(nfc(a + b) != nfd(a + b) for a, b in pairs_in(nfc))} lines to Unicode NFC" in command(
         decomposed, tmp_path / "d"
     )
     assert weights(tmp_path / "c") == weights(tmp_path / "d")
     assert "\n  normalise: nfc " in (tmp_path / "d.run" / "run.yaml").read_text()
     said = command(decomposed, tmp_path / "raw", "data.normalise=none")
-    assert "Kept as written, though not in Unicode's NFC:" in said
+    assert "lines that are not in Unicode NFC" in said
     assert "\n  normalise: none " in (tmp_path / "raw.run" / "run.yaml").read_text()
 
 
@@ -373,14 +373,14 @@ def test_a_test_set_in_either_spelling_gives_the_same_figures(
         write(tmp_path / "t.tsv", pairs_in(spell)[:20])
         evaluate(tmp_path / "m", [tmp_path / "t.tsv"], beam=1, max_length=8)
         said.append(capsys.readouterr().out.splitlines())
-    changed = [line for line in said[1] if line.startswith("Normalised to Unicode's NFC: ")]
+    changed = [line for line in said[1] if line.startswith("Normalised ")]
     assert len(changed) == 1
     assert said[0] == [line for line in said[1] if line not in changed]
     table = write(tmp_path / "r.tsv", [(nfd("é"), nfd("à"), "à"), ("é", nfd("ä"), "b")])
     data = read_test_set([table], normalisation=Normalisation(True, True))
     assert (data.sources, data.references) == (("é",), (("à", "ä", "b"),))
-    assert data.notes == ("Normalised to Unicode's NFC: 2 lines",)
-    assert read_test_set([table]).notes[0].startswith("Kept as written, though not in Unicode's NFC: 2 lines")
+    assert data.notes == ("Normalised 2 lines to Unicode NFC",)
+    assert read_test_set([table]).notes[0].startswith("Kept 2 lines that are not in Unicode NFC")
 
 
 def test_translate_says_how_many_lines_it_normalised(

@@ -1,6 +1,6 @@
-"""Pairs of texts from files, and which of them are held out. Nothing is dropped without being counted.
+"""Reads pairs of texts from files and decides which of them are held out. Pairs that are skipped are always counted.
 
-`stream_pairs` reads without end in sight; `read_pairs` keeps what is small enough to be kept.
+`stream_pairs` reads files of any size; `read_pairs` returns a corpus that fits into memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import SHOWN, TWO_COLUMNS, Columns, Report, decode_lines, list_lines, read_lines, read_rows, shorten
+from regard.data.files import MAX_LISTED, TWO_COLUMNS, Columns, Report, decode_lines, list_lines, read_lines, read_rows, shorten
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError, plural
 
@@ -38,14 +38,16 @@ __all__ = [
 
 
 class Pair(NamedTuple):
+    """A source text and its target text."""
+
     source: str
     target: str
 
 
 class Normalisation(NamedTuple):
-    """Which texts of a pair are normalised to Unicode's composed spelling, NFC.
+    """Whether the source and the target of a pair are normalised to Unicode's composed form, NFC.
 
-    names: the first source column holds names of files, which stay as they are on disk.
+    names: whether the first source column contains file names, which are never changed.
     """
 
     source: bool = False
@@ -53,49 +55,52 @@ class Normalisation(NamedTuple):
     names: bool = False
 
     def of(self, cells: list[str]) -> list[str]:
-        """The source columns, and last the target."""
-        *read, written = cells
+        """Returns the cells of a row, normalised. The last cell is the target, the others are the source columns."""
+        *sources, target = cells
         if self.source:
             first = 1 if self.names else 0
-            read[first:] = map(nfc, read[first:])
-        return [*read, nfc(written) if self.target else written]
+            sources[first:] = map(nfc, sources[first:])
+        return [*sources, nfc(target) if self.target else target]
 
 
 NO_NORMALISATION = Normalisation()
 
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
-"""Characters that cannot be seen, or look like a space, but make another text."""
+"""Characters that are invisible, or look like a space, but make a text different."""
 
 
 class Repeats(NamedTuple):
-    """pairs: how many occur again. sources: how many are distinct. several: how many of these have more than one target."""
+    """The numbers of repeated pairs, of distinct sources, and of sources with several targets (ambiguous)."""
 
     pairs: int
     sources: int
-    several: int
+    ambiguous: int
 
 
 class Hashes:
-    """What was seen, in 8 bytes per pair: 44 bits of the source (12 of them say in which bucket) and 32 of the target."""
+    """Hashes of pairs, 8 bytes each: 44 bits of the source, 12 of which select the bucket, and 32 bits of the target."""
 
     def __init__(self) -> None:
         self._buckets: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
 
     def add(self, source: int, target: str) -> None:
-        own = int.from_bytes(blake2b(target.encode(), digest_size=4).digest())
-        self._buckets[source & 4095].append((source >> 12 & 0xFFFFFFFF) << 32 | own)
+        """Adds a pair. source: the 64-bit hash of its source."""
+        target_hash = int.from_bytes(blake2b(target.encode(), digest_size=4).digest())
+        self._buckets[source & 4095].append((source >> 12 & 0xFFFFFFFF) << 32 | target_hash)
 
     def repeats(self) -> Repeats:
-        pairs = sources = several = 0
+        """Returns how often pairs and sources are repeated."""
+        pairs = sources = ambiguous = 0
         for bucket in self._buckets.values():
             distinct = set(bucket)
             targets = Counter(number >> 32 for number in distinct)
             pairs += len(bucket) - len(distinct)
             sources += len(targets)
-            several += sum(count > 1 for count in targets.values())
-        return Repeats(pairs, sources, several)
+            ambiguous += sum(count > 1 for count in targets.values())
+        return Repeats(pairs, sources, ambiguous)
 
     def shared_sources(self, other: Hashes) -> int:
+        """Returns the number of distinct sources that occur in both corpora."""
         both = self._buckets.keys() & other._buckets.keys()
         return sum(
             len({number >> 32 for number in self._buckets[at]} & {number >> 32 for number in other._buckets[at]}) for at in both
@@ -104,15 +109,16 @@ class Hashes:
 
 @dataclass
 class CorpusCounts(Report):
-    """What was met while reading; complete when the stream has ended.
+    """Counts collected while pairs are read; complete at the end of the stream.
 
-    lines: all of them, with blank ones and the header.
-    empty: left out because a side was empty.   too_long: left out; too_long_at: the numbers of the first few lines.
+    lines: the number of lines, including blank ones and the header.   pairs: the number of pairs that were kept.
+    empty: lines skipped because source or target is empty.
+    too_long: pairs skipped because source or target exceeds max_length; too_long_at: the numbers of the first few lines.
     with_breaks: texts in which tabs or line breaks became spaces.
-    normalised: lines that NFC changed.   not_normalised: lines that it would have changed.
-    unseen: lines that hold an invisible character or an unusual space, by character.
-    without: rows that lack one of several source columns, by its name or number.
-    lowest, highest: the first and the last `hash_fraction` a source.
+    normalised: lines that NFC changed.   not_normalised: lines that NFC would change, but which were kept as they are.
+    unseen: the number of lines that contain an invisible character or an unusual space, by character.
+    without: the number of rows that lack one of several source columns, by its name or number.
+    lowest, highest: the lowest and the highest `hash_fraction` of a source.
     """
 
     name: str = ""
@@ -132,6 +138,7 @@ class CorpusCounts(Report):
     highest: float = 0.0
 
     def add(self, pair: Pair) -> None:
+        """Counts a pair that is kept."""
         number = _number(pair.source)
         self.hashes.add(number, pair.target)
         fraction = number / 2**64
@@ -139,71 +146,72 @@ class CorpusCounts(Report):
         self.pairs += 1
 
     def threshold(self, share: float) -> float:
-        """For `is_held_out`: the share itself, unless one side would be empty; then the least change that leaves it a source.
+        """Returns the threshold for `is_held_out` that holds out this share of the sources.
 
-        For at most n pairs, ask for the share min(share, n / counts.pairs).
+        It equals the share, unless no source would be held out, or none left to train on; then it is the nearest threshold
+        that leaves one. To hold out about n pairs at most, pass min(share, n / counts.pairs). Raises UserError if there are
+        fewer than two distinct sources.
         """
         if self.lowest >= self.highest:
-            raise UserError("found fewer than 2 distinct sources, expected at least 2: one to learn from and one to hold out")
+            raise UserError("found fewer than 2 distinct sources, expected at least 2: one to train on and one to hold out")
         return min(max(share, math.nextafter(self.lowest, 1)), self.highest)
 
     def describe(self) -> str:
-        """For the console, in plain sentences; what did not happen is not mentioned."""
+        """Returns a summary for the console, in sentences. Counts of zero are not mentioned."""
         repeats = self.hashes.repeats()
-        left_out = {
-            "because a side is empty": self.empty,
-            f"longer than {self.max_length or 0:,} characters ({list_lines(self.too_long_at, self.too_long)})": self.too_long,
-            f"because other columns were found ({list_lines(self.bad_lines_at, self.bad_lines)})": self.bad_lines,
-            "because they repeat the names of the columns": self.header_again,
-        }
-        kept = {
-            "pairs that occur again": repeats.pairs,
-            "sources with several targets": repeats.several,
-            "texts in which tabs or line breaks became spaces": self.with_breaks,
-            **{f"rows without {column!r}": count for column, count in self.without.items()},
-        }
+        skipped = []
+        if self.empty:
+            skipped.append(f"{plural(self.empty, 'line')} with an empty source or target")
+        if self.too_long:
+            where = list_lines(self.too_long_at, self.too_long)
+            skipped.append(f"{plural(self.too_long, 'pair')} longer than {self.max_length or 0:,} characters ({where})")
+        skipped += self.skipped_lines()
+        kept = [
+            (repeats.pairs, "repeated pair", ""),
+            (repeats.ambiguous, "source with several targets", "sources with several targets"),
+            (self.with_breaks, "text whose tabs or line breaks became spaces", "texts whose tabs or line breaks became spaces"),
+        ]
+        kept += [(rows, f"row without column {name!r}", f"rows without column {name!r}") for name, rows in self.without.items()]
         sentences = [f"{self.name}: {plural(self.pairs, 'pair')} in {plural(self.lines, 'line')}"]
-        if any(left_out.values()):
-            sentences.append("Left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count))
-        if any(kept.values()):
-            sentences.append("Kept: " + ", ".join(f"{what} ({count:,})" for what, count in kept.items() if count))
+        if skipped:
+            sentences.append(f"Skipped: {', '.join(skipped)}")
+        if counted := [plural(*one) for one in kept if one[0]]:
+            sentences.append(f"Kept: {', '.join(counted)}")
         sentences += [*self.notes, *self.describe_normalisation()]
         return ". ".join(sentences) + "."
 
     def describe_reading(self) -> list[str]:
-        """What a reader should know who is not told the counts: guesses, lines left out, spellings; a clause for each."""
+        """Returns notes for commands that do not print all counts: guesses, skipped lines, normalisation; one clause each."""
         return [*self.notes, *self.describe_bad_lines(), *self.describe_normalisation()]
 
     def describe_normalisation(self) -> list[str]:
-        """What looks like something else, a clause for each."""
-        found = []
+        """Returns notes about texts that can look the same and differ, one clause each."""
+        notes = []
         if self.normalised:
-            found.append(f"Normalised to Unicode's NFC: {plural(self.normalised, 'line')}")
+            notes.append(f"Normalised {plural(self.normalised, 'line')} to Unicode NFC")
         if self.not_normalised:
-            found.append(
-                f"Kept as written, though not in Unicode's NFC: {plural(self.not_normalised, 'line')}, which may differ from "
-                "others that look the same"
-            )
+            kept = plural(self.not_normalised, "line that is", "lines that are")
+            notes.append(f"Kept {kept} not in Unicode NFC; texts that look the same may differ")
         if self.unseen:
-            which = ", ".join(f"U+{ord(one):04X} in {plural(lines, 'line')}" for one, lines in self.unseen.most_common(5))
-            found.append(f"Kept: invisible characters or unusual spaces ({which}{', …' if len(self.unseen) > 5 else ''})")
-        return found
+            which = ", ".join(f"U+{ord(char):04X} in {plural(lines, 'line')}" for char, lines in self.unseen.most_common(5))
+            notes.append(f"Kept invisible characters or unusual spaces ({which}{', …' if len(self.unseen) > 5 else ''})")
+        return notes
 
     def describe_shared(self, held_out: CorpusCounts) -> str:
-        """How many held-out sources the training data holds too, as a sentence; nothing if there are none."""
+        """Returns a sentence that says how many held-out sources also occur in the training data; empty if none does."""
         shared = self.hashes.shared_sources(held_out.hashes)
         if not shared:
             return ""
         total = held_out.hashes.repeats().sources
         return (
-            f"{shared:,} of the {total:,} sources in {held_out.name} are in {self.name} too: "
-            "what is measured on them was seen in training."
+            f"{shared:,} of the {plural(total, 'source')} in {held_out.name} also {'occurs' if shared == 1 else 'occur'} in "
+            f"{self.name}; results on such sources say little about new ones."
         )
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """All pairs of a file (or of two parallel ones), in memory."""
+    """All pairs of a file, or of two parallel files, in memory."""
 
     name: str
     pairs: tuple[Pair, ...]
@@ -211,6 +219,7 @@ class Corpus:
 
     @property
     def num_empty(self) -> int:
+        """The number of lines that were skipped because source or target is empty."""
         return self.counts.empty
 
 
@@ -220,7 +229,7 @@ def read_pairs(
     max_length: int | None = None,
     normalisation: Normalisation = NO_NORMALISATION,
 ) -> Corpus:
-    """As `stream_pairs`, for what fits into memory."""
+    """Returns all pairs that `stream_pairs` yields, with their counts."""
     counts = CorpusCounts()
     pairs = tuple(stream_pairs(files, columns, max_length, counts, normalisation))
     return Corpus(counts.name, pairs, counts)
@@ -233,16 +242,21 @@ def stream_pairs(
     counts: CorpusCounts | None = None,
     normalisation: Normalisation = NO_NORMALISATION,
 ) -> Iterator[Pair]:
-    """Reads one file with both sides, or two parallel ones; UTF-8, each may be .gz. The suffix says of what kind:
+    """Yields the pairs of one file with source and target, or of two parallel files. Text is UTF-8 and may be gzipped.
 
-    .csv            separated by comma, semicolon or tab, with quotes
+    The suffix decides how a file is read:
+
+    .csv            separated by comma, semicolon or tab, with quoting
     .jsonl, .json   one object per line, {"source": …, "target": …} or {"translation": {"en": …, "de": …}}
     .xlsx           the first sheet
-    any other       separated by tabs, without quotes; if not .tsv and without tabs, by |||, ->, as "IN: … OUT: …" or as a .csv
+    any other       separated by tabs, without quoting; if not .tsv and without tabs, by |||, ->, "IN: … OUT: …" or like a .csv
 
-    Columns are told by `columns`. White space around a text is cut off; tabs and line breaks inside become a space. Pairs with
-    an empty side, or one longer than `max_length` characters, are left out and counted; repeated ones are kept and counted.
-    Texts are normalised as `spelling` says, before anything is counted or compared.
+    White space around a text is removed; tabs and line breaks inside it become a space. Pairs whose source or target is empty
+    or longer than `max_length` characters are skipped and counted; repeated pairs are kept and counted. Raises UserError if the
+    files cannot be read or contain no pairs.
+
+    columns: the columns to read.   counts: receives the counts.
+    normalisation: is applied before anything is counted or compared.
     """
     files = [files] if isinstance(files, Path) else list(files)
     counts = CorpusCounts() if counts is None else counts
@@ -257,7 +271,7 @@ def stream_pairs(
         pair = Pair(join_columns(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
         if max_length is not None and max(map(len, pair)) > max_length:
             counts.too_long += 1
-            if len(counts.too_long_at) < SHOWN:
+            if len(counts.too_long_at) < MAX_LISTED:
                 counts.too_long_at.append(number)
             continue
         counts.without.update(name for name, cell in zip(columns.source, cells[:-1], strict=False) if not cell)
@@ -265,22 +279,22 @@ def stream_pairs(
             counts.add(pair)
         except UnicodeEncodeError as error:
             raise UserError(
-                f"{files[0]}:{number}: half a character (\\u{ord(error.object[error.start]):04x}) in {pair!a}; "
-                "expected whole ones: write the file again with the program that made it"
+                f"{files[0]}:{number}: half a character (\\u{ord(error.object[error.start]):04x}) in {pair!a}, "
+                "expected whole characters; save the file again with the program that wrote it"
             ) from None
         yield pair
     if not counts.pairs:
         raise UserError(
             f"{' and '.join(map(str, files))}: expected pairs of texts (lines of source<TAB>target), found none in "
-            f"{plural(counts.lines, 'line')}: {counts.empty:,} with an empty side, {counts.too_long:,} too long"
-            f"{f', {counts.bad_lines:,} with other columns' if counts.bad_lines else ''}"
+            f"{plural(counts.lines, 'line')}: {counts.empty:,} with an empty source or target, {counts.too_long:,} too long"
+            f"{f', {counts.bad_lines:,} bad' if counts.bad_lines else ''}"
         )
 
 
 def join_columns(cells: Sequence[str]) -> str:
-    """The first cell, then a tab and a symbol for every feature of the others: ("walk", "V;PST") is "walk<TAB>V<TAB>PST".
+    """Joins the first cell and the features in the other cells with tabs: ("walk", "V;PST") becomes "walk<TAB>V<TAB>PST".
 
-    Features are parted by ; | or white space. A line that was joined already, split at its tabs, comes out the same.
+    Features are separated by ; | or white space. Splitting the result at its tabs and joining it again changes nothing.
     """
     first, *others = cells
     features = [feature for cell in others for feature in re.split(r"[;|\s]+", cell) if feature]
@@ -296,31 +310,34 @@ def _clean(cell: str, counts: CorpusCounts) -> str:
 
 
 def normalise_line(cells: list[str], normalisation: Normalisation, counts: CorpusCounts) -> list[str]:
-    """Source columns and target in the wanted spelling; what changes, and what cannot be seen, is counted."""
+    """Returns the source columns and the target, normalised. Counts lines that change and lines with invisible characters."""
     line = "".join(cells)
     counts.unseen.update(dict.fromkeys(_UNSEEN.findall(line), 1))
     if line.isascii():
         return cells
-    normal, spelt = Normalisation(True, True, normalisation.names).of(cells), normalisation.of(cells)
-    counts.normalised += spelt != cells
-    counts.not_normalised += spelt != normal
-    return spelt
+    fully, result = Normalisation(True, True, normalisation.names).of(cells), normalisation.of(cells)
+    counts.normalised += result != cells
+    counts.not_normalised += result != fully
+    return result
 
 
-# --- what is held out --------------------------------------------------------------------------------------------------------
+# --- held-out sources --------------------------------------------------------------------------------------------------------
 
 
 def _number(text: str) -> int:
-    """Evenly spread over 64 bits, the same on every machine."""
+    """Returns a 64-bit hash, the same on every machine."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def hash_fraction(source: str) -> float:
-    """Where a source stands from 0 to 1, by a hash of its text alone."""
+    """Returns a number from 0 to 1 that depends only on the text of the source, and is uniformly distributed."""
     return _number(source) / 2**64
 
 
 def is_held_out(source: str, threshold: float) -> bool:
-    """Depends on this source alone: it can be told on a stream, and stays when pairs are added. Get `border` from
-    `Counts.border`: it is the share that is wanted, unless there are so few sources that a side would be empty."""
+    """Whether a source is held out.
+
+    This depends on the source alone, so it works on a stream and stays the same when pairs are added.
+    threshold: from `CorpusCounts.threshold`.
+    """
     return hash_fraction(source) < threshold

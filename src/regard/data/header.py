@@ -1,8 +1,8 @@
-"""Whether the first row of a table holds the names of its columns.
+"""Decides whether the first row of a table is a header.
 
-People recognise such a row by its words (word, lemma, falsch, richtig), and by how it differs from the rows below: letters over
-numbers, one word over sentences, letters that the column does not use. Both are weighed here as evidence, of which data in the
-first row has little: it costs less to learn one line of names than to lose a line of data unnoticed.
+People recognise a header by its words (word, lemma, falsch, richtig), and by how it differs from the rows below: letters above
+numbers, one word above sentences, letters that the column does not use. This module adds up both kinds of evidence. The
+threshold is high, because training on one header row does less harm than losing a row of data unnoticed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rapidfuzz.distance import Levenshtein
 SOURCES = set("source src input image picture img photo audio sound wav path file filename clip recording".split())
 TARGETS = set("target tgt trg output caption transcript".split())
 NUMBERS = set("id idx index no. nr number".split())
-"""Columns that are neither, unless asked for."""
+"""Columns that are neither source nor target unless chosen."""
 _LANGUAGES = set(
     "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu id is it ja ka ko la lt lv nl no pl pt ro ru sk sl sr "
     "sv sw ta th tr uk ur vi zh ara deu eng fra fre ger ita jpn lat por rus spa zho arabic chinese dutch english french german "
@@ -61,81 +61,83 @@ _FURTHER = (
 )
 _ANYWHERE = SOURCES | TARGETS | NUMBERS | _LANGUAGES | {"ipa", "lemma", "text"}
 _WORDS = [_USUAL.union(_FURTHER[0].split()), *(_ANYWHERE.union(words.split()) for words in _FURTHER[1:])]
-"""Words that name columns, by language. A row in two languages, such as word, Wort, is rather an entry of a dictionary."""
+"""Words that name columns, by language. A row in two languages, such as word, Wort, is more likely a dictionary entry."""
 
-_ENOUGH = 10
-"""Rows from which differences between the first and the others mean something: in any order, one of them comes first."""
-_LONGEST, _MOST_WORDS = 50, 5
-"""Characters and words of a name."""
-_SEEN = 200
-"""Characters of a cell that are compared."""
+_MIN_ROWS = 10
+"""Minimum number of rows below the first for a difference to count as evidence: in a small sample the first row may differ by
+chance."""
+_MAX_CHARS, _MAX_WORDS = 50, 5
+"""Maximum number of characters and words in a column name."""
+_COMPARED_CHARS = 200
+"""Number of characters of a cell that are compared."""
 _STRONG, _WEAK = 2, 1
 _NEEDED, _NEEDED_IF_USUAL = 2 * _STRONG, _STRONG
-"""Evidence from two columns; from one, where tables usually have names."""
+"""Strong evidence from two columns; from one column in formats that usually have a header."""
 
 
 def are_usual_names(cells: Sequence[str]) -> bool:
-    """Whether all cells are different and English words or codes that name columns."""
+    """Whether all cells are distinct and are English words or codes that name columns."""
     names = {cell.strip().lower() for cell in cells}
-    return len(names) == len(cells) and all(re.split("[-_]", one)[0] in _USUAL for one in names)
+    return len(names) == len(cells) and all(re.split("[-_]", label)[0] in _USUAL for label in names)
 
 
 def evidence(first: Sequence[str], below: Sequence[Sequence[str]], *, usual: bool) -> float:
-    """How much speaks for names in the first row, relative to what is needed: from 1 on it is taken for names.
+    """Returns the evidence that the first row is a header, relative to the threshold: 1 or more means it is a header.
 
-    below: rows with as many cells. usual: whether such files usually have names, as .csv has and .tsv has not.
+    below: the rows below, each with as many cells. usual: whether files of this format usually have a header, as .csv files do
+    and .tsv files do not.
     """
     cells = [cell.strip() for cell in first]
-    if are_usual_names(cells) or _are_known(cells) or _are_counted(cells, below):
+    if are_usual_names(cells) or _are_known_words(cells) or _are_consecutive(cells, below):
         return 1.0
-    columns = [[row[at].strip()[:_SEEN] for row in below] for at in range(len(cells))]
+    columns = [[row[at].strip()[:_COMPARED_CHARS] for row in below] for at in range(len(cells))]
     if not all(map(_may_be_name, cells, columns)) or len(set(cells)) < len(cells):
         return 0.0
     known = max(sum(_is_word(cell.lower(), words) for cell in cells) for words in _WORDS)
-    found = known * _WEAK + sum(_of_column(*column) for column in zip(cells, columns, strict=True))
+    strength = known * _WEAK + sum(_column_evidence(*column) for column in zip(cells, columns, strict=True))
     if len(cells) == 2:
-        found += _of_pair(cells, columns)
-    return found / (_NEEDED_IF_USUAL if usual else _NEEDED)
+        strength += _pair_evidence(cells, columns)
+    return strength / (_NEEDED_IF_USUAL if usual else _NEEDED)
 
 
-def _are_known(cells: Sequence[str]) -> bool:
+def _are_known_words(cells: Sequence[str]) -> bool:
     names = {cell.lower() for cell in cells}
-    return len(names) == len(cells) and any(all(_is_word(one, words) for one in names) for words in _WORDS)
+    return len(names) == len(cells) and any(all(_is_word(label, words) for label in names) for words in _WORDS)
 
 
 def _is_word(text: str, words: set[str]) -> bool:
-    """Such as word, input_text, English sentence, text 2."""
+    """Whether all parts of the text are known words, as in word, input_text, English sentence, text 2."""
     parts = [part for part in re.split(r"[-_\s.:#()/\d]", text) if part]
     return bool(parts) and all(part in words for part in parts)
 
 
-def _are_counted(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """0, 1, … or 1, 2, …, as programs write where columns have no names, over rows that are no numbers."""
+def _are_consecutive(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether the cells are 0, 1, … or 1, 2, …, as programs write for unnamed columns, above rows without numbers."""
     numbers = [[str(number) for number in range(start, start + len(cells))] for start in (0, 1)]
     return list(cells) in numbers and bool(below) and not any(any(map(_is_number, row)) for row in below)
 
 
 def _is_number(text: str) -> bool:
     try:
-        float(text[:_SEEN].strip().replace(",", "."))
+        float(text[:_COMPARED_CHARS].strip().replace(",", "."))
     except ValueError:
         return False
     return True
 
 
 def _may_be_name(cell: str, column: Sequence[str]) -> bool:
-    """Not a number, a sentence, or a value that occurs again."""
+    """Whether the cell is neither a number, nor a sentence, nor a value that occurs again in the column."""
     if not cell:
-        return True  # an index without a name
-    if len(cell) > _LONGEST or len(cell.split()) > _MOST_WORDS or cell[-1] in ".!?…。！？;," or _is_number(cell):
+        return True  # an index column without a name
+    if len(cell) > _MAX_CHARS or len(cell.split()) > _MAX_WORDS or cell[-1] in ".!?…。！？;," or _is_number(cell):
         return False
     return cell not in column
 
 
-def _of_column(cell: str, column: Sequence[str]) -> int:
-    """Evidence that a cell is the name of what stands below it."""
+def _column_evidence(cell: str, column: Sequence[str]) -> int:
+    """Returns the evidence that the cell is the name of the column below it."""
     column = [other for other in column if other]
-    if len(column) < _ENOUGH:
+    if len(column) < _MIN_ROWS:
         return 0
     if all(map(_is_number, column)):
         return _STRONG
@@ -143,14 +145,14 @@ def _of_column(cell: str, column: Sequence[str]) -> int:
         return 0
     short = 3 * len(cell.split()) <= min(len(other.split()) for other in column)
     identifier = " " not in cell and "_" in cell.strip("_") and not any("_" in other for other in column)
-    if short or identifier or _is_strange(cell, column):
+    if short or identifier or _uses_other_letters(cell, column):
         return _STRONG
     capital = cell[0].isalpha() and {other[0].isupper() for other in column} == {not cell[0].isupper()}
     return _WEAK if capital else 0
 
 
-def _is_strange(cell: str, column: Sequence[str]) -> bool:
-    """Whether most letters of this cell are of an alphabet, or a case, that the column does not use."""
+def _uses_other_letters(cell: str, column: Sequence[str]) -> bool:
+    """Whether most letters of the cell have an alphabet or a case that the column does not use."""
     used = {_alphabet(char) for char in set().union(*column)}
     letters = {char for char in cell if char.isalpha()}
     return 2 * sum(_alphabet(char) not in used for char in letters) > max(2, len(letters))
@@ -160,11 +162,11 @@ def _alphabet(char: str) -> tuple[str, bool]:
     return name(char, "").partition(" ")[0], char.isupper()
 
 
-def _of_pair(cells: Sequence[str], columns: Sequence[Sequence[str]]) -> int:
-    """Evidence of both columns together: the two sides resemble each other in every row, such as misspellings and corrections,
-    but not in the first."""
-    if len(columns[0]) < _ENOUGH:
+def _pair_evidence(cells: Sequence[str], columns: Sequence[Sequence[str]]) -> int:
+    """Returns the evidence from both columns together: source and target are similar in every row below, as misspellings and
+    corrections are, but not in the first row."""
+    if len(columns[0]) < _MIN_ROWS:
         return 0
     similar = [Levenshtein.normalized_similarity(*pair) for pair in zip(*columns, strict=True)]
-    own = Levenshtein.normalized_similarity(*cells)
-    return _STRONG if median(similar) >= 0.6 and own < 0.4 and own < min(similar) else 0
+    first_row = Levenshtein.normalized_similarity(*cells)
+    return _STRONG if median(similar) >= 0.6 and first_row < 0.4 and first_row < min(similar) else 0

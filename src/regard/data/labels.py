@@ -1,4 +1,4 @@
-"""Tokens and texts as people can read them: in pictures, on pages and in the terminal. What is stored stays as it is."""
+"""Readable labels for tokens and texts in figures, on web pages and in the terminal. Stored texts are not changed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import unicodedata
 from collections.abc import Iterable
 
 NAMED = {"": "∅", "\n": "⏎", "\t": "⇥"}
+"""Labels of the empty token, the line break and the tab."""
 LONGEST = 40
-"""Characters of a label. One token of 3,000 would make a page, or a picture, too wide to be drawn at all."""
+"""Maximum length of a label. A single token of 3,000 characters would make a page or a figure too wide to draw."""
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They have no width and turn what follows around."""
+"""Characters without width that change the direction of the text after them."""
 
 
 def label(token: str) -> str:
-    r"""One visible label: a feature "\tV" is [V], a space ␣, a control character its code.
+    r"""Returns a visible label for a token: [V] for the feature "\tV", ␣ for a space, its code for a control character.
 
-    No label holds a character that XML forbids, or half of one that UTF-8 cannot write, and none is longer than LONGEST.
+    A label contains no character that XML forbids and no unpaired surrogate, and shows at most LONGEST characters.
     """
     if len(token) > LONGEST:
         token = token[: LONGEST - 1] + "…"
@@ -23,20 +24,20 @@ def label(token: str) -> str:
         return NAMED[token]
     if token[0] == "\t" and "\t" not in token[1:]:
         return f"[{_visible(token[1:])}]"
-    if not any(map(_has_ink, token)):
+    if not any(map(_is_graphic, token)):
         return "".join("␣" if char == " " else _visible(char) if char in NAMED else _code(char) for char in token)
     return ("◌" if unicodedata.category(token[0])[0] == "M" else "") + _visible(token)
 
 
 def visible(symbols: Iterable[str]) -> str:
-    """A list of symbols for people."""
+    """Returns the labels of the symbols, separated by spaces."""
     return " ".join(map(label, symbols))
 
 
 def readable(text: str) -> str:
-    """A whole text in one line: "walk<TAB>V<TAB>PST" is walk [V] [PST]."""
+    """Returns a text as one readable line: "walk<TAB>V<TAB>PST" becomes walk [V] [PST]."""
     first, *features = text.split("\t")
-    return " ".join(filter(None, (_visible(first), *(f"[{_visible(one)}]" for one in features))))
+    return " ".join(filter(None, (_visible(first), *(f"[{_visible(feature)}]" for feature in features))))
 
 
 def _visible(text: str) -> str:
@@ -44,11 +45,11 @@ def _visible(text: str) -> str:
 
 
 def _is_hidden(char: str) -> bool:
-    """Whether a character is no part of a text that can be written down, or would disturb what stands around it."""
+    """Whether a character cannot be printed, or changes how the characters around it are displayed."""
     return char in BIDI or unicodedata.category(char) in ("Cc", "Cn", "Co", "Cs", "Zl", "Zp")
 
 
-def _has_ink(char: str) -> bool:
+def _is_graphic(char: str) -> bool:
     return unicodedata.category(char)[0] not in "ZC"
 
 

@@ -1,4 +1,4 @@
-"""Rows of an .xlsx file. The only home of openpyxl, which is optional."""
+"""Reads the rows of .xlsx files. Only this module uses openpyxl, which is an optional dependency."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from typing import Any
 from regard.errors import UserError
 
 MOST_ROWS = 2**20
-"""Of a sheet, as in Excel. A file can claim more; openpyxl would make all of them."""
+"""Maximum number of rows in a sheet, as in Excel. A file can claim more, and openpyxl would create all of them."""
 MOST_BYTES = 500_000_000
-"""To which a file may unpack."""
-_TOGETHER = 1000
+"""Maximum size of an unpacked file."""
+_CHUNK = 1000
+"""Number of rows that are read at a time."""
 
 
 def read_sheet(path: Path, notes: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """(number, cells) of every row of the first sheet, of formulas what they last gave. Further sheets are noted.
+    """Yields (number, cells) for every row of the first sheet. If there are other sheets, `notes` receives a note.
 
-    Cells that a row lacks at its end are empty, so that no row has fewer than the first one that is not blank.
+    A formula gives the result that was saved with it. Short rows are padded with empty cells to the width of the first row
+    that is not blank. Blank rows have no cells.
     """
     if importlib.util.find_spec("openpyxl") is None:
-        raise UserError(f'{path}: reading .xlsx needs openpyxl; type: pip install "regard[xlsx]", or save the table as .csv')
+        raise UserError(
+            f'{path}: reading .xlsx requires openpyxl; install it with pip install "regard[xlsx]", or save the table as .csv'
+        )
     width = 0
     for number, values in enumerate(_values(path, notes), start=1):
         cells = [_text(value) for value in values]
@@ -41,40 +45,44 @@ def _values(path: Path, notes: list[str]) -> Iterator[tuple[Any, ...]]:
 
     try:
         with zipfile.ZipFile(path) as archive:
-            size = sum(part.file_size for part in archive.infolist())  # zipfile reads no more of a part than that
+            size = sum(part.file_size for part in archive.infolist())  # zipfile reads no more of each part than this
         if size > MOST_BYTES:
-            raise UserError(f"{path}: it unpacks to {size:,} bytes, expected at most {MOST_BYTES:,}; save the table as .csv")
+            raise UserError(
+                f"{path}: the file unpacks to {size:,} bytes, expected at most {MOST_BYTES:,}; save the table as .csv"
+            )
         with _quiet():
             book = load_workbook(path, read_only=True, data_only=True, keep_links=False)
         try:
             sheet, *others = book.worksheets
             if others:
-                left = ", ".join(repr(other.title) for other in others[:5]) + ", …" * (len(others) > 5)
-                notes.append(f"Sheet {sheet.title!r} was read, and not the other {'sheets' if others[1:] else 'sheet'} {left}")
-            sheet.reset_dimensions()  # what a file says of them is often wrong
+                names = ", ".join(repr(other.title) for other in others[:5]) + ", …" * (len(others) > 5)
+                notes.append(f"Only the first sheet, {sheet.title!r}, was read, not {names}")
+            sheet.reset_dimensions()  # the dimensions that a file states are often wrong
             rows = sheet.iter_rows(max_row=MOST_ROWS, values_only=True)
-            while some := _next(rows):
-                yield from some
+            while chunk := _next_chunk(rows):
+                yield from chunk
         finally:
             book.close()
     except (UserError, OSError):
         raise
-    except Exception as error:  # openpyxl has many for damaged files
-        raise UserError(f"{path}: cannot be read as .xlsx: {' '.join(str(error).split())}; save it again, or as .csv") from None
+    except Exception as error:  # openpyxl raises many kinds of exceptions for damaged files
+        raise UserError(
+            f"{path}: cannot be read as .xlsx: {' '.join(str(error).split())}; save it again as .xlsx or .csv"
+        ) from None
 
 
-def _next(rows: Iterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _next_chunk(rows: Iterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     with _quiet():
-        return list(islice(rows, _TOGETHER))
+        return list(islice(rows, _CHUNK))
 
 
 def _quiet() -> warnings.catch_warnings[None]:
-    """Warnings about styles and charts, which are not read."""
+    """Suppresses warnings about styles and charts, which are not read."""
     return warnings.catch_warnings(action="ignore")
 
 
 def _text(value: object) -> str:
-    """A cell as Excel shows it without a format of its own."""
+    """Returns a cell as Excel shows it in the general format."""
     if value is None:
         return ""
     if isinstance(value, bool):

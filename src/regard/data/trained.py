@@ -1,4 +1,4 @@
-"""What a model folder says about the data that the model was trained on: its columns, and which sources it saw."""
+"""The record of the training data in a model folder: the columns that were read, and the sources that were seen."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
 from regard.errors import UserError, plural
 
 MOST_KEYS = 8192
-"""How many sources are remembered, in 4 bytes each; of more, a sample."""
-_ALL = 1 << 32
+"""Maximum number of source hashes that are stored, 4 bytes each; of more sources, a sample is stored."""
+_ALL_HASHES = 1 << 32
 
 
 class Sources:
-    """The sources that a model was trained on, as hashes. Of more than MOST_KEYS only the smallest hashes are kept; then those
-    of other sources that are as small can still be checked, and they are a fair sample."""
+    """The sources that a model was trained on, as hashes.
+
+    If there are more than MOST_KEYS, only the smallest hashes are kept. Then a source can be checked only if its hash is in
+    that range; such sources are a fair sample.
+    """
 
     def __init__(self, sources: Iterable[str] = ()) -> None:
         self._keys: set[int] = set()
-        self._below = _ALL
-        """Of the hashes below this one, all are known."""
+        self._below = _ALL_HASHES
+        """All hashes of training sources below this bound are stored."""
         for source in sources:
             self.add(source)
 
     def add(self, source: str) -> None:
+        """Adds a source of the training data."""
         key = _key(source)
         if key < self._below:
             self._keys.add(key)
@@ -38,31 +42,34 @@ class Sources:
                 self._shrink()
 
     def update(self, other: Sources) -> None:
+        """Adds the sources of another model, from which training started."""
         self._below = min(self._below, other._below)
         self._keys = {key for key in self._keys | other._keys if key < self._below}
         self._shrink()
 
     def describe_seen(self, sources: Sequence[str]) -> str:
-        """How many of these were seen in training, as a sentence; nothing if there are none."""
+        """Returns a clause that says how many of these sources were seen in training; empty if none was."""
         keys = [key for key in map(_key, sources) if key < self._below]
         seen = sum(key in self._keys for key in keys)
         if not seen:
             return ""
         of = plural(len(keys), "source") + (" that can be checked" if len(keys) < len(sources) else "")
         were = "was" if seen == 1 else "were"
-        return f"{seen:,} of {of} {were} seen in training: what is measured on them says little about new ones"
+        return f"{seen:,} of {of} {were} seen in training; results on such sources say little about new ones"
 
     def to_facts(self) -> dict[str, Any]:
+        """Returns the entry `training.sources` of config.json."""
         self._shrink()
         raw = struct.pack(f"<{len(self._keys)}I", *sorted(self._keys))
         return {"below": self._below, "hashes": base64.b64encode(raw).decode()}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Sources:
-        found = cls()
-        found._keys = {key for (key,) in struct.iter_unpack("<I", base64.b64decode(facts["hashes"], validate=True))}
-        found._below = int(facts["below"])
-        return found
+        """Returns the sources that `to_facts` wrote."""
+        sources = cls()
+        sources._keys = {key for (key,) in struct.iter_unpack("<I", base64.b64decode(facts["hashes"], validate=True))}
+        sources._below = int(facts["below"])
+        return sources
 
     def _shrink(self) -> None:
         if len(self._keys) > MOST_KEYS:
@@ -76,8 +83,11 @@ def _key(source: str) -> int:
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """source, target: the columns that were chosen, as they were typed; nothing if nobody chose. header: the names of all
-    columns, if the file had any. sources: None if that is not known."""
+    """The training data of a model, as recorded in its folder.
+
+    source, target: the columns that the user chose, as typed; empty if they were detected.
+    header: the names of all columns; empty if the file had no header.   sources: None if they were not recorded.
+    """
 
     source: tuple[str, ...] = ()
     target: str = ""
@@ -86,7 +96,10 @@ class TrainedOn:
 
     @classmethod
     def from_facts(cls, training: Mapping[str, Any]) -> TrainedOn:
-        """What config.json holds as `training`; folders of older versions, and of other origin, say less."""
+        """Reads the entry `training` of config.json. Raises UserError if it is damaged.
+
+        Folders of older versions, or from other sources, may lack parts of it.
+        """
         try:
             data = training.get("settings", {}).get("data", {})
             return cls(
@@ -97,13 +110,14 @@ class TrainedOn:
             )
         except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
             raise UserError(
-                f"config.json: what it says about the training data cannot be read: {error!r}; "
+                f"config.json: the description of the training data cannot be read: {error!r}; "
                 "copy the folder again from its origin"
             ) from None
 
     @property
     def one_reference(self) -> bool:
-        """Whether further columns are no references: the model was trained on some of more than two."""
+        """Whether a test file has a single column of references; its other columns are not references, because the model was
+        trained on a selection of columns."""
         return bool(self.source or self.target or len(self.header) > 2)
 
     def columns(
@@ -115,44 +129,49 @@ class TrainedOn:
         header: bool | None = None,
         bad_lines: Literal["stop", "skip"] = "stop",
     ) -> ChosenColumns:
-        """The columns to read in these files: those that are given, else those of the training: by their names, or, where a
-        file has none, by their numbers. header, bad_lines: as in `Columns`."""
+        """Returns the columns to read: those given, otherwise those that the model was trained on.
+
+        The columns of the training data are found by name or, if the file has no header, by number. Raises UserError if the
+        file lacks them. header, bad_lines: as in `Columns`.
+        """
         given = ChosenColumns(
             tuple(source), tuple(targets), Columns(header=header, bad_lines=bad_lines, known_header=self.header)
         )
         if len(files) > 1 or (source and targets) or not (self.source or self.target):
             return given
-        found: UserError | None = None
-        for way in (self._name, self._number):
-            wanted = self._wanted(given, way)
-            if wanted is None or (found and _header(files, given)):  # there are names, but others
+        failure: UserError | None = None
+        for convert in (self._name, self._number):
+            wanted = self._as_in_training(given, convert)
+            if wanted is None or (failure and _has_header(files, given)):  # the file has a header with other names
                 continue
             try:
-                _first(files, wanted)
+                _check_columns(files, wanted)
             except WrongColumns as error:
-                found = found or error
+                failure = failure or error
             else:
                 return wanted
-        expected = self._wanted(given, self._name) or self._wanted(given, self._number)
+        expected = self._as_in_training(given, self._name) or self._as_in_training(given, self._number)
         raise UserError(
-            f"{found}; expected the columns that the model was trained on, {expected}: choose others with --from and --to"
+            f"{failure}; expected the columns that the model was trained on, {expected}; choose others with --from and --to"
         )
 
-    def _wanted(self, given: ChosenColumns, way: Callable[[str], str | None]) -> ChosenColumns | None:
-        """What was not given as it was in training; None if it cannot be said in this way."""
-        source = given.source or [way(one) for one in self.source]
-        targets = given.targets or [way(one) for one in (self.target,) if one]
+    def _as_in_training(self, given: ChosenColumns, convert: Callable[[str], str | None]) -> ChosenColumns | None:
+        """Returns `given`, completed with the columns of the training data; None if `convert` cannot express one of them."""
+        source = given.source or [convert(column) for column in self.source]
+        targets = given.targets or [convert(column) for column in (self.target,) if column]
         if None in (*source, *targets):
             return None
         chosen = tuple(filter(None, source)), tuple(filter(None, targets))
         return replace(given, source=chosen[0], targets=chosen[1], as_in_training=True)
 
     def _name(self, column: str) -> str | None:
+        """Returns the name of a column of the training data, or None if it is unknown."""
         if not column.isdecimal():
             return column
         return self.header[int(column) - 1] if 0 < int(column) <= len(self.header) else None
 
     def _number(self, column: str) -> str | None:
+        """Returns the number of a column of the training data, or None if it is unknown."""
         if column.isdecimal():
             return column
         return str(self.header.index(column) + 1) if column in self.header else None
@@ -160,7 +179,10 @@ class TrainedOn:
 
 @dataclass(frozen=True)
 class ChosenColumns:
-    """Columns of the sources and of their references, by name or number. table: how to read the rest of the table."""
+    """The columns of the sources and of their references, by name or number.
+
+    table: how to read the table, apart from its columns.   as_in_training: whether the columns of the training data are used.
+    """
 
     source: tuple[str, ...]
     targets: tuple[str, ...]
@@ -171,21 +193,21 @@ class ChosenColumns:
         return f"source {', '.join(self.source) or 'any'} and target {', '.join(self.targets) or 'any'}"
 
     def describe(self) -> list[str]:
-        """A sentence if nobody chose them."""
+        """Returns a note if the columns are those of the training data, otherwise nothing."""
         return [f"columns as in training: {self} (choose others with --from and --to)"] if self.as_in_training else []
 
     @property
     def each(self) -> list[Columns]:
-        """One for every column of references."""
+        """The columns to read, once for each column of references."""
         return [replace(self.table, source=self.source, target=target) for target in self.targets or ("",)]
 
 
-def _first(files: Sequence[Path], chosen: ChosenColumns) -> None:
-    """Reads the first pair; WrongColumns if there are no such columns."""
+def _check_columns(files: Sequence[Path], chosen: ChosenColumns) -> None:
+    """Reads the first pair; raises WrongColumns if a column is missing."""
     for columns in chosen.each:
         next(stream_pairs(files, columns), None)
 
 
-def _header(files: Sequence[Path], chosen: ChosenColumns) -> bool:
+def _has_header(files: Sequence[Path], chosen: ChosenColumns) -> bool:
     next(stream_pairs(files, replace(chosen.table, source=("1",), target="2"), counts=(counts := CorpusCounts())), None)
     return bool(counts.header)
