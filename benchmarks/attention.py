@@ -1,12 +1,12 @@
-"""Time and memory of attention: ours beside raw SDPA, the plain formula, the materialised matrix and Keras, in one run.
+"""Time and memory of attention in one run: regard, raw SDPA, the plain formula, the materialised matrix and Keras.
 
     python benchmarks/attention.py [lengths ...]      default: 128 512 2048 8192
 
 2 threads; medians of interleaved rounds with their spread (first to third quartile). The share of GEMM is the rate of the two
 matrix products, 4·H·L²·d operations, over the rate of torch.mm on 1024 x 1024 matrices in the same rounds. Memory is the growth
-of the RSS over the inputs at its peak (sampled every half millisecond), each case in a fresh process. A case is left out where
-it would hold more than 12 GB or one run takes more than 2 minutes. The result is written beside this script, with its date;
-with lengths of your own it is only printed.
+of the RSS over the inputs at its peak (sampled every half millisecond), each case in a fresh process. A case is skipped if it
+would hold more than 12 GB or if one run takes more than 2 minutes. The result is written to a dated file in the folder of this
+script; if lengths are given it is only printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
-os.environ["KERAS_HOME"] = os.devnull  # so it finds no settings, and writes none
+os.environ["KERAS_HOME"] = os.devnull  # so that it neither reads nor writes settings
 
 import keras
 import torch
@@ -44,9 +44,9 @@ MOST_BYTES, MOST_SECONDS = 12e9, 120.0
 class Case:
     run: Callable[[], object]
     holds: int = 0
-    """About how many numbers it keeps at once, where that grows with L²."""
+    """Approximate number of values that it holds at once, if that grows with L²."""
     products: int = 0
-    """Floating-point operations of its matrix products, if those are its work."""
+    """Floating-point operations of its matrix products, if these are most of its work."""
 
 
 def forward(length: int) -> dict[str, Case]:
@@ -103,7 +103,7 @@ def additive(length: int) -> dict[str, Case]:
 KINDS = {"forward": forward, "additive": additive}
 
 
-def check_that_all_compute_the_same() -> None:
+def check_equal_results() -> None:
     cases = forward(128)
     expected = cases["SDPA"].run()
     for name in ("attend", "plain formula", "Keras Attention"):
@@ -117,8 +117,8 @@ def timed(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def why_left_out(case: Case) -> str | None:
-    """Runs it once (which warms it up, too) if it fits."""
+def reason_to_skip(case: Case) -> str | None:
+    """Runs a case once if it fits into memory, which also warms it up; returns why it is skipped, or None."""
     if case.holds * 4 > MOST_BYTES:
         return f"would hold about {case.holds * 4 / 1e9:.0f} GB"
     seconds = timed(case.run)
@@ -126,7 +126,7 @@ def why_left_out(case: Case) -> str | None:
 
 
 def times(cases: dict[str, Case], rounds: int) -> tuple[dict[str, list[float]], float]:
-    """(seconds of every case, GEMM rate), round after round, so that a slow minute of the machine meets all alike."""
+    """Returns (seconds of every case, GEMM rate). Rounds are interleaved, so that a slow minute affects all cases equally."""
     one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
     found: dict[str, list[float]] = {name: [] for name in cases}
     gemm = []
@@ -138,14 +138,14 @@ def times(cases: dict[str, Case], rounds: int) -> tuple[dict[str, list[float]], 
 
 
 def peak_growth(kind: str, length: int, name: str) -> float:
-    """MB, in a fresh process."""
+    """Returns the peak growth of a case in MB, measured in a fresh process."""
     command = [sys.executable, __file__, "--memory", kind, str(length), name]
     return float(json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout))
 
 
 def measure_memory(kind: str, length: int, name: str) -> None:
     torch.set_num_threads(2)
-    KINDS[kind](64)[name].run()  # libraries and thread pools are loaded
+    KINDS[kind](64)[name].run()  # loads libraries and starts thread pools
     case = KINDS[kind](length)[name]
     before = peak = resident()
     with ThreadPoolExecutor(1) as worker:
@@ -158,20 +158,20 @@ def measure_memory(kind: str, length: int, name: str) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory now."""
+    """Returns the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def table(kind: str, length: int, rounds: int) -> list[str]:
-    """The first case of a kind is what the others are compared with."""
+    """Returns the lines of one table. The first case is the baseline of the others."""
     cases = KINDS[kind](length)
     base = next(iter(cases))
-    left_out = {name: why for name, case in cases.items() if (why := why_left_out(case))}
-    found, gemm_rate = times({name: case for name, case in cases.items() if name not in left_out}, rounds)
+    skipped = {name: why for name, case in cases.items() if (why := reason_to_skip(case))}
+    found, gemm_rate = times({name: case for name, case in cases.items() if name not in skipped}, rounds)
     rows = [f"\n{kind}, L = {length} ({rounds} interleaved rounds; GEMM rate {gemm_rate / 1e9:.0f} GFLOP/s)"]
     for name, case in cases.items():
-        if name in left_out:
-            rows.append(f"  {name:<27} left out: {left_out[name]}")
+        if name in skipped:
+            rows.append(f"  {name:<27} skipped: {skipped[name]}")
             continue
         low, middle, high = (1e3 * seconds for seconds in statistics.quantiles(found[name], n=4))
         ratio = share = ""
@@ -189,7 +189,7 @@ def table(kind: str, length: int, rounds: int) -> list[str]:
 
 def main(lengths: list[int]) -> None:
     torch.set_num_threads(2)
-    check_that_all_compute_the_same()
+    check_equal_results()
     lines = [
         f"torch {torch.__version__}, Keras {keras.__version__} on torch, 2 threads",
         *(f"{kind}: {make.__doc__}" for kind, make in KINDS.items()),

@@ -1,4 +1,4 @@
-"""Where results go: a text file beside the script that measured them, with the date."""
+"""Writes results to a dated text file in the folder of the script that measured them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_result(script: str | Path, lines: Iterable[str]) -> None:
-    """script: the __file__ of a benchmark."""
+    """Writes lines to NAME.DATE.txt. script: the `__file__` of a benchmark NAME.py."""
     result = Path(script).with_suffix(f".{date.today()}.txt")
     result.write_text("\n".join(lines) + "\n")
-    print(f"written to {result.name}")
+    print(f"wrote {result.name}")

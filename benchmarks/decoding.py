@@ -1,14 +1,14 @@
-"""Speed of decoding: ours against Hugging Face's `generate` and CTranslate2, with the same weights and the same sentences.
+"""Speed of decoding: regard, Hugging Face's `generate` and CTranslate2, with the same weights and the same sentences.
 
     python benchmarks/decoding.py MODEL SENTENCES REFERENCES [sentences]
 
-MODEL is the folder of a Transformer (pre- or post-norm, sinusoidal positions); SENTENCES and REFERENCES are text files, .gz or
-not, one sentence a line. Each system translates all of them on two threads with a beam of 1 and of 5, and then one by one on
-one thread. Systems take turns, each in a process of its own: CTranslate2, for one, sets the number of threads of a process that
-it is loaded into. The median of three rounds counts. Ids go in and come out: no system's time holds a tokeniser.
+MODEL is the folder of a Transformer (pre- or post-norm, sinusoidal positions); SENTENCES and REFERENCES are text files, plain
+or .gz, with one sentence per line. Each system translates all of them on two threads with a beam of 1 and of 5, and then one
+by one on one thread. Systems take turns, each in a separate process, because CTranslate2, for one, sets the number of threads
+of the process that loads it. The median of three rounds is reported. Input and output are ids: no time includes a tokenizer.
 
-Only what computes the same function is compared: Marian is post-norm, so for a pre-norm model Hugging Face runs MBart, whose
-layers are pre-norm; its learned positions are filled with sinusoids. How many outputs are the same is printed.
+All systems compute the same function: Marian is post-norm, so for a pre-norm model Hugging Face runs MBart, whose layers are
+pre-norm; its learned positions are filled with sinusoids. The share of identical outputs is printed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_LENGTH = 64
 THREADS = 2
 ROUNDS = 3
 BATCH = 64
-"""Sentences side by side, for those systems that must be told; sorted by length in all."""
+"""Sentences per batch, for the systems that need this number; all systems sort by length."""
 
 
 def ours(saved: Saved) -> System:
@@ -57,8 +57,8 @@ def ours(saved: Saved) -> System:
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
         options = SearchOptions(beam=beam, max_length=MAX_LENGTH, length_penalty=0.0)
-        units = [Segment(number, "", ids) for number, ids in enumerate(sources)]
-        found = {unit.number: list(hypotheses[0].ids) for unit, hypotheses in translator._run(units, options)}
+        segments = [Segment(number, "", ids) for number, ids in enumerate(sources)]
+        found = {segment.number: list(hypotheses[0].ids) for segment, hypotheses in translator._run(segments, options)}
         return [found[number] for number in range(len(sources))]
 
     return run
@@ -71,7 +71,7 @@ LINEARS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out
 
 
 def hf_name(name: str) -> str:
-    """Our name of a parameter -> MBart's and Marian's."""
+    """Returns the name that MBart and Marian use for a parameter of regard."""
     side, *path = name.split(".")
     match path:
         case ["embedding", "tokens", kind]:
@@ -126,13 +126,13 @@ def hugging_face(saved: Saved) -> System:
         named["model.encoder.embed_tokens.weight"] = named["model.decoder.embed_tokens.weight"]
     with torch.no_grad():
         for name, value in theirs.items():
-            if "embed_positions" in name:  # MBart begins at row 2
+            if "embed_positions" in name:  # MBart starts at row 2
                 offset = len(value) - 512
                 value.copy_(sinusoidal(torch.arange(-offset, 512).clamp(min=0), settings.width, layout=settings.layout))
             elif name == "model.shared.weight":
                 value.zero_()
             elif "layernorm_embedding" in name:
-                pass  # taken out below
+                pass  # removed below
             else:
                 value[tuple(slice(size) for size in named[name].shape)] = named[name]
                 if name == "final_logits_bias":
@@ -144,7 +144,7 @@ def hugging_face(saved: Saved) -> System:
 
     @torch.inference_mode()
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
-        norm_order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         found: dict[int, Ids] = {}
         generation = GenerationConfig(
             num_beams=beam,
@@ -156,8 +156,8 @@ def hugging_face(saved: Saved) -> System:
             decoder_start_token_id=SOS,
             bad_words_ids=[[PAD], [UNK], [SOS]],
         )
-        for first in range(0, len(norm_order), BATCH):
-            chunk = norm_order[first : first + BATCH]
+        for first in range(0, len(order), BATCH):
+            chunk = order[first : first + BATCH]
             source = source_batch([sources[index] for index in chunk])
             rows = model.generate(source.values, attention_mask=source.allow.long(), generation_config=generation)
             for index, row in zip(chunk, rows[:, 1:].tolist(), strict=True):
@@ -199,8 +199,8 @@ def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> S
     positions = sinusoidal(torch.arange(512), settings.width, layout=settings.layout).numpy()
     for target, half in halves:
         embedding = half.embedding or model.decoder.embedding
-        spot = target.embeddings[0] if isinstance(target.embeddings, list) else target.embeddings
-        spot.weight = array(embedding.tokens.weight)
+        embeddings = target.embeddings[0] if isinstance(target.embeddings, list) else target.embeddings
+        embeddings.weight = array(embedding.tokens.weight)
         target.scale_embeddings = True
         target.position_encodings.encodings = positions
         if settings.norm_order == "pre":
@@ -246,14 +246,14 @@ def ctranslate2_system(saved: Saved, kind: str, threads: int, folder: Path) -> S
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A system in a process of its own, which waits while others work."""
+class SystemProcess:
+    """A system in a separate process, which waits while the others work."""
 
     process: BaseProcess
     pipe: Connection
 
     def __call__(self, sources: Sequence[Ids], beam: int) -> tuple[list[Ids], float]:
-        """(outputs, seconds)"""
+        """Returns (outputs, seconds)."""
         self.pipe.send((sources, beam))
         found: tuple[list[Ids], float] = self.pipe.recv()
         return found
@@ -263,20 +263,20 @@ class Apart:
         self.process.join()
 
 
-def apart(name: str, model: str, threads: int) -> Apart:
+def start(name: str, model: str, threads: int) -> SystemProcess:
     spawn = get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=serve, args=(name, model, threads, theirs))
     process.start()
     theirs.close()
-    return Apart(process, ours)
+    return SystemProcess(process, ours)
 
 
 def serve(name: str, model: str, threads: int, pipe: Connection) -> None:
     torch.set_num_threads(threads)
     saved = load(Path(model))
-    with tempfile.TemporaryDirectory() as place, suppress(EOFError):
-        run = SYSTEMS[name](saved, threads, Path(place))
+    with tempfile.TemporaryDirectory() as folder, suppress(EOFError):
+        run = SYSTEMS[name](saved, threads, Path(folder))
         while True:
             sources, beam = pipe.recv()
             began = time.perf_counter()
@@ -289,17 +289,19 @@ def bleu(saved: Saved, written: Sequence[Ids], references: Sequence[str]) -> flo
 
 
 SYSTEMS: dict[str, Callable[[Saved, int, Path], System]] = {
-    "regard": lambda saved, threads, place: ours(saved),
-    "Hugging Face generate": lambda saved, threads, place: hugging_face(saved),
-    "CTranslate2 float32": lambda saved, threads, place: ctranslate2_system(saved, "float32", threads, place),
-    "CTranslate2 int8": lambda saved, threads, place: ctranslate2_system(saved, "int8", threads, place),
+    "regard": lambda saved, threads, folder: ours(saved),
+    "Hugging Face generate": lambda saved, threads, folder: hugging_face(saved),
+    "CTranslate2 float32": lambda saved, threads, folder: ctranslate2_system(saved, "float32", threads, folder),
+    "CTranslate2 int8": lambda saved, threads, folder: ctranslate2_system(saved, "int8", threads, folder),
 }
-"""Each for so many threads: ours as workers, CTranslate2 as inter_threads, Hugging Face within its operations."""
+"""How each system uses the threads: regard as workers, CTranslate2 as inter_threads, Hugging Face within operations."""
 
 
-def together(saved: Saved, systems: Mapping[str, Apart], sources: list[Ids], references: list[str], beam: int) -> Iterator[str]:
-    """All sentences at once."""
-    written = {name: run(sources, beam)[0] for name, run in systems.items()}  # warm
+def all_at_once(
+    saved: Saved, systems: Mapping[str, SystemProcess], sources: list[Ids], references: list[str], beam: int
+) -> Iterator[str]:
+    """Times the translation of all sentences together."""
+    written = {name: run(sources, beam)[0] for name, run in systems.items()}  # warm-up
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):
         for name, run in systems.items():
@@ -311,12 +313,12 @@ def together(saved: Saved, systems: Mapping[str, Apart], sources: list[Ids], ref
         yield (
             f"beam {beam}  {name:<22} {speed:7.1f} sentences/s ({min(took):.2f}-{max(took):.2f} s)  regard is "
             f"{statistics.median(ratios):.2f} x as fast ({ratios[0]:.2f}-{ratios[-1]:.2f})  "
-            f"BLEU {bleu(saved, written[name], references):.2f}  {same:.1%} the same output"
+            f"BLEU {bleu(saved, written[name], references):.2f}  {same:.1%} identical outputs"
         )
 
 
-def one_by_one(systems: Mapping[str, Apart], sources: list[Ids], beam: int) -> Iterator[str]:
-    """The first hundred sentences alone; systems take turns."""
+def one_by_one(systems: Mapping[str, SystemProcess], sources: list[Ids], beam: int) -> Iterator[str]:
+    """Times each of the first hundred sentences alone; systems take turns."""
     took: dict[str, list[float]] = {name: [] for name in systems}
     for ids in sources[:100]:
         for name, run in systems.items():
@@ -330,25 +332,25 @@ def main(model: str, source_file: str, reference_file: str, number: int = 1000) 
     saved = load(Path(model))
     lines = [[" ".join(line.split()) for line in read_lines(Path(file))][:number] for file in (source_file, reference_file)]
     sources = [saved.source.encode(line) for line in lines[0]]
-    said = [
+    report = [
         f"torch {torch.__version__}; {THREADS} threads; {len(sources):,} sentences of {Path(source_file).name}, "
         f"{sum(map(len, sources)):,} source tokens; length_penalty 0, max_length {MAX_LENGTH}; one thread per worker. "
-        f"regard: {THREADS} forked workers, up to {BATCH_HYPOTHESES} hypotheses at a time, rows leave; Hugging Face: "
+        f"regard: {THREADS} forked workers, up to {BATCH_HYPOTHESES} hypotheses at a time, finished rows leave; Hugging Face: "
         f"batches of {BATCH}, {THREADS} threads; CTranslate2: max_batch_size {BATCH}, inter_threads {THREADS}, intra_threads "
         f"1. {saved.settings}"
     ]
-    print(said[0], flush=True)
+    print(report[0], flush=True)
     for threads in (THREADS, 1):
-        systems = {name: apart(name, model, threads) for name in SYSTEMS}
+        systems = {name: start(name, model, threads) for name in SYSTEMS}
         for beam in (1, 5):
-            found = together(saved, systems, sources, lines[1], beam) if threads > 1 else one_by_one(systems, sources, beam)
+            found = all_at_once(saved, systems, sources, lines[1], beam) if threads > 1 else one_by_one(systems, sources, beam)
             for line in found:
-                said.append(line)
+                report.append(line)
                 print(line, flush=True)
         for system in systems.values():
             system.end()
     if number == 1000:
-        write_result(__file__, said)
+        write_result(__file__, report)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What `regard demo` reaches on the dev split (the demo itself reads the test split): error rates, time, share of the machine.
+"""Error rates, training time and use of the processor of `regard demo`, on the dev split (the demo itself uses the test split).
 
     python benchmarks/demo.py [seeds ...]      default: 1 2 3
 
 Training uses 2 threads. The GEMM rate is that of torch.mm on 1024 x 1024 matrices in the same process, before training.
-The result is written beside this script, with its date.
+The result is written to a dated file in the folder of this script.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from regard.training.settings import DEMO
 CPU = torch.device("cpu")
 
 
-class Count:
-    """A callbacks that only counts."""
+class TokenCounter:
+    """Training callbacks that only count target tokens."""
 
     num_targets = 0
 
@@ -48,7 +48,7 @@ class Count:
 
 
 def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
-    """Floating-point operations per second, the median of some products."""
+    """Returns floating-point operations per second, the median over several products."""
     one, other = torch.randn(size, size), torch.randn(size, size)
     times = []
     for _ in range(repeats):
@@ -59,17 +59,17 @@ def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
 
 
 def training_pace(num_updates: int = 200) -> tuple[float, float]:
-    """(target tokens per second, matrix-product FLOPs per target token with padding), both of the demo's own training loop."""
+    """Returns (target tokens/s, FLOPs of matrix products per target token with padding), both of the demo's training loop."""
     training_data = in_memory("cmudict", pronunciations("train"), [], DEMO.data)
     model, settings = build(DEMO.model, *map(len, training_data.codecs)), replace(DEMO.train, steps=num_updates)
     batches = training_data.batches(settings, subword_dropout=0.0, seed=1)
 
     def train_once() -> int:
-        count = Count()
+        count = TokenCounter()
         train(Learner(model, settings), batches, settings, seed=1, callbacks=count)
         return count.num_targets
 
-    train_once()  # warm
+    train_once()  # warm-up
     began = time.perf_counter()
     num_targets = train_once()
     seconds = time.perf_counter() - began
@@ -93,7 +93,7 @@ def main(seeds: list[int]) -> None:
         trained = run(in_memory("cmudict-dev", training, dev, DEMO.data), replace(DEMO, seed=seed), Console(quiet=True), CPU)
         seconds = time.perf_counter() - began
         lines.append(
-            f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, word error rate {trained.rates.sequence:.2%}, "
+            f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, words with an error {trained.rates.sequence:.2%}, "
             f"{seconds:.0f} s for training and dev | {trained.signature}"
         )
         print(lines[-1], flush=True)

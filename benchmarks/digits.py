@@ -1,19 +1,20 @@
-"""Rows of 2 to 6 handwritten digits are read out: "three seven one". No digit of the test rows was seen in training.
+"""Reads rows of 2 to 6 handwritten digits: "three seven one". No digit of the test rows was seen in training.
 
-    python benchmarks/digits.py [parts of names ...] [--steps N]      default: all jobs, also written beside this script
+    python benchmarks/digits.py [parts of names ...] [--steps N]      default: all jobs; the result is written to a file
 
-scikit-learn's digits, side by side with random gaps and heights on 120 x 24 pixels, a grid of 15 x 3 places. 6,000 rows are
-learnt from, 500 others are asked for (greedy search); three seeds, each with rows, initial weights and order of its own:
+The digits are scikit-learn's, side by side with random gaps and heights on 120 x 24 pixels, which become a grid of 15 x 3
+cells. Models are trained on 6,000 rows and tested on 500 others (greedy search), with three seeds; each seed has different
+rows, initial weights and order of batches. Models and requirements:
 
     soft         soft attention at every word (Xu et al. 2015, 4.2): more than 95 % exactly right; and the centre of mass of
                  the attended columns moves left to right, digit by digit, in more than 95 % of the rows
-    hard         looks at one place only (4.1), drawn in training and learnt by the policy gradient: more than 85 %. The first
-                 half of the updates is soft: before the features mean anything, one place in 45 teaches nothing
-    seen once    the mean of all places starts the decoder, which never looks again: clearly worse (no seed as good as the
+    hard         attends to one cell only (4.1), sampled in training and trained by policy gradient: more than 85 %. The first
+                 half of the updates is soft: before the features mean anything, one cell in 45 teaches nothing
+    seen once    the mean of all cells initialises the decoder, which has no attention: clearly worse (no seed as good as the
                  worst of soft)
-    transformer  the same network before a Transformer, with three times the updates; nothing is asked of it
+    transformer  the same network before a Transformer, with three times the updates; no requirement
 
-Two processes at a time, one thread each.
+Two processes run at a time, with one thread each. The result of all jobs goes to a dated file in the folder of this script.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from digits import Row, draw_rows, drawn_digits
 
 SEEDS = (1, 2, 3)
-NUM_LEARNT, NUM_ASKED = 6000, 500
+NUM_TRAINING, NUM_TEST = 6000, 500
 ROWS = {"least": 2, "most": 6, "width": 120, "height": 24}
 DATA = DataSettings(source_unit="picture", target_unit="words", augment=0.05)
 SOFT = RnnSettings(width=96, embedding=32, score_width=48, decoder="bahdanau", frontend="picture", channels=64, dropout=0.1)
@@ -53,7 +54,7 @@ TRAIN = TrainSettings(steps=1600, batch_tokens=1400, learning_rate=4e-3, ema=0.9
 
 @dataclass(frozen=True)
 class Job:
-    """soft_steps: so many updates with soft attention come first."""
+    """A model and its training. soft_steps: the number of updates with soft attention that come first."""
 
     model: ModelSettings
     train: TrainSettings = TRAIN
@@ -95,10 +96,10 @@ def measure(job: Job, seed: int, steps: int | None) -> Outcome:
     seen, unseen = drawn_digits()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        learning = draw_rows(root / "learn", seen, NUM_LEARNT, **ROWS, seed=10 * seed)
-        asking = draw_rows(root / "ask", unseen, NUM_ASKED, **ROWS, seed=10 * seed + 1)
-        training_data = in_memory("digits", [row.pair for row in learning], [row.pair for row in asking], DATA, root=root)
-        begun, before = time.process_time(), None
+        training = draw_rows(root / "learn", seen, NUM_TRAINING, **ROWS, seed=10 * seed)
+        testing = draw_rows(root / "ask", unseen, NUM_TEST, **ROWS, seed=10 * seed + 1)
+        training_data = in_memory("digits", [row.pair for row in training], [row.pair for row in testing], DATA, root=root)
+        began, before = time.process_time(), None
         train = replace(job.train, steps=steps or job.train.steps)
         quiet = Console(quiet=True) if steps is None else Console(stderr=True)
         if job.soft_steps:
@@ -107,12 +108,12 @@ def measure(job: Job, seed: int, steps: int | None) -> Outcome:
             before = run(training_data, settings, quiet, torch.device("cpu")).saved
         settings = RunSettings(seed=seed, data=DATA, model=job.model, train=train)
         trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
-        seconds = time.process_time() - begun
-        return Outcome(1 - trained.rates.sequence, ordered(trained, asking), seconds, trained.signature)
+        seconds = time.process_time() - began
+        return Outcome(1 - trained.rates.sequence, ordered(trained, testing), seconds, trained.signature)
 
 
 def ordered(trained: Trained, rows: list[Row]) -> float | None:
-    """The share of rows over which attention moves from left to right; None without attention."""
+    """Returns the share of rows in which attention moves from left to right; None without attention."""
     if getattr(trained.saved.settings, "decoder", "") == "fixed":
         return None
     predictions = {prediction.source: prediction.result for prediction in trained.predictions}
@@ -138,11 +139,11 @@ def verdict(name: str, found: dict[str, list[Outcome]]) -> str:
     exact = [one.exact for one in found[name]]
     if name == "soft":
         moved = all((one.ordered or 0) > 0.95 for one in found[name])
-        return f"{'as' if min(exact) > 0.95 and moved else 'NOT as'} asked for"
+        return f"{'as' if min(exact) > 0.95 and moved else 'NOT as'} required"
     if name == "hard":
-        return f"{'as' if min(exact) > 0.85 else 'NOT as'} asked for"
+        return f"{'as' if min(exact) > 0.85 else 'NOT as'} required"
     if name == "seen once" and "soft" in found:
-        return f"{'as' if max(exact) < min(one.exact for one in found['soft']) else 'NOT as'} asked for"
+        return f"{'as' if max(exact) < min(one.exact for one in found['soft']) else 'NOT as'} required"
     return ""
 
 
@@ -152,7 +153,7 @@ def main(arguments: list[str]) -> None:
     names = [name for name in JOBS if not parts or any(part in name for part in parts)]
     lines = [
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}; seeds {SEEDS}; one thread each",
-        "name; % exactly right per seed; % of rows looked at from left to right; updates; processor seconds",
+        "name; % exactly right per seed; % of rows attended to from left to right; updates; processor seconds",
     ]
     print(*lines, sep="\n", flush=True)
     found: dict[str, list[Outcome]] = {}

@@ -1,12 +1,11 @@
-"""Hostile input, by the thousand: whatever is wrong with it, the outcome is the right result or one clear line.
+"""Runs thousands of cases of hostile input: each must give the right result or an error message of one clear line.
 
     python benchmarks/fuzz.py [--cases 2000] [--seed 1] [--workers 2] [--area table] [--only 17]
 
-The areas (hostile/) are the doors through which input comes: model folders, files that are sources, tables, texts, commands and
-their options, run files, calls of the Python API. A case is a function of (area, seed, number), so that any of them can be run
-again alone with --area and --only. One process imports everything, and forks workers that run a chunk of cases each, with a
-limit on memory, and another on the time of a case; a worker that crashes or hangs is replaced. To add an area, subclass `Area`
-and enter it in AREAS.
+Each area (hostile/) is one kind of input: model folders, source files, tables, texts, commands and their options, run files,
+calls of the Python API. A case is a function of (area, seed, number), so any case can be run again alone with --area and
+--only. One process imports everything and forks workers, which run a chunk of cases each, with a limit on memory and a limit
+on the time of a case; a worker that crashes or hangs is replaced. To add an area, subclass `Area` and enter it in AREAS.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from hostile.tables import Tables
 from hostile.texts import Texts
 
 SECONDS = 10.0
-"""What one case may take. One that takes longer is run again, since a busy machine can be slow once."""
+"""Time limit of a case. A case that takes longer is run once more, because a busy machine can be slow once."""
 MEMORY = 1 << 30
-"""Bytes that a case may take on top of what a worker has after its imports."""
+"""Bytes that a case may allocate in addition to the memory of a worker after its imports."""
 CHUNK = 50
-"""Cases of one worker."""
+"""Cases per worker."""
 
 FINE = ("ok", "clear line")
 """Outcomes that are allowed. The others: "wrong result", "unclear line" (several lines, too long, or not printable),
-"traceback" (an error that nobody raised on purpose), "memory", "crash", "hang"."""
+"traceback" (an error that was not raised deliberately), "memory", "crash", "hang"."""
 
 AREAS: dict[str, tuple[Area, int]] = {
     "folder": (Folders(), 6),
@@ -58,7 +57,7 @@ AREAS: dict[str, tuple[Area, int]] = {
     "run file": (RunFiles(), 1),
     "call": (Calls(), 2),
 }
-"""With their shares of all cases."""
+"""The areas, each with its share of all cases."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,12 @@ class Outcome:
     number: int
     kind: str
     change: str
-    """What was done to the valid input."""
+    """How the valid input was changed."""
     said: str
-    """The error, or the end of the traceback."""
+    """The error message, or the end of the traceback."""
 
 
-# --- would it notice? --------------------------------------------------------------------------------------------------------
+# --- known outcomes, for the test of this file -------------------------------------------------------------------------------
 
 
 def _refuse(text: str) -> None:
@@ -86,7 +85,7 @@ def _give_wrong_result() -> None:
 
 
 class Probe(Area):
-    """No door: every case has a known outcome. For the test of this file."""
+    """An area of cases with known outcomes, for the test of this file."""
 
     uses: tuple[tuple[str, Callable[[], object]], ...] = (
         ("ok", lambda: None),
@@ -105,16 +104,16 @@ class Probe(Area):
     def prepare(self, root: Path) -> None:
         pass
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        (place / "number").write_text(chance.seeded.split()[-1])  # type: ignore[attr-defined]
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        (folder / "number").write_text(rng.seeded.split()[-1])  # type: ignore[attr-defined]
         return "nothing"
 
-    def use(self, place: Path) -> None:
-        self.uses[int((place / "number").read_text())][1]()
+    def use(self, folder: Path) -> None:
+        self.uses[int((folder / "number").read_text())][1]()
 
 
-class Chance(Random):
-    """Remembers what it was seeded with."""
+class SeededRandom(Random):
+    """A random generator that remembers its seed."""
 
     def __init__(self, seeded: str) -> None:
         super().__init__(seeded)
@@ -133,24 +132,24 @@ Case = tuple[str, int]
 
 def run_case(case: Case, seed: int, root: Path) -> Outcome:
     name, number = case
-    door, place = area_of(name), root / f"case-{os.getpid()}"
-    place.mkdir()
+    area, folder = area_of(name), root / f"case-{os.getpid()}"
+    folder.mkdir()
     change = "?"
     try:
-        change = door.change(Chance(f"{name} {seed} {number}"), root / name, place)
-        door.use(place)
+        change = area.change(SeededRandom(f"{name} {seed} {number}"), root / name, folder)
+        area.use(folder)
         kind, said = "ok", ""
     except Exception as error:
-        kind, said = classified(error, door.longest_line)
-    except BaseException as error:  # a panic of Rust is no Exception
+        kind, said = classify(error, area.longest_line)
+    except BaseException as error:  # a Rust panic is not an Exception
         kind, said = "traceback", f"{type(error).__name__}: {error}"
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return Outcome(name, number, kind, change, said)
 
 
-def classified(error: Exception, longest_line: int) -> tuple[str, str]:
-    """longest_line: characters of an error, paths not counted."""
+def classify(error: Exception, longest_line: int) -> tuple[str, str]:
+    """Returns the kind of outcome and its message. longest_line: see `Area.longest_line`."""
     from regard.errors import UserError
 
     text = str(error)
@@ -170,7 +169,7 @@ def classified(error: Exception, longest_line: int) -> tuple[str, str]:
 
 @dataclass
 class Worker:
-    """A forked process that runs some cases and writes the outcome of each, a line of JSON."""
+    """A forked process that runs some cases and writes one line of JSON for each outcome."""
 
     cases: deque[Case]
     seed: int
@@ -191,7 +190,7 @@ class Worker:
         import torch
 
         try:
-            os.setsid()  # what a case starts ends with it
+            os.setsid()  # processes that a case starts are killed with it
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
             for case in self.cases:
@@ -203,7 +202,7 @@ class Worker:
             os._exit(1)
 
     def read(self) -> Iterator[Outcome]:
-        """What has come."""
+        """Yields the outcomes that have arrived."""
         self.unread += os.read(self.handle, 1 << 16)
         *lines, self.unread = self.unread.split(b"\n")
         for line in lines:
@@ -212,7 +211,7 @@ class Worker:
             yield Outcome(**json.loads(line))
 
     def end(self) -> int:
-        """Its exit code, or minus the signal that ended it."""
+        """Kills the process; returns its exit code, or the negative number of the signal that ended it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process, signal.SIGKILL)
         os.close(self.handle)
@@ -221,7 +220,7 @@ class Worker:
 
 
 def serve(cases: Sequence[Case], seed: int, workers: int, seconds: float, root: Path) -> Iterator[Outcome]:
-    """Runs all cases in forked workers; their outcomes as they come."""
+    """Runs all cases in forked workers; yields the outcomes as they arrive."""
     waiting = deque(deque(cases[at : at + CHUNK]) for at in range(0, len(cases), CHUNK))
     running: dict[int, Worker] = {}
     slow: set[Case] = set()
@@ -233,7 +232,7 @@ def serve(cases: Sequence[Case], seed: int, workers: int, seconds: float, root: 
         return code
 
     def ended(worker: Worker) -> Iterator[Outcome]:
-        """A worker that said nothing more: it is done, or one of its cases has ended it."""
+        """Handles a worker whose pipe has closed: it is done, or one of its cases crashed it."""
         bad = worker.cases.popleft() if worker.cases else None
         code = replace(worker)
         if bad:
@@ -251,14 +250,14 @@ def serve(cases: Sequence[Case], seed: int, workers: int, seconds: float, root: 
         for worker in list(running.values()):
             if time.monotonic() - worker.since > seconds and worker.cases:
                 if worker.cases[0] in slow:
-                    yield Outcome(*worker.cases.popleft(), "hang", "run it alone to see", f"no answer in {seconds:g} seconds")
+                    yield Outcome(*worker.cases.popleft(), "hang", "run it alone to see", f"no result in {seconds:g} seconds")
                 else:
                     slow.add(worker.cases[0])
                 replace(worker)
 
 
 def prepare(areas: Sequence[str], root: Path) -> None:
-    """Writes valid input, in a process of its own: what libraries start there, such as threads, is not forked."""
+    """Writes valid input in a separate process, so that threads which libraries start are not forked."""
     if not (process := os.fork()):
         code = 1
         try:
@@ -274,7 +273,7 @@ def prepare(areas: Sequence[str], root: Path) -> None:
 
 
 def main_of_server(seed: int, workers: int, seconds: float) -> None:
-    """Reads cases from standard input, writes a line of JSON for each outcome."""
+    """Reads cases from standard input; writes one line of JSON for each outcome."""
     import gc
     import warnings
 
@@ -283,8 +282,8 @@ def main_of_server(seed: int, workers: int, seconds: float) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     cases = [(name, number) for name, number in json.load(sys.stdin)]
-    predictions = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries may print to standard output
     names = list(dict.fromkeys(name for name, _ in cases))
     for name in names:
         area_of(name).load_modules()
@@ -292,14 +291,14 @@ def main_of_server(seed: int, workers: int, seconds: float) -> None:
         prepare(names, Path(folder))
         gc.freeze()
         for outcome in serve(cases, seed, workers, seconds, Path(folder)):
-            print(json.dumps(asdict(outcome)), file=predictions, flush=True)
+            print(json.dumps(asdict(outcome)), file=results, flush=True)
 
 
-# --- for those who start it --------------------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------------------------------------
 
 
 def shares(num_cases: int) -> list[Case]:
-    """So many cases of all areas together, mixed."""
+    """Returns this many cases of all areas, mixed, by the shares of the areas."""
     total = sum(share for _, share in AREAS.values())
     sizes = {name: num_cases * share // total for name, (_, share) in AREAS.items()}
     sizes[next(iter(AREAS))] += num_cases - sum(sizes.values())
@@ -309,10 +308,10 @@ def shares(num_cases: int) -> list[Case]:
 
 
 def fuzz(cases: Sequence[Case], seed: int, workers: int = 2, seconds: float = SECONDS) -> Iterator[Outcome]:
-    """The outcome of each of these cases, in any order."""
+    """Yields the outcome of each case, in any order."""
     command = [sys.executable, __file__, "--serve", str(seconds), "--seed", str(seed), "--workers", str(workers)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "80"}
-    errors = sys.stderr if len(cases) == 1 else subprocess.DEVNULL  # of one case, all that it says
+    errors = sys.stderr if len(cases) == 1 else subprocess.DEVNULL  # show all messages of a single case
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
     ) as server:
@@ -325,7 +324,7 @@ def fuzz(cases: Sequence[Case], seed: int, workers: int = 2, seconds: float = SE
 
 
 def report(outcomes: Sequence[Outcome], seed: int = 1) -> str:
-    """How many of each kind in each area, and every one that is not allowed, with what runs it again."""
+    """Counts the outcomes of each kind in each area; lists those that are not allowed, with the command that repeats them."""
     lines = []
     for area in dict.fromkeys(one.area for one in outcomes):
         counts = Counter(one.kind for one in outcomes if one.area == area)
@@ -339,12 +338,14 @@ def report(outcomes: Sequence[Outcome], seed: int = 1) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--area", choices=AREAS, default=None, help="one of them; by default all, each with its share")
+    parser.add_argument(
+        "--area", choices=AREAS, default=None, help="one area; by default all, each with its share of the cases"
+    )
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int, default=None, help="the number of one case, with --area")
-    parser.add_argument("--write", action="store_true", help="write the result, with its date, to a file beside this one")
+    parser.add_argument("--write", action="store_true", help="write the result to a dated file in the folder of this script")
     parser.add_argument("--serve", type=float, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

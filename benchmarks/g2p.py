@@ -1,15 +1,15 @@
-"""Letters to phonemes with nothing configured: SIGMORPHON 2021, American English and six languages of the medium set.
+"""Letters to phonemes with default settings: SIGMORPHON 2021, American English and six languages of the medium set.
 
     python benchmarks/g2p.py DATA [languages ...]      DATA: the folder with high/eng_us_train.tsv, medium/dut_train.tsv, …
     python benchmarks/g2p.py DATA --race YOYODYNE      YOYODYNE: the command of an installed Yoyodyne 0.5
 
-Every language is learnt by `regard train X_train.tsv --held-out X_dev.tsv`, two at a time with one thread each, and the test
-set is read once, with beam 5, the default of `regard evaluate`. The baselines to compare with are published beside the data: an
-ensemble of ten neural transducers (Makarov & Clematide 2018; Ashby et al. 2021). The result is written beside this script,
-with its date, if all languages were asked for.
+Every language is trained by `regard train X_train.tsv --held-out X_dev.tsv`, two at a time with one thread each, and the test
+set is used once, with beam 5, the default of `regard evaluate`. The baselines to compare with are published with the data: an
+ensemble of ten neural transducers (Makarov & Clematide 2018; Ashby et al. 2021). WER is the share of words with an error, as
+in SIGMORPHON. The result of all languages is written to a dated file in the folder of this script.
 
-The race is for Dutch, two threads, dev set: ours with nothing configured and in its own time, then Yoyodyne's LSTM with soft
-attention, batches of 64 words, for five minutes; it validates after every epoch, and its best validation counts.
+The race is on Dutch, two threads, dev set: first regard with default settings, for as long as it takes, then Yoyodyne's LSTM
+with soft attention, batches of 64 words, for five minutes; it validates after every epoch, and its best validation counts.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ import regard
 from regard.data.corpus import Pair, read_pairs
 
 BASELINES = {"eng_us": 41.94, "dut": 14.7, "fre": 8.5, "hun": 1.8, "hbs_latn": 32.1, "bul": 18.3, "geo": 0.0}
-"""Word error rates on the test sets."""
+"""WER on the test sets."""
 MEDIUM = [language for language in BASELINES if language != "eng_us"]
 
 
 @dataclass(frozen=True)
 class Outcome:
     rates: dict[str, float]
-    """Word error rates by part: dev, test."""
+    """WER by part: dev, test."""
     minutes: float
     signature: str
 
@@ -51,14 +51,14 @@ def file_of(data: Path, language: str, part: str) -> Path:
     return found
 
 
-def word_error_rate(model: Path, pairs: Iterable[Pair]) -> float:
-    """In per cent. Every word of these sets has one pronunciation."""
+def share_of_wrong_words(model: Path, pairs: Iterable[Pair]) -> float:
+    """Returns the WER in per cent. Every word of these sets has one pronunciation."""
     pairs = list(pairs)
     results = regard.load(model).batch([pair.source for pair in pairs], beam=5)
     return 100 * statistics.mean(result.text != pair.target for result, pair in zip(results, pairs, strict=True))
 
 
-def learn(data: Path, language: str, folder: Path, parts: Sequence[str] = ("dev", "test"), threads: int = 1) -> Outcome:
+def train(data: Path, language: str, folder: Path, parts: Sequence[str] = ("dev", "test"), threads: int = 1) -> Outcome:
     model, began = folder / language, time.perf_counter()
     command = [sys.executable, "-m", "regard", "train", file_of(data, language, "train"), "--out", model]
     command += ["--held-out", file_of(data, language, "dev"), "--threads", str(threads)]
@@ -66,7 +66,7 @@ def learn(data: Path, language: str, folder: Path, parts: Sequence[str] = ("dev"
     if done.returncode:
         raise SystemExit(f"{language}: {done.stdout}{done.stderr}")
     minutes = (time.perf_counter() - began) / 60
-    rates = {part: word_error_rate(model, read_pairs([file_of(data, language, part)]).pairs) for part in parts}
+    rates = {part: share_of_wrong_words(model, read_pairs([file_of(data, language, part)]).pairs) for part in parts}
     signature = next(line.strip() for line in done.stdout.splitlines() if line.strip().startswith("data:"))
     print(language, *(f"{part} {rate:.1f}" for part, rate in rates.items()), f"{minutes:.1f} min", flush=True)
     return Outcome(rates, minutes, signature)
@@ -84,11 +84,11 @@ trainer: {{max_time: "00:00:05:00", accelerator: cpu, enable_progress_bar: false
 
 
 def race(data: Path, command: str) -> None:
-    train, dev = (file_of(data, "dut", part) for part in ("train", "dev"))
+    train_file, dev_file = (file_of(data, "dut", part) for part in ("train", "dev"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ours = learn(data, "dut", folder, ["dev"], threads=2)
-        (folder / "race.yaml").write_text(YOYODYNE.format(folder=folder / "yoyodyne", train=train, dev=dev))
+        ours = train(data, "dut", folder, ["dev"], threads=2)
+        (folder / "race.yaml").write_text(YOYODYNE.format(folder=folder / "yoyodyne", train=train_file, dev=dev_file))
         began = time.perf_counter()
         environment = {**os.environ, "OMP_NUM_THREADS": "2"}
         subprocess.run([command, "fit", "--config", folder / "race.yaml"], env=environment, check=True, capture_output=True)
@@ -97,8 +97,8 @@ def race(data: Path, command: str) -> None:
         with open(log) as file:
             right = [float(row["val_accuracy"]) for row in csv.DictReader(file) if row["val_accuracy"]]
     lines = [
-        f"{date.today()}, torch {torch.__version__}, 2 threads, word error rate on dut dev",
-        f"regard, nothing configured: {ours.rates['dev']:.1f} % (beam 5) after {ours.minutes:.1f} minutes; {ours.signature}",
+        f"{date.today()}, torch {torch.__version__}, 2 threads, WER on dut dev",
+        f"regard, default settings: {ours.rates['dev']:.1f} % (beam 5) after {ours.minutes:.1f} minutes; {ours.signature}",
         f"Yoyodyne: {100 - 100 * max(right):.1f} % after {minutes:.1f} minutes, {len(right)} epochs",
     ]
     print(*lines, sep="\n")
@@ -122,7 +122,7 @@ def main(data: Path, *languages: str) -> None:
     torch.set_num_threads(1)
     wanted = languages or tuple(BASELINES)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        outcomes = dict(zip(wanted, pool.map(lambda language: learn(data, language, Path(folder)), wanted), strict=True))
+        outcomes = dict(zip(wanted, pool.map(lambda language: train(data, language, Path(folder)), wanted), strict=True))
     text = f"{date.today()}, torch {torch.__version__}, two runs at a time, one thread each\n\n{table(outcomes)}"
     print(text)
     if set(wanted) == set(BASELINES):

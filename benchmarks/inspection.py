@@ -1,16 +1,16 @@
-"""Looking at a whole model: ours with summaries beside transformers with all weights, in one run.
+"""Inspecting a whole model in one run: regard with summaries, compared with transformers with all weights.
 
     python benchmarks/inspection.py [lengths ...]      default: 2048 8192
 
-A language model (width 512, 8 heads, 12 layers, 1,000 words) reads one text of L tokens, and every head of every layer is seen.
-Ours taps summaries: the 8 strongest links of every query, entropy, mass, distances and block means. Theirs is GPT-2 of the same
-sizes from transformers with attn_implementation="eager" and output_attentions=True, which hands out all weights, L x L a head;
-of these the same strongest links, entropy and mass are taken. Beside both, each without looking.
+A language model (width 512, 8 heads, 12 layers, 1,000 words) reads one text of L tokens, and every head of every layer is
+inspected. Ours taps summaries: the 8 strongest links of every query, entropy, mass, distances and block means. Theirs is GPT-2
+of the same sizes from transformers with attn_implementation="eager" and output_attentions=True, which returns all weights, L x
+L per head; from these the same strongest links, entropy and mass are computed. Both are also measured without inspection.
 
-2 threads; medians of rounds, each in a fresh process. Memory is the growth of the RSS over the model at its peak, of the whole
-pass; beside it, what of that is there only for those who look: all weights, or the summaries. A case that would hold more than
-12 GB is not run; its weights alone are layers x heads x L² x 4 bytes. The result is written beside this script, with its date;
-with lengths of your own it is only printed.
+2 threads; medians of rounds, each in a fresh process. Memory is the growth of the RSS over the model at the peak of the whole
+pass; the memory of the inspection alone (all weights, or the summaries) is printed as well. A case that would hold more than
+12 GB is not run; its weights alone are layers x heads x L² x 4 bytes. The result is written to a dated file in the folder of
+this script; if lengths are given it is only printed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dated import write_result
 
 LENGTHS, THREADS = (2048, 8192), 2
 ROUNDS, LONG_ROUNDS = 3, 1
-"""Long texts take minutes."""
+"""LONG_ROUNDS is for long texts, which take minutes."""
 WIDTH, HEADS, LAYERS, VOCAB, MOST_BYTES = 512, 8, 12, 1000, 12e9
 PAGE = 4096
 
 
-def ours(length: int, *, looking: bool) -> Callable[[], object]:
+def ours(length: int, *, inspected: bool) -> Callable[[], object]:
     import torch
 
     from regard.contracts import Look, Source, Tap
@@ -47,22 +47,22 @@ def ours(length: int, *, looking: bool) -> Callable[[], object]:
     model = DecoderOnly(settings, VOCAB, VOCAB).eval()
     ids = torch.randint(4, VOCAB, (1, length))
     memory = model.encode(Source(ids, masks.not_padding(ids, 0)))
-    look = Look((Tap("decoder", what="summary"),)) if looking else None
+    look = Look((Tap("decoder", what="summary"),)) if inspected else None
     return lambda: model.decode(ids, memory, look)
 
 
-def theirs(length: int, *, looking: bool) -> Callable[[], object]:
+def theirs(length: int, *, inspected: bool) -> Callable[[], object]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=VOCAB, n_positions=length, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)
-    config._attn_implementation = "eager" if looking else "sdpa"
+    config._attn_implementation = "eager" if inspected else "sdpa"
     model = GPT2LMHeadModel(config).eval()
     ids = torch.randint(4, VOCAB, (1, length))
 
     def run() -> object:
-        out = model(ids, output_attentions=looking, use_cache=False)
-        if not looking:
+        out = model(ids, output_attentions=inspected, use_cache=False)
+        if not inspected:
             return out
         return [(one.topk(8), torch.special.entr(one).sum(-1), one.sum(-2)) for one in out.attentions]
 
@@ -78,35 +78,35 @@ CASES = {
 
 
 def resident() -> int:
-    """Bytes of this process in memory now."""
+    """Returns the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
 def measure(name: str, length: int) -> dict[str, float]:
-    """One pass in this process: seconds, and the largest growth of the RSS, sampled every half millisecond."""
+    """Runs one pass in this process; returns seconds and the largest growth of the RSS, sampled every half millisecond."""
     import torch
 
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    make, looking = CASES[name]
+    make, inspected = CASES[name]
     with torch.inference_mode():
-        make(128, looking=looking)()  # wakes up the threads
-        run = make(length, looking=looking)
+        make(128, inspected=inspected)()  # starts the threads
+        run = make(length, inspected=inspected)
         before, peak, done = resident(), 0, threading.Event()
 
-        def watch() -> None:
+        def sample_memory() -> None:
             nonlocal peak
             while not done.is_set():
                 peak = max(peak, resident())
                 time.sleep(0.0005)
 
-        watcher = threading.Thread(target=watch)
-        watcher.start()
+        sampler = threading.Thread(target=sample_memory)
+        sampler.start()
         start = time.perf_counter()
         result = run()
         seconds = time.perf_counter() - start
         done.set()
-        watcher.join()
+        sampler.join()
         summaries = [one.summary for one in getattr(result, "seen", ())]
         kept = sum(part.nbytes for one in summaries for part in vars(one).values() if part is not None)
     return {"seconds": seconds, "bytes": max(peak, resident()) - before, "kept": kept}
@@ -117,14 +117,14 @@ def rounds(length: int) -> list[str]:
     names = [name for name in CASES if "all weights" not in name or 2 * weights <= MOST_BYTES]
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(num_rounds := ROUNDS if length <= 4096 else LONG_ROUNDS):
-        for name in names:  # in turns, so that a slow minute hits all
+        for name in names:  # in turns, so that a slow minute affects all
             command = [sys.executable, __file__, "--one", name, str(length)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found[name].append(json.loads(done.stdout))
     lines = [f"L = {length:,}: {LAYERS} layers of {HEADS} heads; {num_rounds} round{'s' * (num_rounds > 1)}"]
     for name in CASES:
         if name not in found:
-            lines.append(f"  {name:<34} not run; its weights alone have {weights / 1e6:,.0f} MB")
+            lines.append(f"  {name:<34} not run; its weights alone take {weights / 1e6:,.0f} MB")
             continue
         seconds = [one["seconds"] for one in found[name]]
         low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
@@ -138,7 +138,7 @@ def rounds(length: int) -> list[str]:
     mine, theirs_bytes = median("ours, summaries", "bytes"), median(full, "bytes") if full in found else weights
     kept = median("ours, summaries", "kept")
     lines.append(f"  memory of the whole pass: 1/{theirs_bytes / mine:.0f} of theirs (claim: at most 1/20)")
-    lines.append(f"  memory of what is seen: {kept / 1e6:,.1f} of {weights / 1e6:,.0f} MB, 1/{weights / kept:.0f}")
+    lines.append(f"  memory of the inspection: {kept / 1e6:,.1f} of {weights / 1e6:,.0f} MB, 1/{weights / kept:.0f}")
     if full in found:
         ratio = median("ours, summaries", "seconds") / median(full, "seconds")
         lines.append(f"  time: {ratio:.2f} of theirs (claim: at most 1)")

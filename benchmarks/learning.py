@@ -1,19 +1,20 @@
-"""Each family learns: copying, reversing and sorting strings never seen, long strings, and recall with hard attention.
+"""Trains each family of models to copy, reverse and sort strings, to reverse long strings, and to recall with hard attention.
 
-    python benchmarks/learning.py [parts of names ...]      default: all jobs, which are then also written beside this script
+    python benchmarks/learning.py [parts of names ...]      default: all jobs; the result is written to a file
 
-Strings have 4 to 16 of 26 letters; 40,000 are learnt from, 1,000 others are asked for (greedy search); three seeds, each with
-strings, initial weights and order of its own. Asked for:
+Strings have 4 to 16 of 26 letters. Models are trained on 40,000 strings and tested on 1,000 others (greedy search), with three
+seeds; each seed has different strings, initial weights and order of batches. Requirements:
 
     exact     copy, reverse, sort: more than 99 % of the outputs exactly right
     aligned   reverse: some head's arg-max is S−1−t, up to a constant shift of at most 1, in at least 95 % of the rows; the
-              row of <eos> does not count, and rows that were not written count as wrong
+              row of <eos> does not count, and missing rows count as wrong
     length    trained on 4 to 40 letters, reversed: with attention at least 95 % right at length 40; the same model without
-              it (one fixed vector) at least 30 points worse at length 40 than it is itself at length 5
-    recall    "a3f7k1?f" -> "7" among 8 to 16 pairs, by looking at one place only (hard attention, trained from scratch by
-              the policy gradient, on 1 to 16 pairs): more than 95 % right
+              it (one fixed vector) at least 30 points worse at length 40 than at length 5
+    recall    "a3f7k1?f" -> "7" among 8 to 16 pairs, attending to one position only (hard attention, trained from scratch by
+              policy gradient, on 1 to 16 pairs): more than 95 % right
 
-A decoder-only model reads no source and is not asked here; tests/learn asks it. Two processes at a time, one thread each.
+Decoder-only models read no source and are not tested here, but in tests/learn. Two processes run at a time, with one thread
+each. The result of all jobs goes to a dated file in the folder of this script.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from regard.training.settings import RunSettings, TrainSettings
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 SEEDS = 1, 2, 3
-NUM_ASKED = 1000
+NUM_TEST = 1000
 SHORT, LONG = 5, 40
 
 Task = Literal["copy", "reverse", "sort", "recall"]
@@ -52,13 +53,13 @@ Task = Literal["copy", "reverse", "sort", "recall"]
 
 @dataclass(frozen=True)
 class Job:
-    """lengths: of the strings that are learnt from; of recall: the number of pairs."""
+    """A model, its task and its training. lengths: of the training strings; for recall, the number of pairs."""
 
     task: Task
     model: ModelSettings
     train: TrainSettings
     lengths: tuple[int, int] = (4, 16)
-    num_learnt: int = 40_000
+    num_training: int = 40_000
 
 
 LUONG = RnnSettings(width=128, embedding=64, score_width=64, dropout=0.0)
@@ -88,31 +89,31 @@ JOBS: dict[str, Job] = {
 # --- data --------------------------------------------------------------------------------------------------------------------
 
 
-def make_pairs(task: Task, number: int, lengths: tuple[int, int], chance: random.Random) -> list[Pair]:
-    """All different."""
+def make_pairs(task: Task, number: int, lengths: tuple[int, int], rng: random.Random) -> list[Pair]:
+    """Returns this many different pairs."""
     found: dict[str, Pair] = {}
     while len(found) < number:
-        pair = make_pair(task, chance.randint(*lengths), chance)
+        pair = make_pair(task, rng.randint(*lengths), rng)
         found[pair.source] = pair
     return list(found.values())
 
 
-def make_pair(task: Task, length: int, chance: random.Random) -> Pair:
+def make_pair(task: Task, length: int, rng: random.Random) -> Pair:
     if task == "recall":
-        keys, values = chance.sample(LETTERS, length), chance.choices(DIGITS, k=length)
-        asked = chance.randrange(length)
-        return Pair("".join(map("".join, zip(keys, values, strict=True))) + "?" + keys[asked], values[asked])
-    text = "".join(chance.choices(LETTERS, k=length))
+        keys, values = rng.sample(LETTERS, length), rng.choices(DIGITS, k=length)
+        index = rng.randrange(length)
+        return Pair("".join(map("".join, zip(keys, values, strict=True))) + "?" + keys[index], values[index])
+    text = "".join(rng.choices(LETTERS, k=length))
     return Pair(text, text if task == "copy" else text[::-1] if task == "reverse" else "".join(sorted(text)))
 
 
-# --- one job, in a process of its own ----------------------------------------------------------------------------------------
+# --- one job, in a separate process ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """exact: share of outputs that are right, by what was asked for. aligned: share of the rows whose arg-max stands where it
-    should, for the best head and shift. seconds: of the processor."""
+    """exact: share of right outputs by test set. aligned: share of the rows whose arg-max is at the right position, for the
+    best head and shift. seconds: processor time."""
 
     exact: dict[str, float]
     aligned: float | None
@@ -122,14 +123,14 @@ class Outcome:
 
 def measure(job: Job, seed: int) -> Outcome:
     torch.set_num_threads(1)
-    chance = random.Random(seed)
-    asked = {"exact": make_pairs(job.task, NUM_ASKED, (8, 16) if job.task == "recall" else job.lengths, chance)}
+    rng = random.Random(seed)
+    tests = {"exact": make_pairs(job.task, NUM_TEST, (8, 16) if job.task == "recall" else job.lengths, rng)}
     if job.lengths[1] == LONG:
-        asked = {f"at {length}": make_pairs(job.task, NUM_ASKED, (length, length), chance) for length in (SHORT, LONG)}
-    unseen = {pair.source for pairs in asked.values() for pair in pairs}
-    training = [pair for pair in make_pairs(job.task, job.num_learnt, job.lengths, chance) if pair.source not in unseen]
+        tests = {f"at {length}": make_pairs(job.task, NUM_TEST, (length, length), rng) for length in (SHORT, LONG)}
+    unseen = {pair.source for pairs in tests.values() for pair in pairs}
+    training = [pair for pair in make_pairs(job.task, job.num_training, job.lengths, rng) if pair.source not in unseen]
     settings = RunSettings(seed=seed, model=job.model, train=job.train)
-    first, *others = asked.items()
+    first, *others = tests.items()
     training_data = in_memory(job.task, training, first[1], settings.data)
     trained = run(training_data, settings, Console(quiet=True), torch.device("cpu"))
     predictions = {first[0]: trained.predictions}
@@ -140,16 +141,16 @@ def measure(job: Job, seed: int) -> Outcome:
 
 
 def alignment(predictions: list[Prediction]) -> float:
-    """Of the last layer of a model that reverses."""
+    """Returns the share of aligned rows in the last layer of a model that reverses."""
     off_HN = torch.cat([offsets(prediction) for prediction in predictions], dim=-1)
     best = max((off_HN == shift).sum(-1).max().item() for shift in (-1, 0, 1))
     return best / sum(len(prediction.source) for prediction in predictions)
 
 
 def offsets(prediction: Prediction) -> torch.Tensor:
-    """(H, rows): how far each head's arg-max stands from the letter that is being written."""
-    places_HT = prediction.result.attention().weights_HTS.argmax(-1)[:, : len(prediction.source)]
-    return places_HT - (len(prediction.source) - 1 - torch.arange(places_HT.shape[1]))
+    """Returns (H, rows): the distance of each head's arg-max from the letter that is being written."""
+    positions_HT = prediction.result.attention().weights_HTS.argmax(-1)[:, : len(prediction.source)]
+    return positions_HT - (len(prediction.source) - 1 - torch.arange(positions_HT.shape[1]))
 
 
 # --- all jobs ----------------------------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ def start(name: str, seed: int) -> Outcome:
 
 
 def verdict(name: str, outcomes: list[Outcome]) -> str:
-    """For how many seeds all is as asked for."""
+    """Says how many seeds meet the requirements."""
 
     def exact(one: Outcome) -> bool:
         if name.startswith("length"):
@@ -171,8 +172,8 @@ def verdict(name: str, outcomes: list[Outcome]) -> str:
         return one.exact["exact"] > (0.95 if name.startswith("recall") else 0.99)
 
     aligned = [one.aligned >= 0.95 for one in outcomes if one.aligned is not None]
-    said = f"right enough {sum(map(exact, outcomes))} of {len(outcomes)}"
-    return said + (f", aligned {sum(aligned)} of {len(aligned)}" if aligned else "")
+    text = f"right enough {sum(map(exact, outcomes))} of {len(outcomes)}"
+    return text + (f", aligned {sum(aligned)} of {len(aligned)}" if aligned else "")
 
 
 def row(name: str, outcomes: list[Outcome]) -> str:
@@ -189,10 +190,10 @@ def row(name: str, outcomes: list[Outcome]) -> str:
 def main(parts: list[str]) -> None:
     names = [name for name in JOBS if not parts or any(part in name for part in parts)]
     if not names:
-        raise SystemExit(f"no job is called {' or '.join(parts)}; there are: {'; '.join(JOBS)}")
+        raise SystemExit(f"no job is named {' or '.join(parts)}; the jobs are: {'; '.join(JOBS)}")
     lines = [
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}; seeds {SEEDS}; one thread each",
-        "name; % per seed; updates; processor seconds per seed; for how many seeds as asked for",
+        "name; % per seed; updates; processor seconds per seed; number of seeds that meet the requirements",
     ]
     print(*lines, sep="\n", flush=True)
     signatures = []

@@ -1,18 +1,18 @@
-"""Training speed of the preset `small`: ours beside torch.nn.Transformer and the MarianMTModel of transformers, in one run.
+"""Training speed of the preset `small` in one run: regard, torch.nn.Transformer and the MarianMTModel of transformers.
 
     python benchmarks/models.py [rounds [threads]]      default: 15 2
 
-Forward and backward pass of one batch of about 4,096 target tokens, the source of like size, 8,000 words on either side,
-dropout 0.1, label smoothing 0.1, float32; the optimiser is left out. Sentences have 25 to 32 tokens, so there is some padding,
-as in a batch of sentences of like length; ours does not project it to the vocabulary, and projects a few rows at a time.
-Medians of interleaved rounds with their spread (first to third quartile). The share of GEMM is the rate of matrix products
-(ours, for all: counted once by torch's FlopCounterMode on the path without fused attention, forward and backward) over the rate
-of torch.mm on 1024 x 1024 matrices in the same rounds. The result is written beside this script, with its date; with rounds or
-threads of your own it is only printed.
+Forward and backward pass of one batch of about 4,096 target tokens and about as many source tokens, 8,000 words on either
+side, dropout 0.1, label smoothing 0.1, float32; the optimiser is not included. Sentences have 25 to 32 tokens, so there is
+some padding, as in a batch of sentences of similar length; ours does not project it to the vocabulary, and projects a few rows
+at a time. Medians of interleaved rounds with their spread (first to third quartile). The share of GEMM is the rate of matrix
+products (ours, for all: counted once by torch's FlopCounterMode on the path without fused attention, forward and backward)
+over the rate of torch.mm on 1024 x 1024 matrices in the same rounds. The result is written to a dated file in the folder of
+this script; if rounds or threads are given it is only printed.
 
-All have the same matrices. They differ in where dropout stands: Marian and ours leave the attention weights alone;
-nn.Transformer drops some of them unless it is told not to, and torch then leaves its fused attention. Marian normalises after
-each part, the others before.
+All models have the same matrices. They differ in where dropout is applied: Marian and ours do not apply it to attention
+weights; nn.Transformer does by default, and torch then does not use fused attention. Marian is post-norm, the others are
+pre-norm.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_batch() -> Batch:
 
 
 def smoothed(logits_BTV: Tensor, batch: Batch) -> Tensor:
-    """The loss as torch computes it, for those that give logits."""
+    """Returns the loss of models that return logits, as torch computes it."""
     return sequence_loss(logits_BTV, batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
 
 
@@ -70,7 +70,7 @@ def ours() -> tuple[Model, Loss]:
 
 
 class TorchTransformer(nn.Module):
-    """As one would write it with torch.nn.Transformer."""
+    """A typical model around torch.nn.Transformer."""
 
     def __init__(self, *, attention_dropout: bool) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def marian() -> tuple[Model, Loss]:
     return model, loss
 
 
-def learn(loss: Loss, batch: Batch) -> None:
+def forward_and_backward(loss: Loss, batch: Batch) -> None:
     (loss(batch) / batch.num_targets).backward()
 
 
@@ -171,9 +171,9 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def count_products(model: Model, loss: Loss, batch: Batch) -> int:
-    """Floating-point operations of the matrix products of one forward and backward pass."""
+    """Returns the floating-point operations of the matrix products in one forward and backward pass."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        learn(loss, batch)
+        forward_and_backward(loss, batch)
     model.zero_grad()
     return int(counter.get_total_flops())
 
@@ -183,7 +183,7 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
     makers: dict[str, Callable[[], tuple[Model, Loss]]] = {
         "regard small": ours,
         "nn.Transformer": lambda: torch_transformer(attention_dropout=True),
-        "nn.Transformer, attention not dropped": lambda: torch_transformer(attention_dropout=False),
+        "nn.Transformer, no attention dropout": lambda: torch_transformer(attention_dropout=False),
         "MarianMTModel": marian,
     }
     batch = make_batch()
@@ -197,11 +197,11 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
             torch.manual_seed(1)
             made[name] = make()
         except ImportError as error:
-            lines.append(f"left out: {name} ({error})")
+            lines.append(f"skipped: {name} ({error})")
     print(*lines, sep="\n", flush=True)
     for model, loss in made.values():
         model.train()
-        learn(loss, batch)  # warm
+        forward_and_backward(loss, batch)  # warm-up
         model.zero_grad()
     products = count_products(*made["regard small"], batch)
     one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
@@ -211,7 +211,7 @@ def main(rounds: int = ROUNDS, threads: int = 2, *, write: bool = False) -> None
         gemm += [timed(lambda: torch.mm(one, other)) for _ in range(5)]
         for name, (model, loss) in made.items():
             torch.manual_seed(1)
-            seconds[name].append(timed(lambda loss=loss: learn(loss, batch)))
+            seconds[name].append(timed(lambda loss=loss: forward_and_backward(loss, batch)))
             model.zero_grad()
     rate = 2 * 1024**3 / statistics.median(gemm)
     lines.append(f"{products / 1e9:.1f} GFLOP of matrix products in a batch; GEMM rate {rate / 1e9:.0f} GFLOP/s")

@@ -1,17 +1,17 @@
-"""English to German on Multi30k with the preset `tiny`: BLEU on test2016 after so many minutes of training on two cores.
+"""English to German on Multi30k with the preset `tiny`: BLEU on test2016 by minutes of training on two cores.
 
     python benchmarks/multi30k.py DATA [minutes [key=value ...]]      DATA: the folder with train.en.gz, val.de.gz, …
 
-Minutes (default 80) are those of training alone: at 10, 20, 30, 40, 45 and 80 minutes the clock is stopped, and the test set
-translated. The clock also stands still while a signal stops the process (SIGSTOP: something else needs the machine). How many
-updates fit into the time is measured before the first one, and the learning rate falls to 0 over them; so an earlier mark is a
-run that is not finished. key=value changes settings as --set does. The result is written beside this script, with its date,
-unless settings are changed or the time is another. A run that was killed goes on when the same command is typed again: its
-checkpoints and its clock are in the folder for temporary files.
+Minutes (default 80) count training alone: at 10, 20, 30, 40, 45 and 80 minutes the clock is stopped and the test set is
+translated. The clock also stops while a signal stops the process (SIGSTOP, if something else needs the machine). The number of
+updates that fit into the time is measured before training, and the learning rate falls to 0 over them; so the earlier marks
+are those of an unfinished run. key=value changes settings as --set does. The result is written to a dated file in the folder
+of this script, unless settings or minutes are changed. Run the same command to continue a run that was killed: its checkpoints
+and its clock are in the folder for temporary files.
 
 The plain loop to compare with (same size, 8k vocabulary, greedy, cased, one seed, linear decay to 45 minutes): 26.6 BLEU after
-10 minutes, 32.0 after 20, 34.9 after 30, 36.6 after 40, 37.0 after 45. Published for this size, lower-cased, tokenised, beam 5,
-average of ten checkpoints, up to 65 million target tokens on 2 GPUs: 41.02.
+10 minutes, 32.0 after 20, 34.9 after 30, 36.6 after 40, 37.0 after 45. Published for this size, lower-cased, tokenised, beam
+5, average of ten checkpoints, up to 65 million target tokens on 2 GPUs: 41.02.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SETTINGS = RunSettings(
     train=TrainSettings(batch_tokens=1024, learning_rate=3e-3, warmup=0.0125, label_smoothing=0.1, ema=0.999),
 )
 STOPPED = 5.0
-"""Seconds; an update takes about half of one."""
+"""Seconds after which an update counts as stopped; it usually takes about half a second."""
 CPU = torch.device("cpu")
 
 
@@ -60,23 +60,23 @@ def read(folder: Path, name: str) -> list[Pair]:
 
 @dataclass
 class Clock:
-    """Seconds of updates and of nothing else, and what has been said so far; kept beside every checkpoint."""
+    """The seconds spent in updates, and the lines printed so far; saved with every checkpoint."""
 
     steps: int
     waiting: list[float]
-    """Marks, in minutes, that are still to come."""
+    """The next marks, in minutes."""
     seconds: float = 0.0
     num_targets: int = 0
     num_stops: int = 0
     lines: list[str] = field(default_factory=list)
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self.lines.append(line)
         print(line, flush=True)
 
 
 class Stopwatch:
-    """A callbacks that counts; `reached` is called when a mark is passed, `save` when a checkpoint is due."""
+    """Training callbacks that measure time; calls `reached` when a mark is passed and `save` when a checkpoint is due."""
 
     interrupted = False
 
@@ -107,38 +107,38 @@ class Stopwatch:
     def save_best(self) -> None: ...
 
 
-def begin(training_data: TrainingData, settings: RunSettings) -> Learner:
+def make_learner(training_data: TrainingData, settings: RunSettings) -> Learner:
     torch.manual_seed(settings.seed)
     return Learner(build(settings.model, *map(len, training_data.codecs)), settings.train)
 
 
-def learn(learner: Learner, training_data: TrainingData, settings: RunSettings, watch: Stopwatch) -> None:
+def train_learner(learner: Learner, training_data: TrainingData, settings: RunSettings, watch: Stopwatch) -> None:
     batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed)
     watch.last = time.perf_counter()
     train(learner, batches, settings.train, seed=settings.seed, callbacks=watch)
 
 
 def first_clock(training_data: TrainingData, settings: RunSettings, minutes: float) -> Clock:
-    """How many updates fit into the time."""
+    """Returns a new clock; measures how many updates fit into the time."""
     watch = Stopwatch(Clock(60, []))
     short = replace(settings, train=replace(settings.train, steps=60))
-    learn(begin(training_data, short), training_data, short, watch)
+    train_learner(make_learner(training_data, short), training_data, short, watch)
     steps = round(60 * minutes / (watch.clock.seconds / 60))
     clock = Clock(steps, [mark for mark in MARKS if mark < minutes])
-    clock.say(f"{watch.clock.num_targets / watch.clock.seconds:,.0f} target tokens/s at first; {steps} updates; {settings}")
+    clock.report(f"{watch.clock.num_targets / watch.clock.seconds:,.0f} target tokens/s at first; {steps} updates; {settings}")
     return clock
 
 
 def bleu(translator: Translator, pairs: list[Pair], beam: int) -> str:
-    """Cased and lower-cased, with signatures."""
+    """Returns cased and lower-cased BLEU with signatures, as text."""
     outputs = [result.text for result in translator.batch([pair.source for pair in pairs], beam=beam, max_length=100)]
     metrics = [sacrebleu.BLEU(lowercase=lower) for lower in (False, True)]
     scores = [metric.corpus_score(outputs, [[pair.target for pair in pairs]]).score for metric in metrics]
     return ", ".join(f"{score:.2f} {metric.get_signature()}" for score, metric in zip(scores, metrics, strict=True))
 
 
-class AlignmentHead:
-    """Where the run can be taken up again, with its clock."""
+class SavedRun:
+    """The checkpoints of a run and its clock, from which it can continue."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.checkpoints = folder, Checkpoints(folder, keep=2)
@@ -161,27 +161,27 @@ def main(folder: Path, minutes: float = 80, *changes: str) -> None:
     torch.set_num_threads(2)
     settings = override(SETTINGS, changes)
     training_data = in_memory("multi30k", read(folder, "train"), [], settings.data)
-    place = AlignmentHead(Path(tempfile.gettempdir()) / f"multi30k-{sha256(repr((settings, minutes)).encode())[:8]}")
-    before = place.clock()
+    saved = SavedRun(Path(tempfile.gettempdir()) / f"multi30k-{sha256(repr((settings, minutes)).encode())[:8]}")
+    before = saved.clock()
     clock = before[0] if before else first_clock(training_data, settings, minutes)
     settings = replace(settings, train=replace(settings.train, steps=clock.steps))
-    learner = begin(training_data, settings)
+    learner = make_learner(training_data, settings)
     if before:
         learner.restore(before[1])
-        print(*clock.lines, f"going on after update {learner.state.update}", sep="\n", flush=True)
+        print(*clock.lines, f"continuing after update {learner.state.update}", sep="\n", flush=True)
     sets = {name: read(folder, name) for name in ("val", "test_2016_flickr")}
 
     def reached(mark: float, update: int) -> None:
-        clock.say(f"{mark:5.1f} min, update {update}, {clock.num_targets / 1e6:.1f} M target tokens")
+        clock.report(f"{mark:5.1f} min, update {update}, {clock.num_targets / 1e6:.1f} M target tokens")
         with learner.evaluation_weights() as model:
             translator = Translator(model, *training_data.codecs, CPU)
             for name, beam in (("val", 1), ("test_2016_flickr", 1), ("test_2016_flickr", 5)):
-                clock.say(f"  {name}, beam {beam}: {bleu(translator, sets[name], beam)}")
+                clock.report(f"  {name}, beam {beam}: {bleu(translator, sets[name], beam)}")
 
-    learn(learner, training_data, settings, Stopwatch(clock, reached, lambda: place.save(learner, clock)))
+    train_learner(learner, training_data, settings, Stopwatch(clock, reached, lambda: saved.save(learner, clock)))
     reached(clock.seconds / 60, clock.steps)
     order = training_data.batches(settings.train, 0.0, settings.seed).order
-    clock.say(
+    clock.report(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; {num_parameters(learner.model):,} parameters; "
         f"{clock.num_targets / clock.seconds:,.0f} target tokens/s; {clock.steps / order.epoch_length:.1f} epochs; "
         f"{order.padding():.1%} padding; stopped {clock.num_stops} times"

@@ -1,18 +1,18 @@
-"""Scenes are described: how many things each of three boxes holds, and of which colours, shapes and sizes.
+"""Describes scenes: how many things each of three boxes holds, and of which colours, shapes and sizes.
 
     python benchmarks/nlvr.py FOLDER [--steps N]      FOLDER holds dev.json.gz and images.tar.xz of NLVR (Suhr et al. 2017)
 
-The human sentences are left alone: what is learnt is a sentence made from the structure of the scene, box by box, such as
-"three : blue yellow : circle triangle : small large ; one : black : square : medium ; …" (colours, shapes and sizes that occur,
-in a fixed order). The 2,967 pictures show 986 scenes, most in three orders of their boxes; a fifth of the scenes, with all
-their orders, is held out. One table:
+The human sentences of NLVR are not used. The target is a sentence generated from the structure of the scene, box by box, such
+as "three : blue yellow : circle triangle : small large ; one : black : square : medium ; …" (colours, shapes and sizes that
+occur, in a fixed order). The 2,967 pictures show 986 scenes, most in three orders of their boxes; a fifth of the scenes, with
+all their orders, is held out. The models in the table:
 
     soft        attention at every word
-    hard        one place at every word; the first half of the updates is soft
-    seen once   the mean of all places starts the decoder: soft is to be at least 10 points better
+    hard        one grid cell at every word; the first half of the updates is soft
+    seen once   the mean of all cells initialises the decoder: soft must be at least 10 points better
 
-Then a page of ten held-out pictures with the map of every word, maps.html, and one to explore for each, in nlvr.maps/ in the
-current folder. One seed; two processes at a time, one thread each.
+In addition, nlvr.maps/ in the current folder gets maps.html, with ten held-out pictures and the map of every word, and one
+page to explore for each of them. One seed; two processes run at a time, with one thread each.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 ORDERS = {"0": (0, 1, 2), "1": (0, 2, 1), "2": (1, 0, 2)}
-"""The last number in a picture's name -> which box of the structure stands where; found by comparing with the pixels."""
+"""The last number in a picture's name -> the order of the boxes; found by comparing the structures with the pixels."""
 NUMBERS = "none one two three four five six seven eight".split()
 COLOURS = {"Black": "black", "#0099ff": "blue", "Yellow": "yellow"}
 SHAPES = ("circle", "square", "triangle")
@@ -92,13 +92,13 @@ def describe_box(things: list[dict[str, Any]]) -> str:
 
 
 def attributes(sentence: str) -> list[list[str]]:
-    """Three boxes of four attributes each, whatever was written."""
+    """Splits a sentence into three boxes of four attributes each, even if it is malformed."""
     boxes = [[part.strip() for part in box.split(":")] for box in sentence.split(";")]
     return [(box + [""] * 4)[:4] for box in (boxes + [[""]] * 3)[:3]]
 
 
 def unpack(data: Path, folder: Path) -> tuple[list[Pair], list[Pair]]:
-    """(what to learn from, what is held out); the pictures lie in the folder then."""
+    """Returns (training pairs, held-out pairs); unpacks the pictures into the folder."""
     scenes = {}
     with gzip.open(data / "dev.json.gz", "rt", encoding="utf-8") as file:
         for line in file:
@@ -123,8 +123,8 @@ def unpack(data: Path, folder: Path) -> tuple[list[Pair], list[Pair]]:
 class Outcome:
     exact: float
     attributes: dict[str, float]
-    learnt_from: int
-    asked: int
+    num_training: int
+    num_held_out: int
     seconds: float
     signature: str
 
@@ -133,9 +133,9 @@ def measure(name: str, data: Path, steps: int | None) -> Outcome:
     torch.set_num_threads(1)
     job, quiet = JOBS[name], Console(quiet=True) if steps is None else Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
-        learning, asking = unpack(data, Path(folder))
-        training_data = in_memory("nlvr-dev", learning, asking, DATA, root=Path(folder))
-        begun, before = time.process_time(), None
+        training, held_out = unpack(data, Path(folder))
+        training_data = in_memory("nlvr-dev", training, held_out, DATA, root=Path(folder))
+        began, before = time.process_time(), None
         if job.soft_steps:
             train = replace(TRAIN, steps=steps or job.soft_steps)
             before = run(training_data, RunSettings(data=DATA, model=SOFT, train=train), quiet, torch.device("cpu")).saved
@@ -144,15 +144,15 @@ def measure(name: str, data: Path, steps: int | None) -> Outcome:
             train = replace(TRAIN, steps=steps or job.steps)
         settings = RunSettings(data=DATA, model=job.model, train=train)
         trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
-        seconds = time.process_time() - begun
+        seconds = time.process_time() - began
         if name != "seen once":
-            show(trained.translator, asking, Path(folder), Path("nlvr.maps") / name)
+            show(trained.translator, held_out, Path(folder), Path("nlvr.maps") / name)
         rates = rates_of(trained.predictions)
-        return Outcome(1 - trained.rates.sequence, rates, len(learning), len(asking), seconds, trained.signature)
+        return Outcome(1 - trained.rates.sequence, rates, len(training), len(held_out), seconds, trained.signature)
 
 
 def rates_of(predictions: list[Prediction]) -> dict[str, float]:
-    """Of each attribute the share of boxes in which it is exactly right."""
+    """Returns, for each attribute, the share of boxes in which it is exactly right."""
     hits = dict.fromkeys(ATTRIBUTES, 0)
     for prediction in predictions:
         for ours, known in zip(attributes(prediction.result.text), attributes(prediction.references[0]), strict=True):
@@ -161,10 +161,10 @@ def rates_of(predictions: list[Prediction]) -> dict[str, float]:
     return {attribute: count / (3 * len(predictions)) for attribute, count in hits.items()}
 
 
-def show(translator: Any, asking: list[Pair], root: Path, out: Path) -> None:
-    """Ten held-out pictures, chosen before anybody saw how well they are described."""
+def show(translator: Any, held_out: list[Pair], root: Path, out: Path) -> None:
+    """Writes the pages of ten held-out pictures, chosen by a hash, regardless of how well they are described."""
     parts = ['<!doctype html><meta charset="utf-8"><title>NLVR: the map of every word</title>']
-    for number, pair in enumerate(sorted(asking, key=lambda pair: hashlib.sha256(pair.source.encode()).digest())[:NUM_SHOWN]):
+    for number, pair in enumerate(sorted(held_out, key=lambda pair: hashlib.sha256(pair.source.encode()).digest())[:NUM_SHOWN]):
         result = translator(pair.source)
         seen = inspect(translator, pair.source, output=result.ids, finished=result.finished)
         write_page(replace(seen, text=Path(pair.source).name), out / f"{number}.html", model=f"expected: {pair.target}")
@@ -196,21 +196,21 @@ def main(data: Path, steps: int | None) -> None:
         parts = "  ".join(f"{attribute} {100 * share:5.1f}" for attribute, share in one.attributes.items())
         lines.append(f"{name:<10} exact {100 * one.exact:5.1f}   {parts}   {one.seconds:.0f} s")
     difference = 100 * (found["soft"].exact - found["seen once"].exact)
-    lines.append(f"soft is {difference:.1f} points above seen once: {'as' if difference >= 10 else 'NOT as'} asked for")
-    lines.append(f"{found['soft'].learnt_from:,} pictures learnt from, {found['soft'].asked:,} held out")
+    lines.append(f"soft is {difference:.1f} points above seen once: {'as' if difference >= 10 else 'NOT as'} required")
+    lines.append(f"{found['soft'].num_training:,} training pictures, {found['soft'].num_held_out:,} held out")
     print(*lines[2:], sep="\n", flush=True)
     if steps is None:
         settings = [f"{name}: {job}" for name, job in JOBS.items()]
         signatures = [f"{name}: {one.signature}" for name, one in found.items()]
         write_result(__file__, [*lines, "", repr(TRAIN), *settings, "", *signatures])
-        print("look at nlvr.maps/")
+        print("the maps are in nlvr.maps/")
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    place, given = Path(sys.argv[1]), sys.argv[2:]
+    folder, given = Path(sys.argv[1]), sys.argv[2:]
     if given[:1] == ["--job"]:
-        print(json.dumps(asdict(measure(given[1], place, int(given[2]) if len(given) > 2 else None))))
+        print(json.dumps(asdict(measure(given[1], folder, int(given[2]) if len(given) > 2 else None))))
     else:
-        main(place, int(given[1]) if given[:1] == ["--steps"] else None)
+        main(folder, int(given[1]) if given[:1] == ["--steps"] else None)

@@ -1,13 +1,13 @@
-"""Time of the recurrent decoders that go step by step, beside the same written as a plain loop.
+"""Time of the recurrent decoders that run step by step, compared with the same decoder written as a plain loop.
 
     python benchmarks/recurrent.py [rounds [threads]]      default: 20 2
 
-Forward and backward of one decoder with its loss: batch 64, 30 target and 30 source places, all real in every other row, width
-and embedding 256, additive scores of width 64, a vocabulary of 1,000. The plain loop does everything inside: the keys, one of
-torch's cells, attention and the output. The second one prepares the keys before it. Medians of interleaved rounds with their
-spread (first to third quartile). The share of GEMM is the rate of all matrix products that torch counts in our decoder over the
-rate of torch.mm on 1024 x 1024 matrices in the same rounds. With 20 rounds and 2 threads the result is written beside this
-script, with its date.
+Forward and backward pass of one decoder with its loss: batch 64, 30 target and 30 source positions, no padding in every other
+row, width and embedding 256, additive scores of width 64, a vocabulary of 1,000. The plain loop computes everything in every
+step: the keys, one of torch's cells, attention and the output. The second one prepares the keys once. Medians of interleaved
+rounds with their spread (first to third quartile). The share of GEMM is the rate of all matrix products that torch counts in
+our decoder over the rate of torch.mm on 1024 x 1024 matrices in the same rounds. With 20 rounds and 2 threads the result is
+written to a dated file in the folder of this script.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TORCH_CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "rnn_tanh": nn.RNNCell}
 
 
 def torch_cell(model: RnnSeq2Seq) -> nn.RNNCellBase:
-    """With the very parameters of the model."""
+    """Returns torch's cell with the parameters of the model."""
     cell = TORCH_CELLS[model.settings.cell](model.decoder.input_size, WIDTH)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         setattr(cell, name, getattr(model.decoder, f"{name}_l0"))
@@ -53,14 +53,14 @@ def torch_cell(model: RnnSeq2Seq) -> nn.RNNCellBase:
 
 
 def plain(model: RnnSeq2Seq, memory: Memory, ids_BT: Tensor, *, keys_once: bool) -> Tensor:
-    """As one would write it down."""
+    """Returns the logits of the decoder, written as a plain loop."""
     cell, score, H, lstm = torch_cell(model), model.score, memory.values_BSE, model.settings.cell == "lstm"
     state = model.bridge(memory.summary_BE).tanh()
     state = state.chunk(2, dim=-1) if lstm else state
     keys = score.key(H) if keys_once else None
     mixed, logits = torch.zeros(BATCH, WIDTH), []
 
-    def look(s_BD: Tensor) -> Tensor:
+    def attend(s_BD: Tensor) -> Tensor:
         prepared = score.key(H) if keys is None else keys
         scores_BS = torch.tanh(score.query(s_BD)[:, None] + prepared) @ score.v
         weights_BS = scores_BS.masked_fill(~memory.allow_BS, -torch.inf).softmax(-1)
@@ -68,19 +68,19 @@ def plain(model: RnnSeq2Seq, memory: Memory, ids_BT: Tensor, *, keys_once: bool)
 
     for y_BI in model.target_embedding(ids_BT).unbind(1):
         if model.settings.decoder == "bahdanau":
-            context_BE = look(state[0] if lstm else state)
+            context_BE = attend(state[0] if lstm else state)
             state = cell(torch.cat((context_BE, y_BI), dim=-1), state)
             logits.append(model.output(torch.cat((state[0] if lstm else state, context_BE), dim=-1)))
         else:
             state = cell(torch.cat((mixed, y_BI), dim=-1), state)
             top_BD = state[0] if lstm else state
-            mixed = model.combine(torch.cat((look(top_BD), top_BD), dim=-1)).tanh()
+            mixed = model.combine(torch.cat((attend(top_BD), top_BD), dim=-1)).tanh()
             logits.append(model.output(mixed))
     return torch.stack(logits, dim=1)
 
 
 def make_runs(settings: RnnSettings) -> dict[str, Callable[[], list[Tensor]]]:
-    """Each gives the loss and all its gradients."""
+    """Returns functions that compute the loss and all its gradients."""
     torch.manual_seed(0)
     model = RnnSeq2Seq(settings, 10, VOCAB)
     allow_BS = masks.first(torch.tensor([SOURCE, SOURCE * 2 // 3] * (BATCH // 2)), SOURCE)
@@ -88,8 +88,8 @@ def make_runs(settings: RnnSettings) -> dict[str, Callable[[], list[Tensor]]]:
     memory = Memory(values_BSE, allow_BS, summary_BE, axes=(SOURCE,))
     ids_BT, targets_BT = torch.randint(VOCAB, (BATCH, TARGET)), torch.randint(VOCAB, (BATCH, TARGET))
     unused = {"source_embedding", "encoder"}
-    learnt = [parameter for name, parameter in model.named_parameters() if name.split(".")[0] not in unused]
-    inputs = [values_BSE, summary_BE, *learnt]
+    parameters = [parameter for name, parameter in model.named_parameters() if name.split(".")[0] not in unused]
+    inputs = [values_BSE, summary_BE, *parameters]
 
     def run(logits: Callable[[], Tensor]) -> list[Tensor]:
         loss = F.cross_entropy(logits().flatten(0, 1), targets_BT.flatten())
@@ -100,7 +100,7 @@ def make_runs(settings: RnnSettings) -> dict[str, Callable[[], list[Tensor]]]:
 
     return {
         "plain loop": partial(run, partial(plain, model, memory, ids_BT, keys_once=False)),
-        "plain loop, keys before": partial(run, partial(plain, model, memory, ids_BT, keys_once=True)),
+        "plain loop, keys once": partial(run, partial(plain, model, memory, ids_BT, keys_once=True)),
         "ours": partial(run, lambda: model.decode(ids_BT, memory).logits_BTV),
     }
 

@@ -1,4 +1,4 @@
-"""Calls of the Python API with strange arguments: an error that was raised on purpose, or what the plain formula gives."""
+"""Calls the Python API with strange arguments: each must raise a deliberate error or return what the plain formula gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile.area import Area, right
+from hostile.area import Area, require
 from hostile.changes import hostile
 from hostile.commands import FROZEN, MODELS
 
@@ -19,10 +19,10 @@ WHAT = ("weights", "scores", "norms", "summary")
 
 
 def deliberate(error: BaseException) -> bool:
-    """Whether it was raised by a `raise` of the package, or by Python because of how a function was called here."""
+    """Whether the error comes from a `raise` in the package, or from Python because arguments do not match a signature."""
     *_, last = traceback.extract_tb(error.__traceback__)
     if last.filename == __file__:
-        return isinstance(error, TypeError) and "argument" in str(error)  # of a signature
+        return isinstance(error, TypeError) and "argument" in str(error)  # the arguments do not match a signature
     return "/regard/" in last.filename and "raise" in linecache.getline(last.filename, last.lineno or 0)
 
 
@@ -45,11 +45,11 @@ class Calls(Area):
     def prepare(self, root: Path) -> None:
         pass
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        self.call, said = chance.choice(CALLS)(chance)
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        self.call, said = rng.choice(CALLS)(rng)
         return said
 
-    def use(self, place: Path) -> None:
+    def use(self, folder: Path) -> None:
         from regard.errors import UserError
 
         try:
@@ -65,17 +65,17 @@ class Calls(Area):
 Call = tuple[Callable[[], object], str]
 
 
-def value(chance: Random, *usual: Any) -> Any:
-    """One of the usual ones, or something strange."""
+def value(rng: Random, *usual: Any) -> Any:
+    """Returns one of the usual values, or a strange one."""
     import torch
 
-    if chance.random() < 0.6:
-        return chance.choice(usual)
+    if rng.random() < 0.6:
+        return rng.choice(usual)
     strange: list[Any] = [torch.tensor(1), torch.randn(2, 3), torch.tensor(float("nan")), b"x", object, {1}, range(3), 1j]
-    return chance.choice((hostile(chance), chance.choice(strange)))
+    return rng.choice((hostile(rng), rng.choice(strange)))
 
 
-def search_options(chance: Random) -> Call:
+def search_options(rng: Random) -> Call:
     from regard import SearchOptions
 
     usual: dict[str, tuple[Any, ...]] = {
@@ -95,9 +95,9 @@ def search_options(chance: Random) -> Call:
         "top_p": (1.0, 0.5),
         "seed": (0, 7),
     }
-    names = chance.sample(sorted(usual), chance.choice((1, 2, 3)))
-    given: dict[str, Any] = {"max_length": 4} | {name: value(chance, *usual[name]) for name in names}
-    model = chance.choice(MODELS)
+    names = rng.sample(sorted(usual), rng.choice((1, 2, 3)))
+    given: dict[str, Any] = {"max_length": 4} | {name: value(rng, *usual[name]) for name in names}
+    model = rng.choice(MODELS)
 
     def call() -> None:
         options = SearchOptions(**given)
@@ -107,38 +107,38 @@ def search_options(chance: Random) -> Call:
         reader = translator(model)
         for one in reader("walk twice", **text).n_best:
             size = len(one.tokens)
-            right(reader.continues or options.min_length <= size <= options.max_length, f"{size} tokens")
-            right(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.token_log_probs} do not sum to {one.log_prob}")
+            require(reader.continues or options.min_length <= size <= options.max_length, f"{size} tokens")
+            require(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.token_log_probs} do not sum to {one.log_prob}")
 
     return call, f"{model}: {given!r:.300}"
 
 
-def look(chance: Random) -> Call:
+def look(rng: Random) -> Call:
     import torch
 
     from regard import Edit, Look, Tap
 
     taps = [
         {
-            "kind": value(chance, *KINDS),
-            "layer": value(chance, None, 0, -1),
-            "head": value(chance, None, 0, 1),
-            "rows": value(chance, None, (0,), [0, 1]),
-            "what": value(chance, *WHAT),
+            "kind": value(rng, *KINDS),
+            "layer": value(rng, None, 0, -1),
+            "head": value(rng, None, 0, 1),
+            "rows": value(rng, None, (0,), [0, 1]),
+            "what": value(rng, *WHAT),
         }
-        for _ in range(chance.choice((0, 1, 1, 2)))
+        for _ in range(rng.choice((0, 1, 1, 2)))
     ]
     edits = [
         {
-            "kind": value(chance, *KINDS),
-            "layer": value(chance, None, 0),
-            "head": value(chance, None, 0),
-            "place": value(chance, None, 0, 1),
+            "kind": value(rng, *KINDS),
+            "layer": value(rng, None, 0),
+            "head": value(rng, None, 0),
+            "key": value(rng, None, 0, 1),
         }
-        for _ in range(chance.choice((0, 0, 1)))
+        for _ in range(rng.choice((0, 0, 1)))
     ]
-    taps = [dict(chance.sample(sorted(tap.items()), chance.choice((1, 2, 5)))) for tap in taps]
-    grad, model = value(chance, False, False, True), chance.choice(MODELS)
+    taps = [dict(rng.sample(sorted(tap.items()), rng.choice((1, 2, 5)))) for tap in taps]
+    grad, model = value(rng, False, False, True), rng.choice(MODELS)
 
     def call() -> None:
         reader = translator(model)
@@ -147,50 +147,48 @@ def look(chance: Random) -> Call:
         read = torch.tensor([[1, 5, 6], [1, 6, 5]])
         plain = reader.model.decode(read, reader.model.encode(batch))
         seen = reader.model.decode(read, reader.model.encode(batch, wanted), wanted)
-        right(seen.logits_BTV.isfinite().all(), "the logits are not finite")
+        require(seen.logits_BTV.isfinite().all(), "the logits are not finite")
         if not edits and grad is False:
-            right(torch.equal(plain.logits_BTV, seen.logits_BTV), "a tap changed the output")
+            require(torch.equal(plain.logits_BTV, seen.logits_BTV), "a tap changed the output")
 
     return call, f"{model}: taps {taps!r:.200} edits {edits!r:.100} grad {grad!r:.30}"
 
 
-def tensor(chance: Random, shape: tuple[int, ...]) -> Any:
+def tensor(rng: Random, shape: tuple[int, ...]) -> Any:
     import torch
 
-    torch.manual_seed(chance.randrange(1000))
+    torch.manual_seed(rng.randrange(1000))
     made = torch.randn(shape)
-    if chance.random() < 0.08:
-        return value(
-            chance, made.long(), made.double(), made.half(), made.bool(), made[..., :0], made.to_sparse(), made.tolist()
-        )
+    if rng.random() < 0.08:
+        return value(rng, made.long(), made.double(), made.half(), made.bool(), made[..., :0], made.to_sparse(), made.tolist())
     return made
 
 
-def sizes(chance: Random, *shape: int) -> tuple[int, ...]:
-    """A shape, most often this one."""
-    if chance.random() < 0.75:
+def sizes(rng: Random, *shape: int) -> tuple[int, ...]:
+    """Returns a shape: most often the given one, sometimes a changed one."""
+    if rng.random() < 0.75:
         return shape
     changed = list(shape)
-    for _ in range(chance.choice((1, 1, 2))):
-        if changed and chance.random() < 0.7:
-            changed[chance.randrange(len(changed))] = chance.choice((0, 1, 2, 5))
-        elif chance.random() < 0.5:
-            changed.insert(0, chance.choice((1, 2)))
+    for _ in range(rng.choice((1, 1, 2))):
+        if changed and rng.random() < 0.7:
+            changed[rng.randrange(len(changed))] = rng.choice((0, 1, 2, 5))
+        elif rng.random() < 0.5:
+            changed.insert(0, rng.choice((1, 2)))
         elif changed:
             changed.pop(0)
     return tuple(changed)
 
 
-def mask(chance: Random, *shape: int) -> Any:
+def mask(rng: Random, *shape: int) -> Any:
     import torch
 
-    made = torch.rand(sizes(chance, *shape[chance.randrange(len(shape) - 1) :])) > 0.4
-    way = chance.random()
-    return None if way < 0.3 else made if way < 0.85 else value(chance, made.float(), made.int(), made.tolist(), "causal")
+    made = torch.rand(sizes(rng, *shape[rng.randrange(len(shape) - 1) :])) > 0.4
+    way = rng.random()
+    return None if way < 0.3 else made if way < 0.85 else value(rng, made.float(), made.int(), made.tolist(), "causal")
 
 
 def plain_attention(query: Any, key: Any, given: Any, allow: Any) -> Any:
-    """softmax(q kᵀ / √d) v with zeros where nothing is allowed, in float64."""
+    """Returns softmax(q kᵀ / √d) v in float64; rows without an allowed key are zero."""
     import torch
 
     scores = query.double() @ key.double().transpose(-1, -2) / max(query.shape[-1], 1) ** 0.5
@@ -201,18 +199,16 @@ def plain_attention(query: Any, key: Any, given: Any, allow: Any) -> Any:
     return scores.softmax(-1).nan_to_num(0.0) @ given.double()
 
 
-def attend(chance: Random) -> Call:
+def attend(rng: Random) -> Call:
     import regard
 
-    queries, keys, width = chance.choice((1, 3, 5)), chance.choice((1, 4, 7)), chance.choice((1, 4, 8))
-    lead = chance.choice(((), (2,), (2, 3)))
-    query, key = tensor(chance, sizes(chance, *lead, queries, width)), tensor(chance, sizes(chance, *lead, keys, width))
-    given, allow = tensor(chance, sizes(chance, *lead, keys, 6)), mask(chance, *lead, queries, keys)
+    queries, keys, width = rng.choice((1, 3, 5)), rng.choice((1, 4, 7)), rng.choice((1, 4, 8))
+    lead = rng.choice(((), (2,), (2, 3)))
+    query, key = tensor(rng, sizes(rng, *lead, queries, width)), tensor(rng, sizes(rng, *lead, keys, width))
+    given, allow = tensor(rng, sizes(rng, *lead, keys, 6)), mask(rng, *lead, queries, keys)
     options: dict[str, Any] = {}
-    if chance.random() < 0.15:
-        options = {
-            chance.choice(("score", "attention", "dropout", "generator")): value(chance, "soft", "unnormalised", 0.0, None)
-        }
+    if rng.random() < 0.15:
+        options = {rng.choice(("score", "attention", "dropout", "generator")): value(rng, "soft", "unnormalised", 0.0, None)}
 
     def call() -> None:
         import torch
@@ -221,10 +217,12 @@ def attend(chance: Random) -> Call:
         weights = regard.attention_weights(query, key, allow=allow, **{k: v for k, v in options.items() if k != "dropout"})
         if not options or set(options.values()) <= {"soft", None}:
             wanted = plain_attention(query, key, given, allow)
-            right(found.shape == wanted.shape, f"shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+            require(found.shape == wanted.shape, f"shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
             tolerance = 1e-4 if query.dtype in (torch.float32, torch.float64) else 2e-2
-            right(torch.allclose(found.double(), wanted, atol=tolerance), "another context than by the plain formula")
-            right(
+            require(
+                torch.allclose(found.double(), wanted, atol=tolerance), "the context differs from that of the plain formula"
+            )
+            require(
                 ((weights.sum(-1) - 1).abs() < 1e-2).logical_or(weights.sum(-1) == 0).all(), "the weights do not sum to 1 or 0"
             )
 
@@ -232,14 +230,14 @@ def attend(chance: Random) -> Call:
     return call, f"attend: {shapes} {options!r:.100}"
 
 
-def multi_head(chance: Random) -> Call:
+def multi_head(rng: Random) -> Call:
     import torch
 
     import regard
 
-    width, heads = value(chance, 8, 12, 16), value(chance, 1, 2, 4)
+    width, heads = value(rng, 8, 12, 16), value(rng, 1, 2, 4)
     options: dict[str, Any] = {
-        name: value(chance, *usual)
+        name: value(rng, *usual)
         for name, usual in (
             ("kv_heads", (None, 1, 2)),
             ("memory_width", (None, 6)),
@@ -252,11 +250,11 @@ def multi_head(chance: Random) -> Call:
             ("alibi", (False, True)),
             ("score", (None,)),
         )
-        if chance.random() < 0.2
+        if rng.random() < 0.2
     }
     small = all(isinstance(one, bool) or not isinstance(one, int) or one < 10_000 for one in (width, heads, *options.values()))
-    batch, queries, keys = chance.choice((1, 2, 4)), 3, chance.choice((3, 5))
-    x = tensor(chance, sizes(chance, batch, queries, width if type(width) is int and 0 < width < 100 else 8))
+    batch, queries, keys = rng.choice((1, 2, 4)), 3, rng.choice((3, 5))
+    x = tensor(rng, sizes(rng, batch, queries, width if type(width) is int and 0 < width < 100 else 8))
     memory_width = options.get("memory_width")
     memory_width = (
         memory_width
@@ -265,35 +263,35 @@ def multi_head(chance: Random) -> Call:
         if hasattr(x, "shape") and x.dim()
         else 8
     )
-    memory = None if chance.random() < 0.5 else tensor(chance, sizes(chance, batch, keys, memory_width))
+    memory = None if rng.random() < 0.5 else tensor(rng, sizes(rng, batch, keys, memory_width))
     allow = mask(
-        chance, batch, heads if type(heads) is int and 0 < heads < 10 else 2, queries, queries if memory is None else keys
+        rng, batch, heads if type(heads) is int and 0 < heads < 10 else 2, queries, queries if memory is None else keys
     )
 
     def call() -> None:
-        if not small:  # that so much memory is asked for is what was asked for
+        if not small:  # huge sizes rightly need huge memory
             return
         layer = regard.MultiHeadAttention(width, heads, **options)
         with torch.no_grad():
             found = layer(x, memory, allow)
-        right(found.shape[-2] == x.shape[-2], f"shape {tuple(found.shape)} of x {tuple(x.shape)}")
-        right(found.isfinite().all(), "the output is not finite")
+        require(found.shape[-2] == x.shape[-2], f"shape {tuple(found.shape)} of x {tuple(x.shape)}")
+        require(found.isfinite().all(), "the output is not finite")
         if isinstance(layer.output, torch.nn.Linear):
-            right(found.shape[-1] == x.shape[-1], f"shape {tuple(found.shape)} of x {tuple(x.shape)}")
+            require(found.shape[-1] == x.shape[-1], f"shape {tuple(found.shape)} of x {tuple(x.shape)}")
 
     shapes = [tuple(one.shape) if hasattr(one, "shape") else repr(one)[:60] for one in (x, memory, allow)]
     return call, f"MultiHeadAttention({width!r:.30}, {heads!r:.30}, {options!r:.200}){shapes}"
 
 
-def smaller(chance: Random) -> Call:
-    """Functions that take a few numbers."""
+def smaller(rng: Random) -> Call:
+    """Calls one of the small functions that take a few numbers."""
     import torch
 
     import regard
     from regard import masks, positions
 
-    indices = value(chance, torch.arange(5), torch.zeros(0), torch.randn(2, 3), torch.arange(5).float())
-    size, width, other = value(chance, 0, 1, 4, 8), value(chance, 2, 8, 3), value(chance, None, 4)
+    indices = value(rng, torch.arange(5), torch.zeros(0), torch.randn(2, 3), torch.arange(5).float())
+    size, width, other = value(rng, 0, 1, 4, 8), value(rng, 2, 8, 3), value(rng, None, 4)
     functions: dict[str, Callable[[], Any]] = {
         "masks.causal": lambda: masks.causal(size, other),
         "masks.window": lambda: masks.window(size, width=width),
@@ -303,13 +301,13 @@ def smaller(chance: Random) -> Call:
         "positions.sinusoidal": lambda: positions.sinusoidal(indices, width),
         "positions.fourier": lambda: positions.fourier(indices, width),
         "positions.one_hot": lambda: positions.one_hot(indices, width),
-        "positions.rotate": lambda: positions.rotate(value(chance, torch.randn(2, 5, 8)), indices, base=value(chance, 10000.0)),
+        "positions.rotate": lambda: positions.rotate(value(rng, torch.randn(2, 5, 8)), indices, base=value(rng, 10000.0)),
         "positions.alibi_slopes": lambda: positions.alibi_slopes(width),
-        "cost": lambda: regard.cost(value(chance, "attention", "recurrent"), size, width, value(chance, 3)),
+        "cost": lambda: regard.cost(value(rng, "attention", "recurrent"), size, width, value(rng, 3)),
         "summarise": lambda: regard.summarise(torch.randn(3, 4), torch.randn(5, 4), top=size, blocks=width),
-        "ScaledDot": lambda: regard.scores.ScaledDot(value(chance, 1.0, "√d")),
+        "ScaledDot": lambda: regard.scores.ScaledDot(value(rng, 1.0, "√d")),
     }
-    name = chance.choice(sorted(functions))
+    name = rng.choice(sorted(functions))
     huge = any(isinstance(one, int) and 10_000 < abs(one) < 2**31 for one in (size, width, other))
 
     def call() -> None:
@@ -319,14 +317,14 @@ def smaller(chance: Random) -> Call:
     return call, f"{name}: positions {indices!r:.60} size {size!r:.60} width {width!r:.60}"
 
 
-def inside(chance: Random) -> Call:
-    """A model that is called, explained and looked at."""
+def inside(rng: Random) -> Call:
+    """Calls, explains or inspects a model."""
     import regard
 
-    model, text = chance.choice(MODELS), value(chance, "walk twice", "run", "")
-    token, layer, head = (value(chance, 0, 1, -1) for _ in range(3))
-    name = chance.choice(("explain", "inspect", "batch", "score", "attention", "call", "stream"))
-    what, output = value(chance, ("weights",), ("scores", "norms")), value(chance, None, None, (5, 6), ())
+    model, text = rng.choice(MODELS), value(rng, "walk twice", "run", "")
+    token, layer, head = (value(rng, 0, 1, -1) for _ in range(3))
+    name = rng.choice(("explain", "inspect", "batch", "score", "attention", "call", "stream"))
+    what, output = value(rng, ("weights",), ("scores", "norms")), value(rng, None, None, (5, 6), ())
 
     def call() -> None:
         reader = translator(model)
@@ -335,15 +333,15 @@ def inside(chance: Random) -> Call:
         elif name == "inspect":
             regard.inspect(reader, text, what=what, output=output, max_length=4)
         elif name == "batch":
-            reader.batch(value(chance, [text], text), max_length=4)
+            reader.batch(value(rng, [text], text), max_length=4)
         elif name == "score":
-            reader.score([text], [value(chance, "WALK", "LEFT")])
+            reader.score([text], [value(rng, "WALK", "LEFT")])
         elif name == "attention":
-            reader("walk twice", max_length=4).attention(value(chance, *KINDS), layer)
+            reader("walk twice", max_length=4).attention(value(rng, *KINDS), layer)
         elif name == "stream":
             list(reader.stream(text, max_length=4))
         else:
-            reader(text, max_length=4, **{value(chance, "beam"): 2} if isinstance(head, str) else {})
+            reader(text, max_length=4, **{value(rng, "beam"): 2} if isinstance(head, str) else {})
 
     return (
         call,

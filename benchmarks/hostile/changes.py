@@ -1,4 +1,4 @@
-"""What is done to valid input: values of documents replaced, bytes flipped, texts with strange characters in them."""
+"""Ways to damage valid input: replace values of documents, flip bytes, put strange characters into texts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HOSTILE: tuple[Any, ...] = (
 )
 
 
-def hostile(chance: Random) -> Any:
-    return json.loads(json.dumps(chance.choice(HOSTILE)))  # its own, to be changed further
+def hostile(rng: Random) -> Any:
+    return json.loads(json.dumps(rng.choice(HOSTILE)))  # a copy, so that it can be changed further
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = (), most: int = 12) -> Iterator[tuple[Any, ...]]:
-    """Where values stand in a document; of long lists and mappings only the first few and the last, and not too deep."""
+    """Yields the paths to the values of a document, to a limited depth, skipping values in the middle of long lists."""
     yield path
     if isinstance(value, dict | list) and len(path) < most:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -37,21 +37,21 @@ def paths_in(value: Any, path: tuple[Any, ...] = (), most: int = 12) -> Iterator
             yield from paths_in(value[key], (*path, key), most)
 
 
-def change_document(document: Any, chance: Random) -> tuple[Any, str]:
-    """One or a few values of a JSON document replaced, removed, added, exchanged."""
+def change_document(document: Any, rng: Random) -> tuple[Any, str]:
+    """Replaces, removes, adds or copies one or a few values of a JSON document; returns it with a description of the change."""
     changes = []
-    for _ in range(chance.choice((1, 1, 1, 2, 4))):
-        document, change = _change_value(document, chance)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        document, change = _change_value(document, rng)
         changes.append(change)
     return document, "; ".join(changes)
 
 
-def _change_value(document: Any, chance: Random) -> tuple[Any, str]:
+def _change_value(document: Any, rng: Random) -> tuple[Any, str]:
     paths = list(paths_in(document))
-    path = chance.choice(paths[1:] or paths)
-    way = chance.choice(("replace", "replace", "replace", "remove", "add", "copy", "nudge"))
+    path = rng.choice(paths[1:] or paths)
+    way = rng.choice(("replace", "replace", "replace", "remove", "add", "copy", "nudge"))
     if not path:
-        return (value := hostile(chance)), f"all = {value!r:.40}"
+        return (value := hostile(rng)), f"all = {value!r:.40}"
     *above, last = path
     parent = document
     for key in above:
@@ -61,42 +61,42 @@ def _change_value(document: Any, chance: Random) -> tuple[Any, str]:
         del parent[last]
         return document, f"{where} removed"
     if way == "add":
-        value = hostile(chance)
+        value = hostile(rng)
         if isinstance(parent, dict):
-            parent[chance.choice(("extra", "", "type", "unit", "\x1b"))] = value
+            parent[rng.choice(("extra", "", "type", "unit", "\x1b"))] = value
         else:
-            parent.insert(chance.randrange(len(parent) + 1), value)
-        return document, f"{value!r:.40} added beside {where}"
+            parent.insert(rng.randrange(len(parent) + 1), value)
+        return document, f"{value!r:.40} added next to {where}"
     if way == "copy":
         other = document
-        for key in chance.choice(paths[1:]):
+        for key in rng.choice(paths[1:]):
             other = other[key]
         parent[last] = json.loads(json.dumps(other))
     elif way == "nudge" and isinstance(parent[last], int | float) and not isinstance(parent[last], bool):
-        parent[last] = chance.choice((parent[last] + 1, parent[last] - 1, -parent[last], parent[last] * 2, parent[last] * 1000))
+        parent[last] = rng.choice((parent[last] + 1, parent[last] - 1, -parent[last], parent[last] * 2, parent[last] * 1000))
     else:
-        parent[last] = hostile(chance)
+        parent[last] = hostile(rng)
     return document, f"{where} = {parent[last]!r:.40}"
 
 
-def change_bytes(content: bytes, chance: Random) -> tuple[bytes, str]:
-    """Bits flipped, bytes cut out, put in, repeated."""
+def change_bytes(content: bytes, rng: Random) -> tuple[bytes, str]:
+    """Flips bits, or removes, inserts or repeats bytes; returns the content with a description of the change."""
     held = bytearray(content)
-    way = chance.choice(("flip", "flip", "cut", "insert", "truncate", "zero", "repeat", "empty", "head"))
-    at = chance.randrange(len(held) + 1) if way != "head" else chance.randrange(min(64, len(held)) + 1)
-    size = chance.choice((1, 2, 8, 100))
+    way = rng.choice(("flip", "flip", "cut", "insert", "truncate", "zero", "repeat", "empty", "head"))
+    at = rng.randrange(len(held) + 1) if way != "head" else rng.randrange(min(64, len(held)) + 1)
+    size = rng.choice((1, 2, 8, 100))
     if way in ("flip", "head"):
-        for place in [at, *(chance.randrange(len(held) + 1) for _ in range(chance.choice((0, 0, 3, 20))))]:
-            if place < len(held):
-                held[place] ^= 1 << chance.randrange(8) if way == "flip" else chance.randrange(1, 256)
+        for index in [at, *(rng.randrange(len(held) + 1) for _ in range(rng.choice((0, 0, 3, 20))))]:
+            if index < len(held):
+                held[index] ^= 1 << rng.randrange(8) if way == "flip" else rng.randrange(1, 256)
     elif way == "cut":
         del held[at : at + size]
     elif way == "insert":
-        held[at:at] = chance.randbytes(size)
+        held[at:at] = rng.randbytes(size)
     elif way == "truncate":
         del held[at:]
     elif way == "zero":
-        held[at : at + size] = chance.choice((b"\x00", b"\xff")) * len(held[at : at + size])
+        held[at : at + size] = rng.choice((b"\x00", b"\xff")) * len(held[at : at + size])
     elif way == "repeat":
         held += held[at : at + 1000]
     else:
@@ -105,7 +105,7 @@ def change_bytes(content: bytes, chance: Random) -> tuple[bytes, str]:
 
 
 def dumped(document: Any) -> bytes:
-    """JSON as Python writes it: NaN and half surrogate pairs among it."""
+    """Encodes a document as JSON the way Python does, which allows NaN and lone surrogates."""
     return json.dumps(document).encode()
 
 
@@ -117,21 +117,21 @@ STRANGE = (
     *("[red]", "[/]", "{x}", "%s", "=1+1", "@", "#", "-", "--", "-1", "+1", "0", "1e999", "nan", "true", "null", "3.140"),
     *("<unk>", "<s>", "</s>", "<pad>", "▁", "Ġ", "source", "target", "word", "Falsch", "id", "audio", "a.wav", "x.png"),
 )
-"""Pieces of texts that programs stumble over."""
+"""Pieces of text that often break programs."""
 BREAKS = ("\t", "\n", "\r", "\r\n", "\t\t")
 WORDS = ("walk", "twice", "and", "jump", "left", "look", "run", "ab", "b", "Haus", "größer", "слово", "10", "A")
 
 
-def strange_text(chance: Random, *, breaks: bool = True, halves: bool = False) -> str:
-    """Usual words with strange pieces among them. breaks: tabs and line breaks too. halves: of surrogate pairs."""
-    way = chance.random()
+def strange_text(rng: Random, *, breaks: bool = True, halves: bool = False) -> str:
+    """Returns usual words mixed with strange pieces. breaks: also tabs and line breaks. halves: also lone surrogates."""
+    way = rng.random()
     if way < 0.03:
-        return chance.choice(("", " ", "  \u3000 "))
+        return rng.choice(("", " ", "  \u3000 "))
     if way < 0.04:
-        return chance.choice(("a", "ab ", " ", "é", "\u0301", "((")) * chance.choice((100, 3000, 30_000))
+        return rng.choice(("a", "ab ", " ", "é", "\u0301", "((")) * rng.choice((100, 3000, 30_000))
     pieces = [*STRANGE, *(BREAKS if breaks else ()), *(("\ud800", "\udfff", "a\udc80") if halves else ())]
-    share = chance.choice((0.0, 0.0, 0.3, 0.8))
-    size = chance.choice((1, 1, 2, 3, 8))
-    return chance.choice((" ", " ", "")).join(
-        chance.choice(pieces) if chance.random() < share else chance.choice(WORDS) for _ in range(size)
+    share = rng.choice((0.0, 0.0, 0.3, 0.8))
+    size = rng.choice((1, 1, 2, 3, 8))
+    return rng.choice((" ", " ", "")).join(
+        rng.choice(pieces) if rng.random() < share else rng.choice(WORDS) for _ in range(size)
     )

@@ -1,4 +1,4 @@
-"""Every option of every command, found in the program itself, with strange values; each command runs through `main`."""
+"""Gives strange values to every option of every command, as listed by the program itself; runs each command through `main`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from hostile.area import Area, Wrong, right
+from hostile.area import Area, Wrong, require
 from hostile.changes import STRANGE, strange_text
 
 FROZEN = Path(__file__).parents[2] / "tests" / "frozen" / "models"
@@ -73,7 +73,7 @@ BASE: dict[str, list[str]] = {
     "demo": ["--device", "nowhere"],
     "doctor": [],
 }
-"""What is typed besides. A demo that went on would train for minutes."""
+"""The arguments that every case starts from. The demo gets a device that does not exist, or it would train for minutes."""
 SHARES = {
     "train": 1,
     "translate": 8,
@@ -94,7 +94,7 @@ class Done(NamedTuple):
 
 
 def run_command(arguments: list[str], stdin: bytes = b"walk\n") -> Done:
-    """`regard` in this process, as typed in the current folder."""
+    """Runs `regard` with these arguments in this process and in the current folder."""
     from regard.cli.main import main
 
     out, err, before = io.StringIO(), io.StringIO(), (sys.argv, sys.stdin)
@@ -115,24 +115,24 @@ def run_command(arguments: list[str], stdin: bytes = b"walk\n") -> Done:
 
 
 def check_done(done: Done) -> None:
-    """Raises if what a command said is not clear; raises a UserError if that is one clear line."""
+    """Raises `Wrong` if the messages of a command are not clear; raises UserError if it failed with one clear line."""
     from regard.errors import UserError
 
     lines = done.err.removesuffix("\n").split("\n") if done.err else []
     for line in lines:
-        right(line.startswith("regard: ") or ".yaml:" in line, f"this is not a line of ours: {line!r:.300}")
-        right(can_print(line) and len(line) <= 1100, f"{len(line)} characters, or not printable: {line!a:.300}")
-    right(done.code in (0, 1, 2), f"exit code {done.code}")
+        require(line.startswith("regard: ") or ".yaml:" in line, f"not a message of regard: {line!r:.300}")
+        require(can_print(line) and len(line) <= 1100, f"{len(line)} characters, or not printable: {line!a:.300}")
+    require(done.code in (0, 1, 2), f"exit code {done.code}")
     if done.code:
-        right(lines, f"exit code {done.code} without a word")
+        require(lines, f"exit code {done.code} without a message")
         if "memory ran out" in lines[-1]:
             raise MemoryError(lines[-1])
-        right("Errno" not in lines[-1], lines[-1])
+        require("Errno" not in lines[-1], lines[-1])
         raise UserError(lines[-1])
 
 
 def can_print(line: str) -> bool:
-    """Whether a line is one, and turns nothing around. Characters that no font has disturb nobody."""
+    """Whether the text is one line without control or bidirectional characters. Characters that no font has are harmless."""
     bidi = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     return not any(unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in bidi for one in line)
 
@@ -157,23 +157,23 @@ class _Page(HTMLParser):
 
 
 def check_written(path: Path) -> None:
-    """Whether a file can be read by what reads its kind."""
+    """Raises `Wrong` if a file cannot be read as the type that its name says."""
     content = path.read_bytes()
     if path.suffix.lower() == ".html":
         page = _Page()
         page.feed(content.decode())
         page.close()
-        right(isinstance(json.loads(page.data), dict), "the page holds no data")
+        require(isinstance(json.loads(page.data), dict), "the page holds no data")
     elif path.suffix == ".svg":
         try:
-            right(ElementTree.fromstring(content).tag.endswith("svg"), "no <svg>")
+            require(ElementTree.fromstring(content).tag.endswith("svg"), "no <svg>")
         except ElementTree.ParseError as error:
             raise Wrong(f"the SVG is not XML: {error}") from None
     elif path.suffix == ".npz":
         import numpy
 
         for name, array in numpy.load(path, allow_pickle=False).items():
-            right(array.dtype.kind not in "f" or not numpy.isnan(array).any(), f"{name} holds NaN")
+            require(array.dtype.kind not in "f" or not numpy.isnan(array).any(), f"{name} holds NaN")
     elif path.suffix == ".png":
         from PIL import Image
 
@@ -181,7 +181,7 @@ def check_written(path: Path) -> None:
 
 
 def options_of(command: str) -> list[Any]:
-    """Those of the program, so that a new one joins by itself."""
+    """Returns the options of a command as the program defines them, so that new options take part."""
     import typer
 
     from regard.cli.main import app
@@ -190,7 +190,7 @@ def options_of(command: str) -> list[Any]:
 
 
 class Commands(Area):
-    """A command, a few of its options with strange values, strange arguments, strange lines on standard input."""
+    """A command with strange arguments, strange values for a few of its options and strange lines on standard input."""
 
     longest_line = 1100
 
@@ -211,67 +211,67 @@ class Commands(Area):
     def prepare(self, root: Path) -> None:
         write_workplace(root)
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        command = chance.choices(list(SHARES), list(SHARES.values()))[0]
-        arguments = self._arguments(command, chance)
-        model = chance.choice(MODELS)
-        stdin = "\n".join(strange_text(chance) for _ in range(chance.choice((0, 1, 3)))).encode()
-        if chance.random() < 0.1:
-            stdin = chance.randbytes(20)
-        (place / "case.json").write_text(json.dumps([command, arguments, model, stdin.hex()]))
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        command = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        arguments = self._arguments(command, rng)
+        model = rng.choice(MODELS)
+        stdin = "\n".join(strange_text(rng) for _ in range(rng.choice((0, 1, 3)))).encode()
+        if rng.random() < 0.1:
+            stdin = rng.randbytes(20)
+        (folder / "case.json").write_text(json.dumps([command, arguments, model, stdin.hex()]))
         return f"{model}: regard {command} {' '.join(map(repr, arguments))} < {stdin!r:.100}"
 
-    def _arguments(self, command: str, chance: Random) -> list[str]:
+    def _arguments(self, command: str, rng: Random) -> list[str]:
         typed = list(BASE[command])
-        if chance.random() < 0.15 and typed:
-            at = chance.randrange(len(typed))
+        if rng.random() < 0.15 and typed:
+            at = rng.randrange(len(typed))
             if typed[at][:2] != "--" and command != "demo":
-                typed[at] = strange_text(chance, halves=True) if chance.random() < 0.5 else chance.choice(NAMES)
+                typed[at] = strange_text(rng, halves=True) if rng.random() < 0.5 else rng.choice(NAMES)
         known = [one for one in options_of(command) if (command, one.opts[0]) != ("demo", "--device")]
-        for option in chance.sample(known, min(len(known), chance.choice((1, 1, 1, 2, 3)))):
-            name = chance.choice([*option.opts, *option.secondary_opts])
-            at = chance.choice((0, len(typed)))
-            typed[at:at] = [name] if option.is_flag else [name, self._value(name, option, chance)]
+        for option in rng.sample(known, min(len(known), rng.choice((1, 1, 1, 2, 3)))):
+            name = rng.choice([*option.opts, *option.secondary_opts])
+            at = rng.choice((0, len(typed)))
+            typed[at:at] = [name] if option.is_flag else [name, self._value(name, option, rng)]
         return [
             one.replace("\0", "").replace("\ud800", "\udc80").replace("\udfff", "\udcff") for one in typed
-        ]  # as systems pass
+        ]  # only characters that an operating system can pass
 
-    def _value(self, name: str, option: Any, chance: Random) -> str:
-        if name == "--max-length" and chance.random() < 0.5:
-            return chance.choice(("1", "5", "50"))
-        if name == "--threads" and chance.random() < 0.5:
-            return chance.choice(("0", "1", "2", "1025", "-1", "x"))
+    def _value(self, name: str, option: Any, rng: Random) -> str:
+        if name == "--max-length" and rng.random() < 0.5:
+            return rng.choice(("1", "5", "50"))
+        if name == "--threads" and rng.random() < 0.5:
+            return rng.choice(("0", "1", "2", "1025", "-1", "x"))
         if name == "--set":
-            return chance.choice(SETTINGS)
-        return self._strange(option, chance) if name != "--threads" else chance.choice(("1_024x", "1e3", "9" * 30, "\x1b[31m"))
+            return rng.choice(SETTINGS)
+        return self._strange(option, rng) if name != "--threads" else rng.choice(("1_024x", "1e3", "9" * 30, "\x1b[31m"))
 
-    def _strange(self, option: Any, chance: Random) -> str:
-        way = chance.random()
+    def _strange(self, option: Any, rng: Random) -> str:
+        way = rng.random()
         kind = str(option.type_descriptor.annotation).lower()
         likely = NUMBERS if "int" in kind or "float" in kind else NAMES if "path" in kind else (*OTHERS, *NUMBERS)
         if way < 0.6:
-            return chance.choice(likely)
+            return rng.choice(likely)
         if way < 0.9:
-            return chance.choice((*NUMBERS, *NAMES, *OTHERS, *STRANGE))
-        return strange_text(chance, halves=True)
+            return rng.choice((*NUMBERS, *NAMES, *OTHERS, *STRANGE))
+        return strange_text(rng, halves=True)
 
-    def use(self, place: Path) -> None:
-        command, arguments, model, stdin = json.loads((place / "case.json").read_text())
-        root = place.parent / "command"
-        inside = place / "inner"
+    def use(self, folder: Path) -> None:
+        command, arguments, model, stdin = json.loads((folder / "case.json").read_text())
+        root = folder.parent / "command"
+        inside = folder / "inner"
         shutil.copytree(root / "workplace", inside)
         shutil.copytree(FROZEN / model, inside / "model")
         os.mkfifo(inside / "pipe")
-        before = files_in(place)
+        before = files_in(folder)
         with contextlib.chdir(inside):
             done = run_command([command, *arguments], bytes.fromhex(stdin))
-        new = files_in(place) - before
+        new = files_in(folder) - before
         if done.code and command not in ("train",):
-            right(not new, f"left behind: {sorted(new)}; {done.err}")
+            require(not new, f"left behind: {sorted(new)}; {done.err}")
         for name in new:
-            right(not Path(name).name.startswith("."), f"left behind: {name}")
-            if command == "inspect" and (place / name).is_file():
-                check_written(place / name)
+            require(not Path(name).name.startswith("."), f"left behind: {name}")
+            if command == "inspect" and (folder / name).is_file():
+                check_written(folder / name)
         if not done.code and "--json" in arguments:
             for line in done.out.removesuffix("\n").split("\n") if done.out else ():
                 json.loads(line, parse_constant=_no_constant)
@@ -279,16 +279,16 @@ class Commands(Area):
 
 
 def _no_constant(name: str) -> None:
-    raise Wrong(f"{name} is no JSON")
+    raise Wrong(f"{name} is not valid JSON")
 
 
 def write_workplace(root: Path) -> None:
-    place = root / "workplace"
-    place.mkdir(parents=True)
-    (place / "pairs.tsv").write_text("walk twice\tWALK WALK\njump left\tLEFT JUMP\n")
-    (place / "texts.txt").write_text("walk twice\n\njump left and run\n")
-    (place / "gold.txt").write_text("0-0 1p1\n0-1\n")
-    (place / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
-    (place / "broken.py").write_text("1/0")
-    (place / "run.yaml").write_text("data:\n  files: [train.tsv]\ntrain:\n  steps: 1\n")
-    (place / "score.py").write_text("class Mine:\n    name = 'mine'\n")
+    folder = root / "workplace"
+    folder.mkdir(parents=True)
+    (folder / "pairs.tsv").write_text("walk twice\tWALK WALK\njump left\tLEFT JUMP\n")
+    (folder / "texts.txt").write_text("walk twice\n\njump left and run\n")
+    (folder / "gold.txt").write_text("0-0 1p1\n0-1\n")
+    (folder / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
+    (folder / "broken.py").write_text("1/0")
+    (folder / "run.yaml").write_text("data:\n  files: [train.tsv]\ntrain:\n  steps: 1\n")
+    (folder / "score.py").write_text("class Mine:\n    name = 'mine'\n")

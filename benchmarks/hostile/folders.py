@@ -1,4 +1,4 @@
-"""Every file of model folders, and every kind of file that is a source: arrays, pictures, sounds."""
+"""Damaged files of model folders, and damaged source files: arrays, pictures, sounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile.area import Area, right
+from hostile.area import Area, require
 from hostile.changes import change_bytes, change_document, dumped, hostile
 
 # --- model folders -----------------------------------------------------------------------------------------------------------
@@ -61,13 +61,13 @@ PARTS: dict[str, tuple[Any, ...]] = {
     ),
     "added_tokens": ([{"id": 0, "content": "a", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}],),
 }
-"""Of a tokenizer.json: parts that the library knows and that we never write."""
+"""Parts of a tokenizer.json that the library supports but regard never writes."""
 
 TYPES = ("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E5M2", "F8_E4M3", "C64", "I64", "U8", "BOOL", "F16", "BF16", "F64")
 
 
 class Folders(Area):
-    """Every file of model folders of every kind, most with the sha256 that belongs to what was changed."""
+    """A changed file in a folder of any kind of model; in most cases config.json gets the sha256 of the changed file."""
 
     def load_modules(self) -> None:
         import regard.checkpoint.folder
@@ -80,88 +80,88 @@ class Folders(Area):
             folder.save(saved, root / name)
         write_samples(root)
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        name = chance.choice(sorted(path.parent.name for path in root.glob("*/config.json")))
-        shutil.copytree(root / name, place / "model")
-        (place / "kind").write_text(name)
-        path = chance.choice(sorted((place / "model").iterdir()))
-        return f"{name}: {path.name}: {self._changed(path, chance)}"
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        name = rng.choice(sorted(path.parent.name for path in root.glob("*/config.json")))
+        shutil.copytree(root / name, folder / "model")
+        (folder / "kind").write_text(name)
+        path = rng.choice(sorted((folder / "model").iterdir()))
+        return f"{name}: {path.name}: {self._changed(path, rng)}"
 
-    def use(self, place: Path) -> None:
+    def use(self, folder: Path) -> None:
         import regard
 
-        kind = (place / "kind").read_text()
-        result = regard.load(place / "model")(source_of(kind, place.parent / "folder"), max_length=4)
-        right(all(isfinite(one) for one in result.n_best[0].token_log_probs), "a log-probability is not finite")
-        right(result.log_prob <= 1e-4, f"log_prob is {result.log_prob}")
-        if kind not in ("rnn_lm", "decoder_only"):  # these attend to no source
+        kind = (folder / "kind").read_text()
+        result = regard.load(folder / "model")(source_of(kind, folder.parent / "folder"), max_length=4)
+        require(all(isfinite(one) for one in result.n_best[0].token_log_probs), "a log-probability is not finite")
+        require(result.log_prob <= 1e-4, f"log_prob is {result.log_prob}")
+        if kind not in ("rnn_lm", "decoder_only"):  # these do not attend to a source
             result.alignment()
 
-    def _changed(self, path: Path, chance: Random) -> str:
-        way = chance.random()
+    def _changed(self, path: Path, rng: Random) -> str:
+        way = rng.random()
         if way < 0.04:
-            return _replaced(path, chance)
+            return _replaced(path, rng)
         if way < 0.2:
-            content, change = change_bytes(path.read_bytes(), chance)
+            content, change = change_bytes(path.read_bytes(), rng)
         elif path.suffix == ".safetensors":
-            content, change = change_tensors(path.read_bytes(), chance)
+            content, change = change_tensors(path.read_bytes(), rng)
         elif path.suffix == ".json":
-            content, change = _changed_json(path, chance)
+            content, change = _changed_json(path, rng)
         else:
-            content, change = chance.choice(((b"\xff\xfe", "not UTF-8"), (b"", "empty"), (b"\x00" * 9, "zeros")))
+            content, change = rng.choice(((b"\xff\xfe", "not UTF-8"), (b"", "empty"), (b"\x00" * 9, "zeros")))
         path.write_bytes(content)
-        if path.name != "config.json" and chance.random() < 0.97:
+        if path.name != "config.json" and rng.random() < 0.97:
             _correct_digest(path)
         return change
 
 
-def _changed_json(path: Path, chance: Random) -> tuple[bytes, str]:
+def _changed_json(path: Path, rng: Random) -> tuple[bytes, str]:
     document = json.loads(path.read_bytes())
-    way = chance.random()
+    way = rng.random()
     if path.name == "config.json" and way < 0.4:
         part = "model" if way < 0.3 else "alignment"
         document.setdefault("alignment", {"layer": 0, "head": 0, "shifted": False})
-        document[part], change = change_document(document[part], chance)
+        document[part], change = change_document(document[part], rng)
         return dumped(document), f"{part}: {change}"
     if "tokenizer" in path.name and way < 0.4:
-        part = chance.choice(sorted(PARTS))
-        document[part] = chance.choice(PARTS[part])
+        part = rng.choice(sorted(PARTS))
+        document[part] = rng.choice(PARTS[part])
         return dumped(document), f"{part} = {document[part]!r:.60}"
     if "tokenizer" in path.name and way < 0.5:
-        change = _rotate(document["model"], chance)
+        change = _rotate(document["model"], rng)
         return dumped(document), change
     if way < 0.55:
-        text, change = chance.choice(((b"[" * 100_000, "deep"), (b'{"a":' * 5000, "deep mapping"), (b"9" * 5000, "digits")))
+        text, change = rng.choice(((b"[" * 100_000, "deep"), (b'{"a":' * 5000, "deep mapping"), (b"9" * 5000, "digits")))
         return text, change
     if way < 0.6:
-        return json.dumps(document).encode(chance.choice(("utf-16", "utf-8-sig", "utf-32"))), "another encoding"
-    document, change = change_document(document, chance)
+        return json.dumps(document).encode(rng.choice(("utf-16", "utf-8-sig", "utf-32"))), "another encoding"
+    document, change = change_document(document, rng)
     return dumped(document), change
 
 
-def _rotate(model: dict[str, Any], chance: Random) -> str:
-    """The ids of a vocabulary exchanged."""
+def _rotate(model: dict[str, Any], rng: Random) -> str:
+    """Rotates the ids of a vocabulary."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
         ids = list(vocabulary.values())
-        by = chance.choice((1, 2, 5))
+        by = rng.choice((1, 2, 5))
         model["vocab"] = dict(zip(vocabulary, ids[by:] + ids[:by], strict=True))
         return f"ids rotated by {by}"
     vocabulary.insert(0, vocabulary.pop())
     return "tokens rotated"
 
 
-def change_tensors(content: bytes, chance: Random) -> tuple[bytes, str]:
-    """The header of a safetensors file, or its numbers."""
+def change_tensors(content: bytes, rng: Random) -> tuple[bytes, str]:
+    """Changes the header or the numbers of a safetensors file."""
     size = int.from_bytes(content[:8], "little")
     header, data = json.loads(content[8 : 8 + size]), bytearray(content[8 + size :])
     names = [name for name in header if name != "__metadata__"]
-    name, way = chance.choice(names), chance.random()
+    name, way = rng.choice(names), rng.random()
     if way < 0.2:
-        header[name]["dtype"] = chance.choice(TYPES)
+        header[name]["dtype"] = rng.choice(TYPES)
         change = f"{name} is {header[name]['dtype']}"
     elif way < 0.35:
-        kind, width = chance.choice((("I32", 4), ("F32", 4), ("U8", 1), ("F16", 2)))
+        kind, width = rng.choice((("I32", 4), ("F32", 4), ("U8", 1), ("F16", 2)))
         for one in names:
             header[one]["dtype"] = kind
         if width != 4:
@@ -171,22 +171,22 @@ def change_tensors(content: bytes, chance: Random) -> tuple[bytes, str]:
         change = f"all are {kind}"
     elif way < 0.5:
         start = header[name]["data_offsets"][0]
-        number = chance.choice((b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f", b"\xff\xff\x7f\x7f", b"\x01\x00\x00\x00"))
+        number = rng.choice((b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f", b"\xff\xff\x7f\x7f", b"\x01\x00\x00\x00"))
         data[start : start + 4] = number
         change = f"{name}[0] = {number.hex()}"
     elif way < 0.6:
-        size = chance.choice((2**63, 2**40, 100_000_001, size + 1, size - 1, 0))
+        size = rng.choice((2**63, 2**40, 100_000_001, size + 1, size - 1, 0))
         return size.to_bytes(8, "little") + content[8:], f"size of the header = {size}"
     else:
-        header, change = change_document(header, chance)
+        header, change = change_document(header, rng)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + bytes(data), change
 
 
-def _replaced(path: Path, chance: Random) -> str:
-    """Something else than a file."""
-    way = chance.choice(("nothing", "folder", "pipe", "device", "link to itself"))
+def _replaced(path: Path, rng: Random) -> str:
+    """Replaces a file with something that is not a regular file, or removes it."""
+    way = rng.choice(("nothing", "folder", "pipe", "device", "link to itself"))
     path.unlink()
     if way == "folder":
         path.mkdir()
@@ -208,7 +208,7 @@ def _correct_digest(path: Path) -> None:
 
 
 def _models() -> dict[str, Any]:
-    """One small model of every kind, with every unit of text and every kind of file among their sources."""
+    """Returns one small model of every kind; their sources cover every token unit and every kind of file."""
     import torch
 
     from regard.checkpoint.folder import Saved
@@ -255,7 +255,7 @@ def _models() -> dict[str, Any]:
 
 
 def write_samples(root: Path) -> None:
-    """A small file of every kind that a model reads."""
+    """Writes a small file of every type that a model reads."""
     import wave
 
     import torch
@@ -286,55 +286,55 @@ def write_samples(root: Path) -> None:
 
 
 def source_of(kind: str, root: Path) -> str:
-    """What a model of this kind is given."""
+    """Returns a valid source for a model of this kind."""
     files = {"picture": "picture.png\tcab", "sound": "sound.wav", "frames": "frames.npy", "grid": "grid.npy\ta cab"}
     return str(root / files[kind]) if kind in files else "a cab"
 
 
 class Sources(Area):
-    """Arrays, pictures and sounds."""
+    """Source files: arrays, pictures and sounds."""
 
     def prepare(self, root: Path) -> None:
         write_samples(root)
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        path = chance.choice(sorted(root.iterdir()))
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        path = rng.choice(sorted(root.iterdir()))
         content = path.read_bytes()
-        way = chance.random()
+        way = rng.random()
         if way < 0.03:
             changed, change = content, "nothing"
         elif path.suffix == ".safetensors" and way < 0.7:
-            changed, change = change_tensors(content, chance)
+            changed, change = change_tensors(content, rng)
         elif path.suffix == ".npy" and way < 0.7:
-            changed, change = self._changed_npy(content, chance)
+            changed, change = self._changed_npy(content, rng)
         else:
-            changed, change = change_bytes(content, chance)
-        (place / path.name).write_bytes(changed)
+            changed, change = change_bytes(content, rng)
+        (folder / path.name).write_bytes(changed)
         return f"{path.name}: {change}"
 
-    def use(self, place: Path) -> None:
+    def use(self, folder: Path) -> None:
         from regard.data.codecs import FILE_CODECS
         from regard.data.sources import tensor_batch
 
-        (path,) = place.iterdir()
+        (path,) = folder.iterdir()
         made = {"picture": (3, 16), "sound": (8000,), "frames": ((0.5, 1.0), (1.0, 2.0)), "grid": ((0.5, 1.0), (1.0, 2.0))}
         for unit, codec in FILE_CODECS.items():
             if path.suffix in codec.suffixes and (unit == path.stem or unit not in ("frames", "grid")):
-                row = codec(*made[unit], root=place).encode(path.name)
-                right(tensor_batch([row]).values.isfinite().all(), "the numbers are not finite")
+                row = codec(*made[unit], root=folder).encode(path.name)
+                require(tensor_batch([row]).values.isfinite().all(), "the numbers are not finite")
 
-    def _changed_npy(self, content: bytes, chance: Random) -> tuple[bytes, str]:
+    def _changed_npy(self, content: bytes, rng: Random) -> tuple[bytes, str]:
         start = 10 + int.from_bytes(content[8:10], "little")
         types = ("<f4", "<f8", "|O", ">f4", "<i8", "|u1", [("a", "<f4")], ["<f4"], None, 4, "<c8", "|S4", "<M8[s]")
         shapes = ((24, 2), (2, 24), (48,), (0, 2**40), (2**32, 2**32), (0, 2**62, 2**62), (-1, 2), [24, 2], (1,) * 40, "ab", 48)
         header = {
-            "descr": chance.choice((*types, "<f4", "<f4")),
-            "fortran_order": chance.choice((False, False, False, True, 0, "x")),
-            "shape": chance.choice(shapes),
+            "descr": rng.choice((*types, "<f4", "<f4")),
+            "fortran_order": rng.choice((False, False, False, True, 0, "x")),
+            "shape": rng.choice(shapes),
         }
-        if chance.random() < 0.2:
-            header[chance.choice(("extra", *header))] = hostile(chance)
-        text = repr(header) + chance.choice(("\n", "", " " * 70_000, "#" * 300, "(" * 300))
+        if rng.random() < 0.2:
+            header[rng.choice(("extra", *header))] = hostile(rng)
+        text = repr(header) + rng.choice(("\n", "", " " * 70_000, "#" * 300, "(" * 300))
         wide = 2 if len(text) < 65_536 else 4
         before = content[:6] + bytes((1 if wide == 2 else 2, 0)) + len(text).to_bytes(wide, "little")
         return before + text.encode("latin-1", "replace") + content[start:], f"{header!r:.100}"

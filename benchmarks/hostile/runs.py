@@ -1,4 +1,4 @@
-"""Run files and --set."""
+"""Damaged run files and strange values for --set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from hostile.area import Area, right
+from hostile.area import Area, require
 from hostile.changes import change_bytes, hostile, strange_text
 from hostile.commands import NAMES, NUMBERS, OTHERS
 
@@ -30,7 +30,7 @@ BOMBS = (
 
 
 class RunFiles(Area):
-    """What a run file says is refused, or is what a run file says again that is written from it."""
+    """A run file is refused, or its settings stay the same when they are written to a file and read again."""
 
     longest_line = 1001
 
@@ -50,62 +50,62 @@ class RunFiles(Area):
             settings = replace(settings, data=replace(DataSettings(), files=("pairs.tsv",)))
             (root / f"{name}.yaml").write_text(write_config(settings, {"train.steps": "many"}))
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        path = chance.choice(sorted(root.iterdir()))
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        path = rng.choice(sorted(root.iterdir()))
         content = path.read_bytes()
         ways = []
-        for _ in range(chance.choice((0, 0, 1, 1, 3))):
-            content, way = self._changed(content, chance)
+        for _ in range(rng.choice((0, 0, 1, 1, 3))):
+            content, way = self._changed(content, rng)
             ways.append(way)
-        (place / "run.yaml").write_bytes(content)
+        (folder / "run.yaml").write_bytes(content)
         keys = [line.partition(":")[0].strip() for line in path.read_text().splitlines() if ":" in line]
         sections = ("", "train.", "train.", "data.", "model.", "start.", "nothing.")
         changes = [
-            chance.choice(sections) + chance.choice(keys) + chance.choice(("=", "=", "=", " = ", "", "==")) + self._text(chance)
-            for _ in range(chance.choice((0, 1, 1, 3)))
+            rng.choice(sections) + rng.choice(keys) + rng.choice(("=", "=", "=", " = ", "", "==")) + self._text(rng)
+            for _ in range(rng.choice((0, 1, 1, 3)))
         ]
-        (place / "case.json").write_text(json.dumps(changes))
+        (folder / "case.json").write_text(json.dumps(changes))
         return f"{path.name}: {'; '.join(ways)}; --set {changes!r:.200}"
 
-    def _text(self, chance: Random) -> str:
-        way = chance.random()
+    def _text(self, rng: Random) -> str:
+        way = rng.random()
         if way < 0.5:
-            return chance.choice(
+            return rng.choice(
                 (*NUMBERS, *NAMES, *OTHERS, "true", "no", "null", "~", "[]", "[1, 2]", "{}", "adam", "rnn", "bpe")
             )
         if way < 0.7:
-            return json.dumps(hostile(chance))
-        return strange_text(chance, halves=True)
+            return json.dumps(hostile(rng))
+        return strange_text(rng, halves=True)
 
-    def _changed(self, content: bytes, chance: Random) -> tuple[bytes, str]:
-        way = chance.random()
+    def _changed(self, content: bytes, rng: Random) -> tuple[bytes, str]:
+        way = rng.random()
         if way < 0.2:
-            return change_bytes(content, chance)
+            return change_bytes(content, rng)
         lines = content.decode(errors="replace").split("\n")
-        at = chance.randrange(len(lines))
+        at = rng.randrange(len(lines))
         if way < 0.75 and ":" in lines[at]:
-            lines[at] = f"{lines[at].partition(':')[0]}: {self._text(chance)}"
+            lines[at] = f"{lines[at].partition(':')[0]}: {self._text(rng)}"
         elif way < 0.85:
             lines.insert(at, lines[at])
         elif way < 0.93:
-            lines.insert(at, chance.choice(BOMBS))
+            lines.insert(at, rng.choice(BOMBS))
         else:
-            lines = chance.choice(BOMBS).split("\n")
+            lines = rng.choice(BOMBS).split("\n")
         return "\n".join(lines).encode(errors="surrogatepass"), f"line {at + 1}: {lines[min(at, len(lines) - 1)]!r:.60}"
 
-    def use(self, place: Path) -> None:
+    def use(self, folder: Path) -> None:
         from regard.cli.main import printable
         from regard.errors import UserError
         from regard.training.config import read_config, save_config
         from regard.training.settings import override
 
         try:
-            settings = read_config(place / "run.yaml")
-            changed = override(settings, json.loads((place / "case.json").read_text()))
+            settings = read_config(folder / "run.yaml")
+            changed = override(settings, json.loads((folder / "case.json").read_text()))
         except UserError as error:
-            lines = printable(str(error)).split("\n")  # one for each mistake
-            right(len(lines) <= 51, f"{len(lines)} lines")
+            lines = printable(str(error)).split("\n")  # one per error
+            require(len(lines) <= 51, f"{len(lines)} lines")
             raise UserError(max(lines, key=len)) from None
-        save_config(place / "again.yaml", changed, {})
-        again = read_config(place / "again.yaml")
-        right(again == changed, f"{asdict(changed)} became {asdict(again)}")
+        save_config(folder / "again.yaml", changed, {})
+        again = read_config(folder / "again.yaml")
+        require(again == changed, f"{asdict(changed)} became {asdict(again)}")

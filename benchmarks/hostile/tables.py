@@ -1,5 +1,5 @@
-"""Tables and texts in every format and encoding, right and damaged. What can be read is compared with what was written, or
-with what a slow reader finds that shares no code with the package."""
+"""Tables and texts in every format and encoding, valid and damaged. The pairs that the package reads are compared with those
+that were written, or with those that a slow reader finds, which shares no code with the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile.area import Area, right
+from hostile.area import Area, require
 from hostile.changes import change_bytes, strange_text
 from hostile.commands import FROZEN, SMALL, TRAIN, check_done, run_command
 
@@ -39,39 +39,39 @@ FORMATS = (
 ENCODINGS = ("utf-8",) * 6 + ("utf-8-sig", "utf-16", "utf-16-be-mark", "latin-1", "utf-16-le")
 
 
-# --- what is written ---------------------------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------------------------------------
 
 
-def make_rows(chance: Random, form: str) -> Rows:
-    """Two or more columns, most of them filled; cells hold no breaks where the format has no way to write them."""
+def make_rows(rng: Random, form: str) -> Rows:
+    """Returns rows of two or more cells, few of them empty; cells contain line breaks only if the format can write them."""
     breaks = form[:3] == "csv" or form == "jsonl"
-    width = chance.choice((2, 2, 2, 2, 3)) if form in ("tsv", "csv,", "csv;", "jsonl") else 2
-    return [[strange_text(chance, breaks=breaks) for _ in range(width)] for _ in range(chance.choice((1, 2, 3, 5, 20, 60)))]
+    width = rng.choice((2, 2, 2, 2, 3)) if form in ("tsv", "csv,", "csv;", "jsonl") else 2
+    return [[strange_text(rng, breaks=breaks) for _ in range(width)] for _ in range(rng.choice((1, 2, 3, 5, 20, 60)))]
 
 
-def written(form: str, rows: Rows, chance: Random) -> str:
-    """These rows as text. By hand, so that the package is not compared with itself."""
-    end = chance.choice(("\n", "\n", "\r\n"))
-    last = chance.choice((end, ""))
+def written(form: str, rows: Rows, rng: Random) -> str:
+    """Returns the rows as text, written without code of the package, so that it is not compared with itself."""
+    end = rng.choice(("\n", "\n", "\r\n"))
+    last = rng.choice((end, ""))
     if form[:3] == "csv":
-        return end.join(form[3].join(_quoted(cell, form[3], chance) for cell in row) for row in rows) + last
+        return end.join(form[3].join(_quoted(cell, form[3], rng) for cell in row) for row in rows) + last
     if form == "jsonl":
-        return "\n".join(_object(row, chance) for row in rows) + last
+        return "\n".join(_object(row, rng) for row in rows) + last
     sign = {"txt|||": " ||| ", "txt->": " -> ", "txtIN": " OUT: ", "txt,": ",", "txt;": ";"}.get(form, "\t")
     return end.join(("IN: " if form == "txtIN" else "") + sign.join(row) for row in rows) + last
 
 
-def _quoted(cell: str, mark: str, chance: Random) -> str:
-    if set(cell) & {mark, '"', "\n", "\r"} or not cell or chance.random() < 0.2:
+def _quoted(cell: str, mark: str, rng: Random) -> str:
+    if set(cell) & {mark, '"', "\n", "\r"} or not cell or rng.random() < 0.2:
         return '"' + cell.replace('"', '""') + '"'
     return cell
 
 
-def _object(row: list[str], chance: Random) -> str:
+def _object(row: list[str], rng: Random) -> str:
     record: dict[str, Any] = {"source": row[0], "target": row[1]}
     if len(row) > 2:
-        record = {"id": chance.choice((1, 2.5, None, True)), **record, "more": {"deep": row[2]}}
-    return json.dumps(record, ensure_ascii=chance.random() < 0.5)
+        record = {"id": rng.choice((1, 2.5, None, True)), **record, "more": {"deep": row[2]}}
+    return json.dumps(record, ensure_ascii=rng.random() < 0.5)
 
 
 def encoded(text: str, encoding: str) -> bytes:
@@ -86,7 +86,7 @@ def encoded(text: str, encoding: str) -> bytes:
 
 
 class Unreadable(Exception):
-    """Nothing can be expected of this file."""
+    """It is not known what a reader should find in this file."""
 
 
 def slow_lines(content: bytes) -> list[str]:
@@ -155,7 +155,7 @@ def slow_pairs(rows: Rows) -> Pairs:
 
 
 class Tables(Area):
-    """Files of pairs, read as the commands do."""
+    """Files of pairs, read as the commands read them."""
 
     longest_line = 1000
 
@@ -172,65 +172,65 @@ class Tables(Area):
         for name in ("transformer", "rnn-features"):
             shutil.copytree(FROZEN / name, root / name)
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        form, encoding = chance.choice(FORMATS), chance.choice(ENCODINGS)
-        rows = make_rows(chance, form)
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        form, encoding = rng.choice(FORMATS), rng.choice(ENCODINGS)
+        rows = make_rows(rng, form)
         ways = []
-        if chance.random() < 0.15:
-            row = chance.choice(rows)
-            row.append("more") if chance.random() < 0.5 or form in ("jsonl", "two") else row.pop()
+        if rng.random() < 0.15:
+            row = rng.choice(rows)
+            row.append("more") if rng.random() < 0.5 or form in ("jsonl", "two") else row.pop()
             ways.append("ragged")
-        if chance.random() < 0.1:
-            rows.insert(0, chance.choice((["source", "target"], ["Falsch", "Richtig"], ["id", "word"], ["слово", "перевод"])))
+        if rng.random() < 0.1:
+            rows.insert(0, rng.choice((["source", "target"], ["Falsch", "Richtig"], ["id", "word"], ["слово", "перевод"])))
         if form == "xlsx":
             names, contents = ["pairs.xlsx"], [_workbook(rows)]
         elif form == "two":
             names = ["text.de", "text.en"]
             contents = [encoded("\n".join(row[side] for row in rows) + "\n", encoding) for side in (0, 1)]
         else:
-            ending = {"csv": "csv", "jso": "jsonl", "tsv": "tsv"}.get(form[:3], chance.choice(("txt", "dat")))
-            names, contents = [f"pairs.{ending}"], [encoded(written(form, rows, chance), encoding)]
-        if ways or chance.random() < 0.5:
-            at = chance.randrange(len(contents))
-            contents[at], way = self._changed(contents[at], chance)
+            ending = {"csv": "csv", "jso": "jsonl", "tsv": "tsv"}.get(form[:3], rng.choice(("txt", "dat")))
+            names, contents = [f"pairs.{ending}"], [encoded(written(form, rows, rng), encoding)]
+        if ways or rng.random() < 0.5:
+            at = rng.randrange(len(contents))
+            contents[at], way = self._changed(contents[at], rng)
             ways.append(way)
         case: dict[str, Any] = {"form": form, "names": names, "expected": _expected(form, contents, rows, encoding, bool(ways))}
-        if chance.random() < 0.2 and form != "xlsx":
-            at = chance.randrange(len(contents))
+        if rng.random() < 0.2 and form != "xlsx":
+            at = rng.randrange(len(contents))
             names[at] += ".gz"
             contents[at] = gzip.compress(contents[at], mtime=0)
-            if chance.random() < 0.4:
-                contents[at], way = change_bytes(contents[at], chance)
+            if rng.random() < 0.4:
+                contents[at], way = change_bytes(contents[at], rng)
                 ways.append(f"packed: {way}")
                 case["expected"] = None
         for name, content in zip(names, contents, strict=True):
-            (place / name).write_bytes(content)
-        case["further"] = chance.choices(("", "train", "evaluate", "score", "align", "translate"), (92, 1, 1, 3, 2, 2))[0]
-        case["skip"] = chance.random() < 0.2
-        (place / "case.json").write_text(json.dumps(case))
-        return f"{names} as {form}, {encoding}, {case['further']}: {'; '.join(ways) or 'right'}: {contents[0]!r:.300}"
+            (folder / name).write_bytes(content)
+        case["further"] = rng.choices(("", "train", "evaluate", "score", "align", "translate"), (92, 1, 1, 3, 2, 2))[0]
+        case["skip"] = rng.random() < 0.2
+        (folder / "case.json").write_text(json.dumps(case))
+        return f"{names} as {form}, {encoding}, {case['further']}: {'; '.join(ways) or 'valid'}: {contents[0]!r:.300}"
 
-    def _changed(self, content: bytes, chance: Random) -> tuple[bytes, str]:
-        way = chance.random()
+    def _changed(self, content: bytes, rng: Random) -> tuple[bytes, str]:
+        way = rng.random()
         if way < 0.4:
-            return change_bytes(content, chance)
-        at = chance.randrange(len(content) + 1)
+            return change_bytes(content, rng)
+        at = rng.randrange(len(content) + 1)
         if way < 0.8:
-            text = chance.choice((strange_text(chance, halves=True), "\t", '"', "\n", "\r", "\x00", "\ufeff", "{", "[" * 3000))
+            text = rng.choice((strange_text(rng, halves=True), "\t", '"', "\n", "\r", "\x00", "\ufeff", "{", "[" * 3000))
             return content[:at] + text.encode(errors="surrogatepass") + content[at:], f"{text!r:.40} put in at {at}"
         if way < 0.9:
-            long = chance.choice((b"a", b"a ", b" ", b"\t", b'"', b",", b"9", b"\xcc\x81")) * chance.choice(
+            long = rng.choice((b"a", b"a ", b" ", b"\t", b'"', b",", b"9", b"\xcc\x81")) * rng.choice(
                 (1000, 100_000, 1_000_000)
             )
             return content[:at] + long + content[at:], f"{long[:2]!r} × {len(long):,} put in at {at}"
-        return content.replace(b"\n", chance.choice((b"\r", b"\n\n", b"\x0b", b"\xe2\x80\xa8", b""))), "other line ends"
+        return content.replace(b"\n", rng.choice((b"\r", b"\n\n", b"\x0b", b"\xe2\x80\xa8", b""))), "changed line ends"
 
-    def use(self, place: Path) -> None:
+    def use(self, folder: Path) -> None:
         from regard.errors import UserError
 
-        case = json.loads((place / "case.json").read_text())
-        files = [place / name for name in case["names"]]
-        with contextlib.chdir(place):
+        case = json.loads((folder / "case.json").read_text())
+        files = [folder / name for name in case["names"]]
+        with contextlib.chdir(folder):
             errors = []
             for use in (self._read, self._guess, self._further):
                 try:
@@ -249,19 +249,19 @@ class Tables(Area):
         try:
             corpus = read_pairs(files, columns)
         except UserError as error:
-            right(case["expected"] is None, f"refused, though it can be read: {error!s:.300}")
+            require(case["expected"] is None, f"refused, although it is readable: {error!s:.300}")
             raise
         expected = case["expected"]
         if expected is not None:
             found = [list(pair) for pair in corpus.pairs]
             at = next((at for at, (one, other) in enumerate(zip(found, expected, strict=False)) if one != other), -1)
-            right(
+            require(
                 found == expected,
                 f"{len(found)} pairs, expected {len(expected)}; {at}: {found[at]!a:.200} {expected[at]!a:.200}",
             )
 
     def _guess(self, case: dict[str, Any], files: list[Path]) -> None:
-        """What a command does with a file of which nothing is said."""
+        """Reads the files as a command does when no columns are given."""
         from regard.data.corpus import Columns, read_pairs
         from regard.evaluation import read_test_set
         from regard.training.data import survey
@@ -271,17 +271,18 @@ class Tables(Area):
         corpus = read_pairs(files, columns)
         corpus.counts.describe()
         if case["expected"] is not None and not corpus.counts.header and not case["skip"]:
-            right([list(pair) for pair in corpus.pairs] == case["expected"], "other pairs where no columns are chosen")
+            require([list(pair) for pair in corpus.pairs] == case["expected"], "different pairs when no columns are given")
         test = read_test_set(files, [columns])
         sources = set(test.sources)
-        right(
-            sources <= {pair.source for pair in corpus.pairs} or ".tsv" in files[0].suffixes, "the test set has other sources"
+        require(
+            sources <= {pair.source for pair in corpus.pairs} or ".tsv" in files[0].suffixes,
+            "the test set has different sources",
         )
         found = survey(DataSettings(files=tuple(map(str, files)), bad_lines="skip" if case["skip"] else "stop"))
         suggest(found.sample, found.counts.pairs, files[0].parent)
 
     def _further(self, case: dict[str, Any], files: list[Path]) -> None:
-        """Commands: a training of one update; a model that is used."""
+        """Runs a command on the files: trains for one update, or uses a model."""
         command = case["further"]
         names = [file.name for file in files]
         model = str(files[0].parent.parent / "table" / ("rnn-features" if len(names[0]) % 2 else "transformer"))
@@ -296,7 +297,7 @@ class Tables(Area):
 
 
 def _workbook(rows: Rows) -> bytes:
-    """Cells that a workbook cannot hold are left as they are without what it cannot."""
+    """Returns the rows as an .xlsx file, without the characters that a workbook cannot hold."""
     import io
 
     from openpyxl import Workbook
@@ -316,7 +317,7 @@ def _workbook(rows: Rows) -> bytes:
 
 
 def _expected(form: str, contents: list[bytes], rows: Rows, encoding: str, changed: bool) -> Pairs | None:
-    """The pairs of a file; None: they are not known."""
+    """Returns the pairs of a file, or None if they are not known."""
     try:
         if form in ("tsv", "jsonl"):
             return slow_pairs(slow_cells(form, contents[0]))

@@ -1,4 +1,4 @@
-"""Texts to translate, with strange characters in them: alone and among others, with and without options, as JSON and drawn."""
+"""Texts with strange characters to translate: alone and in a batch, with and without options, printed as JSON and drawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile.area import Area, right
+from hostile.area import Area, require
 from hostile.calls import translator
 from hostile.changes import strange_text
 from hostile.commands import FROZEN, check_written
@@ -39,80 +39,80 @@ class Texts(Area):
     def prepare(self, root: Path) -> None:
         pass
 
-    def change(self, chance: Random, root: Path, place: Path) -> str:
-        names = chance.sample(sorted(OPTIONS), chance.choice((0, 0, 1, 2)))
+    def change(self, rng: Random, root: Path, folder: Path) -> str:
+        names = rng.sample(sorted(OPTIONS), rng.choice((0, 0, 1, 2)))
         options: dict[str, Any] = {
-            "max_length": chance.choice((4, 8)),
-            **{name: chance.choice(OPTIONS[name]) for name in names},
+            "max_length": rng.choice((4, 8)),
+            **{name: rng.choice(OPTIONS[name]) for name in names},
         }
-        if chance.random() < 0.2:
+        if rng.random() < 0.2:
             options = {
                 "max_length": 6,
                 "sample": True,
                 "n_best": 3,
-                "temperature": chance.choice((1.0, 1e-6, 100.0)),
+                "temperature": rng.choice((1.0, 1e-6, 100.0)),
                 "top_p": 0.9,
             }
         elif "beam" in options:
-            options["n_best"] = chance.choice((1, options["beam"]))
+            options["n_best"] = rng.choice((1, options["beam"]))
         case = {
-            "model": chance.choice([name for name in MODELS if (FROZEN / name).is_dir()]),
-            "text": strange_text(chance, halves=True),
-            "others": [strange_text(chance) for _ in range(chance.choice((1, 2, 4)))],
+            "model": rng.choice([name for name in MODELS if (FROZEN / name).is_dir()]),
+            "text": strange_text(rng, halves=True),
+            "others": [strange_text(rng) for _ in range(rng.choice((1, 2, 4)))],
             "options": options,
-            "way": chance.choices(("", "page", "npz", "svg", "explain", "stream"), (70, 10, 4, 4, 6, 10))[0],
+            "way": rng.choices(("", "page", "npz", "svg", "explain", "stream"), (70, 10, 4, 4, 6, 10))[0],
         }
-        (place / "case.json").write_text(json.dumps(case))
+        (folder / "case.json").write_text(json.dumps(case))
         return f"{case!r:.400}"
 
-    def use(self, place: Path) -> None:
-        case = json.loads((place / "case.json").read_text())
+    def use(self, folder: Path) -> None:
+        case = json.loads((folder / "case.json").read_text())
         reader = translator(case["model"])
         text, options = case["text"], case["options"]
         alone = reader(text, **options)
         self._check(alone, options, reader)
-        if not options.get("sample"):  # a sample depends on the number of its text
+        if not options.get("sample"):  # a sample depends on the index of its text
             others = case["others"]
             together = list(reader.translate([*others, text], **options))[-1]
-            right(together.text == alone.text, f"alone {alone.text!a:.100}, among others {together.text!a:.100}")
-            right(abs(together.log_prob - alone.log_prob) < 1e-3, f"alone {alone.log_prob}, among others {together.log_prob}")
-        self._look(case, reader, alone, place)
+            require(together.text == alone.text, f"alone {alone.text!a:.100}, in a batch {together.text!a:.100}")
+            require(abs(together.log_prob - alone.log_prob) < 1e-3, f"alone {alone.log_prob}, in a batch {together.log_prob}")
+        self._look(case, reader, alone, folder)
 
     def _check(self, result: Any, options: dict[str, Any], reader: Any) -> None:
         from regard.cli.translate import as_json, moses
 
         record = json.loads(as_json(0, "x", result, align=False))
-        right(record["text"] == result.text, "the JSON holds another text")
-        right(moses(0, result).count("\n") == len(result.n_best) - 1, "not a line for each output")
-        right(1 <= len(result.n_best) <= options.get("n_best", 1), f"{len(result.n_best)} outputs")
-        scores = [(one.finished, one.rank_score) for one in result.n_best]  # those that ended come first
-        right(options.get("sample") or scores == sorted(scores, reverse=True), f"not in order: {scores}")
+        require(record["text"] == result.text, "the JSON contains a different text")
+        require(moses(0, result).count("\n") == len(result.n_best) - 1, "not one line per output")
+        require(1 <= len(result.n_best) <= options.get("n_best", 1), f"{len(result.n_best)} outputs")
+        scores = [(one.finished, one.rank_score) for one in result.n_best]  # finished outputs come first
+        require(options.get("sample") or scores == sorted(scores, reverse=True), f"not in order: {scores}")
         for one in result.n_best:
-            right(all(isfinite(number) and number <= 1e-4 for number in one.token_log_probs), f"{one.token_log_probs}")
-            right(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.log_prob} is not {sum(one.token_log_probs)}")
-            if result.parts or not result.tokens or reader.continues:  # of these the text is part of the output
+            require(all(isfinite(number) and number <= 1e-4 for number in one.token_log_probs), f"{one.token_log_probs}")
+            require(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.log_prob} is not {sum(one.token_log_probs)}")
+            if result.parts or not result.tokens or reader.continues:  # the output of a language model contains the text
                 continue
-            right(len(one.tokens) <= options["max_length"] + len(options.get("prefix", "")), f"{len(one.tokens)} tokens")
-            right(len(one.tokens) >= options.get("min_length", 0), f"{len(one.tokens)} tokens")
+            require(len(one.tokens) <= options["max_length"] + len(options.get("prefix", "")), f"{len(one.tokens)} tokens")
+            require(len(one.tokens) >= options.get("min_length", 0), f"{len(one.tokens)} tokens")
             for word in options.get("banned", ()):
-                right(word not in one.text.split() or "prefix" in options, f"{word} in {one.text!r:.100}")
+                require(word not in one.text.split() or "prefix" in options, f"{word} in {one.text!r:.100}")
             if "prefix" in options:
-                right(one.text.startswith(options["prefix"]), f"{one.text!r:.100} does not begin with {options['prefix']!r}")
+                require(one.text.startswith(options["prefix"]), f"{one.text!r:.100} does not start with {options['prefix']!r}")
 
-    def _look(self, case: dict[str, Any], reader: Any, alone: Any, place: Path) -> None:
+    def _look(self, case: dict[str, Any], reader: Any, alone: Any, folder: Path) -> None:
         import regard
         from regard.inspection.report import write_npz, write_page
 
         text, way = case["text"], case["way"]
         if way == "stream":
             *_, last = reader.stream(text, **case["options"])
-            right(last.text == alone.text, f"streamed {last.text!a:.100}, else {alone.text!a:.100}")
+            require(last.text == alone.text, f"streamed {last.text!a:.100}, otherwise {alone.text!a:.100}")
         if not text.strip() or alone.parts or not alone.tokens:
             return
         if way in ("page", "npz"):
             seen = regard.inspect(reader, text, max_length=4, what=("weights", "scores", "norms"))
-            check_written(write_page(seen, place / "x.html") if way == "page" else write_npz(seen, place / "x.npz"))
+            check_written(write_page(seen, folder / "x.html") if way == "page" else write_npz(seen, folder / "x.npz"))
         elif way == "svg" and not reader.continues and len(alone.source_tokens) < 100:
-            check_written(regard.draw(alone.attention(), place / "x.svg"))
+            check_written(regard.draw(alone.attention(), folder / "x.svg"))
         elif way == "explain":
             json.dumps(regard.explain(reader, text, -1, max_length=4).as_dict(), allow_nan=True)

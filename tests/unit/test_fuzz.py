@@ -39,7 +39,7 @@ def test_a_case_is_a_function_of_its_number(name: str, tmp_path: Path) -> None:
         made = []
         for place in (tmp_path / f"{number}-{side}" for side in "ab"):
             place.mkdir()
-            change = area.change(fuzz.Chance(f"{name} 1 {number}"), tmp_path / "valid", place)
+            change = area.change(fuzz.SeededRandom(f"{name} 1 {number}"), tmp_path / "valid", place)
             files = sorted(
                 path for path in place.rglob("*") if path.is_file() and path.suffix != ".xlsx"
             )  # which hold the time
