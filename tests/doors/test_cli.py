@@ -381,7 +381,7 @@ def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_co
     how = ["--encoder-from", model, "--freeze", "--threads", "1", "--set", "train.steps=3", "--out", "further"]
     done = regard_command("train", "more.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"[\d,]+ of them are copied from another encoder and stay frozen", done.stdout)
+    assert re.search(r"[\d,]+ parameters are copied from another encoder and stay frozen", done.stdout)
     assert re.search(r"\d+ symbols? (is|are) not in the vocabulary of the model that this run starts from: !", done.stdout)
     assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
 

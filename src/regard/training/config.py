@@ -1,4 +1,4 @@
-"""run.yaml: all settings of a run in one file. A run writes it, with a reason for each setting, and another run can read it.
+"""run.yaml: all settings of a run in one file. A run writes it, with the reasons, and another run can read it.
 
 regard train pairs.tsv --out m          chooses the settings and writes them to m.run/run.yaml
 regard train m.run/run.yaml --out m2    repeats the run

@@ -95,7 +95,7 @@ def run(
     )
     if transfer:
         number = start_encoder(model, transfer)
-        console.print(f"{number:,} of them are copied from another encoder" + (" and stay frozen" if transfer.freeze else ""))
+        console.print(f"{number:,} parameters are copied from another encoder" + (" and stay frozen" if transfer.freeze else ""))
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
         if training_data.sources and (before := TrainedOn.from_facts(start_from.training).sources):
@@ -123,7 +123,7 @@ def run(
             train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks)
         callbacks.choose_weights()
         passes = learner.state.update / batches.order.epoch_length
-        trained = measured(model, training_data, settings, console, callbacks, passes)
+        trained = evaluate_run(model, training_data, settings, console, callbacks, passes)
         if run_folder:
             run_folder.log({"update": learner.state.update, "weights": "chosen", "result": trained.assessment.facts()})
     return trained
@@ -243,7 +243,7 @@ class RunCallbacks:
         self.best.prune((self.best_saved,))
         if self.interrupted:
             raise UserError(
-                f"training stopped after update {state.update} of {self.settings.train.steps}, which is saved in "
+                f"training stopped after update {state.update} of {self.settings.train.steps} and was saved in "
                 f"{self.run_folder.path}; run the same command to continue"
             )
 
@@ -345,7 +345,7 @@ def averaged(train: TrainSettings, update: int) -> list[int]:
     return [number * train.checkpoint_every for number in range(first, last + 1)] if train.average > 1 else []
 
 
-# --- evaluation -------------------------------------------------------------------------------------------------------------
+# --- evaluation --------------------------------------------------------------------------------------------------------------
 
 
 def held_out_loss(
@@ -385,7 +385,7 @@ def mean_loss(
     return total / num_targets
 
 
-def measured(
+def evaluate_run(
     model: Model, training_data: TrainingData, settings: RunSettings, console: Console, callbacks: RunCallbacks, passes: float
 ) -> Trained:
     """Translates all held-out sources and returns the result of the run. passes: how often the run went over its data."""
