@@ -81,7 +81,7 @@ def model(workplace: Path, regard_command: Run) -> Path:
     assert "Left out: 2 because a side is empty." in done.stdout
     assert re.search(r"\n  model.kind=transformer +given with --set\n", done.stdout)
     assert re.search(r"\n  train.steps=60 +given with --set\n", done.stdout)
-    assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters in a line", done.stdout)
+    assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters per line", done.stdout)
     assert "target symbols" in done.stdout
     assert re.search(r"held out: symbol error rate \d.* of 67 outputs are not quite right", done.stdout)
     assert done.stdout.endswith("saved in mine; next: regard translate mine texts.txt\n")
@@ -108,7 +108,7 @@ def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, 
     """The same weights; what is changed by options is changed in the file of the new run, with the reason."""
     written = (workplace / "mine.run" / "run.yaml").read_text()
     assert re.search(r"\n  files: \[pairs.tsv\] +# Training data", written)
-    assert re.search(r"\n  target_unit: symbols +# \d+\.\d symbols of \d\.\d characters in a line", written)
+    assert re.search(r"\n  target_unit: symbols +# \d+\.\d symbols of \d\.\d characters per line", written)
     assert re.search(r"\n  steps: 60 +# given with --set\n", written)
     done = regard_command("train", "mine.run/run.yaml", "--out", "repeated", "--threads", "1", cwd=workplace)
     assert done.returncode == 0, done.stderr
@@ -444,7 +444,10 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
             r"regard: --score line7.tsv:Own: expected FILE.py:CLASS with a Python",
         ),
         (["train", "pairs.tsv", "--score", "broken.py:Own"], r"regard: --score broken.py:Own: broken.py does not run: ZeroDiv"),
-        (["train", "pairs.tsv", "--freeze"], r"regard: --freeze requires an encoder to freeze; name its model with --encoder-from"),
+        (
+            ["train", "pairs.tsv", "--freeze"],
+            r"regard: --freeze requires an encoder to freeze; name its model with --encoder-from",
+        ),
         (["train", "pairs.tsv", "--encoder-from", "nowhere"], r"regard: nowhere is not a model folder"),
         (["train", "run.yaml", "pairs.tsv"], r"regard: run.yaml is a run file and stands alone; name the data in it"),
         (["train", "run.yaml"], r"regard: run.yaml: data.files: got none, expected what to learn from, such as files: \[pairs"),

@@ -86,7 +86,9 @@ def test_an_interruption_where_a_validation_is_due_waits_for_it(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(RunFolder, "log", log)
-    with pytest.raises(UserError, match=r"training stopped after update 2 of 4 and was saved in .*run the same command to continue"):
+    with pytest.raises(
+        UserError, match=r"training stopped after update 2 of 4 and was saved in .*run the same command to continue"
+    ):
         typed(command(*SHORT), place)
     monkeypatch.undo()
     assert "resuming after update 2 of 4" in typed(command(*SHORT), place)

@@ -180,7 +180,7 @@ def test_real_trainings_are_judged_as_a_person_would() -> None:
     short = trained_on(sounds[:1000], sounds[1000:1100], steps=40, validate_every=5).assessment
     assert short.advice.what == "updates"
     assert short.verdict.startswith(("Is this good? No", "Is this good? Not yet"))
-    assert "--set train.steps=80 and another --out" in str(short)
+    assert "--set train.steps=80 and a different --out" in str(short)
 
     by_heart = trained_on(sounds[:60], sounds[1000:1100], steps=240, validate_every=30).assessment
     assert by_heart.advice.what == "data"

@@ -309,7 +309,10 @@ train:
             "data: {source_columns: [a, b], target_column: b}\n",
             "1: data: column 'b' is both source and target; leave it out of",
         ),
-        ("data: {shared: true, source_unit: symbols}\n", "1: data: shared=true requires one unit, but source_unit is symbols and"),
+        (
+            "data: {shared: true, source_unit: symbols}\n",
+            "1: data: shared=true requires one unit, but source_unit is symbols and",
+        ),
         (
             "data: {subword_dropout: 0.1}\n",
             "1: data: subword_dropout is 0.1, but only the unit bpe has merges to leave out, and",

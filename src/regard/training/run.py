@@ -95,7 +95,9 @@ def run(
     )
     if transfer:
         number = start_encoder(model, transfer)
-        console.print(f"{number:,} parameters are copied from another encoder" + (" and stay frozen" if transfer.freeze else ""))
+        console.print(
+            f"{number:,} parameters are copied from another encoder" + (" and stay frozen" if transfer.freeze else "")
+        )
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
         if training_data.sources and (before := TrainedOn.from_facts(start_from.training).sources):
