@@ -51,7 +51,7 @@ def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
     out = (workplace / "demo.out").read_text()
     assert "update 40/40" in out
     assert re.search(r"On 11,854 words never seen: phoneme error rate \d+\.\d%, word error rate \d+\.\d%", out)
-    assert re.search(r"data:cmudict-test:3ebbd2 \| learnt-from:[0-9a-f]{6} \| search:greedy,max_length=\d+ \| steps:40 \|", out)
+    assert re.search(r"data:cmudict-test:3ebbd2 \| trained-on:[0-9a-f]{6} \| search:greedy,max_length=\d+ \| steps:40 \|", out)
     assert re.search(r"\| seed:1 \| threads:1 \| weights:[0-9a-f]{6} \| regard:[\d.]+ \| torch:", out)
     words = re.search(r"Five of them:\n((?:  [a-z]+ +[A-Z ]*\((?:right|the dictionary says [A-Z ]+(?:or)?.*)\)\n){5})", out)
     assert words
@@ -81,7 +81,7 @@ def model(workplace: Path, regard_command: Run) -> Path:
     assert "Skipped: 2 lines with an empty source or target." in done.stdout
     assert re.search(r"\n  model.kind=transformer +given with --set\n", done.stdout)
     assert re.search(r"\n  train.steps=60 +given with --set\n", done.stdout)
-    assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters in a line", done.stdout)
+    assert re.search(r"\n  data.target_unit=symbols +\d+\.\d symbols of \d\.\d characters per line", done.stdout)
     assert "target symbols" in done.stdout
     assert re.search(r"held out: symbol error rate \d.*, sequence error rate \d.* on 67 outputs", done.stdout)
     assert done.stdout.endswith("saved in mine; next: regard translate mine texts.txt\n")
@@ -107,8 +107,8 @@ def test_a_model_folder_says_where_it_comes_from(model: Path) -> None:
 def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, regard_command: Run) -> None:
     """The same weights; what is changed by options is changed in the file of the new run, with the reason."""
     written = (workplace / "mine.run" / "run.yaml").read_text()
-    assert re.search(r"\n  files: \[pairs.tsv\] +# What to learn from", written)
-    assert re.search(r"\n  target_unit: symbols +# \d+\.\d symbols of \d\.\d characters in a line", written)
+    assert re.search(r"\n  files: \[pairs.tsv\] +# Training data", written)
+    assert re.search(r"\n  target_unit: symbols +# \d+\.\d symbols of \d\.\d characters per line", written)
     assert re.search(r"\n  steps: 60 +# given with --set\n", written)
     done = regard_command("train", "mine.run/run.yaml", "--out", "repeated", "--threads", "1", cwd=workplace)
     assert done.returncode == 0, done.stderr
@@ -145,7 +145,7 @@ def test_five_mistakes_in_a_run_file_are_five_lines(tmp_path: Path, regard_comma
         "run.yaml:4: data.held_out: got 2, expected less than 1",
         "run.yaml:6: model: width 128 is not divisible by 3 heads; try width=132, or set key_dim",
         'run.yaml:11: train.stepz: got an unknown setting; did you mean "steps"?',
-        "run.yaml:13: train.steps: got it a second time, expected it once; the first is in line 12",
+        "run.yaml:13: train.steps: got a second value, expected one; the first is on line 12",
     ]
 
 
@@ -383,8 +383,8 @@ def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_co
     how = ["--encoder-from", model, "--freeze", "--threads", "1", "--set", "train.steps=3", "--out", "further"]
     done = regard_command("train", "more.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"[\d,]+ of them come from another encoder and stay as they are", done.stdout)
-    assert re.search(r"\d+ symbols? that the model it starts from never met: !", done.stdout)
+    assert re.search(r"[\d,]+ parameters are copied from another encoder and stay frozen", done.stdout)
+    assert re.search(r"\d+ symbols? (is|are) not in the vocabulary of the model that this run starts from: !", done.stdout)
     assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
 
 
@@ -393,7 +393,7 @@ def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) ->
     how = ["--start-from", model, "--threads", "1", "--set", "train.steps=40", "--out", "learnt-on"]
     done = regard_command("train", "others.tsv", *how, cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d+ symbols? that the model it starts from never met: !", done.stdout)
+    assert re.search(r"\d+ symbols? (is|are) not in the vocabulary of the model that this run starts from: !", done.stdout)
     before, after = regard.load(model), regard.load(workplace / "learnt-on")
     assert after.target.to_json() == before.target.to_json()
     (old,), (new,) = before.score(["catt"], ["K AE T"]), after.score(["catt"], ["K AE T"])
@@ -407,7 +407,7 @@ def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) ->
     assert "what a run starts from is said with --start-from" in forbidden.stderr
 
     both = regard_command("train", "others.tsv", *how, "--encoder-from", model, cwd=workplace)
-    assert "say one of them" in both.stderr
+    assert "use one of them" in both.stderr
     other = regard_command("train", "others.tsv", *how[:-1], "other", "--set", "model.width=32", cwd=workplace)
     assert "its model settings stay as they are" in other.stderr
 
@@ -446,7 +446,10 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
             r"regard: --score line7.tsv:Own: expected FILE.py:CLASS with a Python",
         ),
         (["train", "pairs.tsv", "--score", "broken.py:Own"], r"regard: --score broken.py:Own: broken.py does not run: ZeroDiv"),
-        (["train", "pairs.tsv", "--freeze"], r"regard: --freeze keeps an encoder as it is, but there is none; say which with"),
+        (
+            ["train", "pairs.tsv", "--freeze"],
+            r"regard: --freeze requires an encoder to freeze; name its model with --encoder-from",
+        ),
         (["train", "pairs.tsv", "--encoder-from", "nowhere"], r"regard: nowhere is not a model folder"),
         (["train", "run.yaml", "pairs.tsv"], r"regard: run.yaml is a run file and stands alone; name the data in it"),
         (["train", "run.yaml"], r"regard: run.yaml: data.files: got none, expected what to learn from, such as files: \[pairs"),

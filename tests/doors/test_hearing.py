@@ -123,7 +123,7 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     done = regard_command("train", "tones/two.jsonl", *columns, "--out", "two", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "data.source_columns=audio,how" in done.stdout
-    assert "40 mel bands, with texts of 8 words beside them" in done.stdout
+    assert "40 mel bands, auxiliary texts of 8 different words" in done.stdout
     assert "Kept: 1 row without column 'audio', 1 row without column 'how'" in done.stdout
     assert done.stdout.endswith("saved in two; next: regard translate two names.txt\n")
     assert "auxiliary" in json.loads((folder / "two" / "source.json").read_text())

@@ -44,7 +44,7 @@ def test_a_kill_at_any_moment_changes_nothing(place: Path, tmp_path: Path) -> No
     with recorded(place) as states:
         said = typed(arguments, place)
     expected = outcome(place)
-    assert "held out, 3 checkpoints, averaged" in said
+    assert "validation of 3 checkpoints, averaged" in said
     assert len(states) > 80
     assert [name for name in expected if "/." in f"/{name}"] == [], "nothing temporary is left"
     for number, state in enumerate(states):

@@ -88,11 +88,11 @@ def test_an_interrupted_run_is_saved_and_goes_on(unbroken: tuple[str, Path], pla
     process = interrupted(command, place, log, number)
     said = process.communicate()[0].decode()
     assert process.returncode == 1, said
-    assert "regard: interrupted after update" in said
-    assert "type the same command again to go on" in " ".join(said.split())
+    assert "regard: training stopped after update" in said
+    assert "run the same command to continue" in " ".join(said.split())
     assert "Traceback" not in said
     assert not (place / out).exists()
-    assert "going on after update" in finish(begin(command, place))
+    assert "resuming after update" in finish(begin(command, place))
     assert (place / out / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
 
 
@@ -122,7 +122,7 @@ def test_what_can_go_wrong_with_a_run_is_said_and_loses_nothing(
     (place / "words.tsv").write_text(words + "abc\tA B C\n")
     changed = regard_command("train", *command, cwd=place)
     assert changed.returncode == 1
-    assert "the data is not what it was when this run began" in " ".join(changed.stderr.split())
+    assert "the training data changed since this run started" in " ".join(changed.stderr.split())
     assert same()
 
     (place / "elsewhere.tsv").rename(place / "words.tsv")

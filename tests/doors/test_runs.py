@@ -86,10 +86,12 @@ def test_an_interruption_where_a_validation_is_due_waits_for_it(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(RunFolder, "log", log)
-    with pytest.raises(UserError, match=r"interrupted after update 2 of 4, which is saved in .*type the same command again"):
+    with pytest.raises(
+        UserError, match=r"training stopped after update 2 of 4 and was saved in .*run the same command to continue"
+    ):
         typed(command(*SHORT), place)
     monkeypatch.undo()
-    assert "going on after update 2 of 4" in typed(command(*SHORT), place)
+    assert "resuming after update 2 of 4" in typed(command(*SHORT), place)
     assert differences(outcome(place), trained) == []
 
 
@@ -161,7 +163,7 @@ def remove(folder: Path) -> str:
 @pytest.mark.parametrize("damage", [swap_ids, flip_a_bit, remove])
 def test_damaged_tokens_are_made_again(begun: Path, trained: Tree, damage: Callable[[Path], str]) -> None:
     words = damage(begun)
-    assert f"{words}; the data is tokenised again" in typed(command(*SHORT), begun)
+    assert f"{words}; tokenising the data again" in typed(command(*SHORT), begun)
     assert differences(outcome(begun), trained) == []
 
 
@@ -175,7 +177,7 @@ def test_a_vocabulary_that_cannot_be_made_again_is_not_replaced(place: Path) -> 
     for path in (place / "m.run" / "checkpoints").glob("*/state.json"):
         edit_state(path, other)
     before = outcome(place)
-    words = r"m.run: source.tokenizer.json and target.tokenizer.json are not what this run has learnt with"
+    words = r"m.run: source.tokenizer.json and target.tokenizer.json differ from those that this run was trained with"
     with pytest.raises(UserError, match=words):
         typed(command(*SHORT), place)
     assert differences(outcome(place), before) == []
@@ -190,7 +192,7 @@ def test_other_data_is_refused_even_if_the_tokens_are_gone(begun: Path) -> None:
     (begun / "m.run" / "tokens.safetensors").unlink()
     (begun / "pairs.tsv").write_text(PAIRS + "aa\tbb\n")
     before = outcome(begun)
-    with pytest.raises(UserError, match="the data is not what it was when this run began"):
+    with pytest.raises(UserError, match="the training data changed since this run started"):
         typed(command(*SHORT), begun)
     assert differences(outcome(begun), before) == []
 
@@ -208,7 +210,7 @@ def test_a_run_of_an_earlier_version_goes_on(begun: Path, trained: Tree) -> None
     text += b" " * (-len(text) % 8)
     store.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
     said = typed(command(*SHORT), begun)
-    assert "going on after update 2 of 4" in said
+    assert "resuming after update 2 of 4" in said
     assert "tokenised again" not in said
     assert {name.rpartition("/")[2] for name in differences(outcome(begun), trained)} == {"tokens.safetensors", "state.json"}
 
@@ -222,7 +224,7 @@ def longer(steps: int, *changes: str) -> list[str]:
 
 def test_a_run_is_made_longer_where_its_learning_rate_allows(finished: Path, place: Path) -> None:
     """As if it had been as long from the beginning; also when it is half-way there, and not when it is past it."""
-    assert "going on after update 4 of 7" in typed(longer(7), finished)
+    assert "resuming after update 4 of 7" in typed(longer(7), finished)
     typed(longer(7), place)
     assert differences(outcome(finished), outcome(place)) == ["m.run/checkpoints/update-00000004/state.json"], "which said 4"
     assert "steps: 7" in (finished / "m.run" / "run.yaml").read_text()
@@ -251,7 +253,7 @@ def test_where_it_does_not_the_command_to_type_is_said(place: Path, capsys: pyte
         UserError, match=r"Its learning rate rises for 2 updates; to train longer .*add --set train.warmup=0.25"
     ):
         typed(changes(8, "train.schedule=inverse_sqrt"), place)
-    assert "going on after update 4 of 8" in typed(changes(8, "train.schedule=inverse_sqrt", "train.warmup=0.25"), place)
+    assert "resuming after update 4 of 8" in typed(changes(8, "train.schedule=inverse_sqrt", "train.warmup=0.25"), place)
 
 
 def test_a_run_file_that_was_edited_does_not_change_a_run_in_silence(begun: Path, trained: Tree) -> None:
@@ -326,7 +328,7 @@ def test_damaged_numbers_of_a_checkpoint_do_not_stop_a_run(finished: Path, train
 
     edit_state(finished / "m.run" / "checkpoints" / "update-00000004" / "state.json", other)
     said = typed(command(*SHORT), finished)
-    assert "the checkpoint of update 4 is damaged: its counts cannot be read: stale is 'many'" in said
+    assert "the checkpoint of update 4 is damaged: its counters cannot be read: stale is 'many'" in said
     assert "using that of update 2" in said
     assert all("-damaged-" in name for name in differences(outcome(finished), trained))
 
@@ -398,7 +400,7 @@ def test_a_log_on_a_full_disk(tmp_path: Path) -> None:
         pytest.skip("this system has no /dev/full")
     place = RunFolder(tmp_path / "m.run")
     place.log_file = Path("/dev/full")
-    words = r"/dev/full cannot be written: No space left on device; make room there, and type the same command again"
+    words = r"/dev/full cannot be written: No space left on device; make room there and run the same command again"
     with pytest.raises(UserError, match=words):
         place.log({"update": 1})
     with pytest.raises(UserError, match=words):

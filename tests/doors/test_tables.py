@@ -121,7 +121,7 @@ def test_held_out_sources_that_the_first_model_learnt_are_said(tmp_path: Path, t
     (tmp_path / "test.csv").write_text("\n".join([*LINES[:1], *LINES[12:], "xis;six"]))
     on = ("--start-from", "m", "--out", "on")
     said = " ".join(train(type_in, *on, "--held-out", "test.csv").split())
-    assert "the model it starts from: 5 of 6 sources were seen in training; results on such sources say little" in said
+    assert "the model that this run starts from: 5 of 6 sources were seen in training; results on such sources say" in said
     assert "were seen in training" not in train(type_in, *on, "--held-out", "fresh.csv", "--overwrite")
 
 

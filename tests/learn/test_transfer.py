@@ -87,7 +87,9 @@ def test_encoders_that_do_not_fit_are_refused() -> None:
         return Transfer(type("Saved", (), {"model": build(settings, 17, 17)})())
 
     model = build(RnnSettings(width=8, embedding=5), 17, 19)
-    with pytest.raises(UserError, match=r"the encoders do not fit: \d+ weights of another name or size, such as .*; leave the"):
+    with pytest.raises(
+        UserError, match=r"the encoders do not fit: \d+ weights with another name or shape, such as .*; use the"
+    ):
         start_encoder(model, saved(RnnSettings(width=10, embedding=5)))
     with pytest.raises(UserError, match="shares its embedding with its decoder"):
         start_encoder(model, saved(TransformerSettings(width=8, heads=2, tie="all")))

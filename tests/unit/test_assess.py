@@ -42,14 +42,14 @@ NEAR, FAR = (0.9, 1.0), (0.4, 1.0)
         ([3, 2, 1.0, 1.0, 1.1, 1.3, 1.5, 1.6], NEAR, 20, 0.3, "data", "rose again"),
         ([3, 2, 1.4, 1.1, 1.02, 1.01, 1.0, 1.0], NEAR, 20, 0.3, "size", "stopped falling"),
         ([3, 2, 1.4, 1.1, 1.02, 1.01, 1.0, 1.01], NEAR, 20, 0.3, "size", "stopped falling"),
-        ([3, 2, 1.4, 1.1, 1.02, 1.01, 1.0, 1.0], NEAR, 1.7, 0.3, "updates", "only 1.7 times"),
+        ([3, 2, 1.4, 1.1, 1.02, 1.01, 1.0, 1.0], NEAR, 1.7, 0.3, "updates", "only 1.7 passes"),
         ([3, 2, 1.4, 1.1, 1.02, 1.01, 1.0, 1.0], NEAR, 20, 0.99, "enough", "99.0%"),
         ([0.02, 0.01, 0.005, 0.01], (0.001, 0.01), 20, 0.999, "enough", "99.9%"),
-        ([], NEAR, 20, 0.3, "unknown", "without validations"),
-        ([1.0], NEAR, 20, 0.3, "unknown", "from 1 validation"),
-        ([3.0, 2.0, 1.0], NEAR, 20, 0.3, "unknown", "from 3 validations"),
+        ([], NEAR, 20, 0.3, "unknown", "no validations were made"),
+        ([1.0], NEAR, 20, 0.3, "unknown", "only 1 validation was made"),
+        ([3.0, 2.0, 1.0], NEAR, 20, 0.3, "unknown", "only 3 validations were made"),
         ([], FAR, 20, 0.3, "data", "0.40 on training pairs"),
-        ([], NEAR, 0.5, 0.3, "updates", "only 0.5 times"),
+        ([], NEAR, 0.5, 0.3, "updates", "only 0.5 passes"),
         ([0.1, 0.06, 0.051, 0.05, 0.05, 0.05, 0.05, 0.05], (0.01, 0.05), 20, 0.9, "size", "stopped falling"),
     ],
 )
@@ -67,12 +67,12 @@ def test_every_advice_says_what_to_type() -> None:
     said = {what: next_step(Advice(what, "so it is"), settings) for what in ("updates", "data", "size", "enough", "unknown")}  # type: ignore[arg-type]
     assert said == {
         "updates": "More updates would probably help: so it is. "
-        "Type the same command with --set train.steps=600 and another --out.",
-        "data": "More pairs would probably help, or more dropout (now model.dropout=0.25): so it is.",
+        "Run the same command with --set train.steps=600 and a different --out.",
+        "data": "More pairs would probably help, or more dropout (model.dropout is 0.25): so it is.",
         "size": "More updates would change little: so it is. Try a larger model (--set model.width=128) or other data.",
         "enough": "There is little left to gain.",
-        "unknown": "Whether more updates would help cannot be judged so it is; "
-        "--set train.validate_every=37 makes enough of them.",
+        "unknown": "It is unclear whether more updates would help: so it is. "
+        "Use --set train.validate_every=37 to validate often enough.",
     }
     assert next_step(Advice("size", "so it is"), on) == "More updates would change little: so it is. Try other data."
     assert next_step(Advice("data", "so it is"), on) == "More pairs would probably help: so it is."
@@ -97,14 +97,14 @@ def assessment(model: Figures, guess: Figures, number: int = 1000, *, sentences:
         ((0.84, 0.06), (0.85, 0.05), 1000, "No, a trivial guess is about as good"),
         ((0.0, 2.8), (0.0, 0.9), 1000, "No, a trivial guess is about as good"),
         ((0.97, 0.01), (0.95, 0.01), 1000, "Yes"),
-        ((0.6, 0.1), (0.0, 0.9), 5, "Hard to tell from so few"),
-        ((0.0, 1.0), (0.0, 0.9), 1, "Hard to tell from so few"),
+        ((0.6, 0.1), (0.0, 0.9), 5, "Too few sources to judge"),
+        ((0.0, 1.0), (0.0, 0.9), 1, "Too few sources to judge"),
     ],
 )
 def test_a_model_is_good_if_it_is_right_and_a_guess_is_not(model: Any, guess: Any, number: int, grade: str) -> None:
     one = assessment(Figures(*model), Figures(*guess), number)
     assert one.verdict.startswith(f"Is this good? {grade}: {model[0]:.1%} of {number:,} held-out source")
-    assert one.verdict.endswith(f"; copying the source gets {guess[0]:.1%}.")
+    assert one.verdict.endswith(f"; a trivial guess (copying the source) gets {guess[0]:.1%}.")
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_real_trainings_are_judged_as_a_person_would() -> None:
     short = trained_on(sounds[:1000], sounds[1000:1100], steps=40, validate_every=5).assessment
     assert short.advice.what == "updates"
     assert short.verdict.startswith(("Is this good? No", "Is this good? Not yet"))
-    assert "--set train.steps=80 and another --out" in str(short)
+    assert "--set train.steps=80 and a different --out" in str(short)
 
     by_heart = trained_on(sounds[:60], sounds[1000:1100], steps=240, validate_every=30).assessment
     assert by_heart.advice.what == "data"
     assert "rose again" in by_heart.advice.reason
     without_a_curve = trained_on(sounds[:60], sounds[1000:1100], steps=240).assessment
     assert without_a_curve.advice.what == "data"
-    assert without_a_curve.losses.learnt < 0.2 < 1 < without_a_curve.losses.held_out
+    assert without_a_curve.losses.training < 0.2 < 1 < without_a_curve.losses.held_out
 
     pairs = spelled(1200)
     good = trained_on(pairs[:1100], pairs[1100:], steps=400, validate_every=50).assessment
@@ -267,6 +267,6 @@ def test_the_card_holds_the_facts_and_not_the_sentence(tmp_path: Path) -> None:
     trained = run_in(tmp_path / "run", settings_for(tmp_path))
     one = trained.assessment
     assert f"- Exactly right: {one.model.right:.1%} of {one.num_sources} sources (95% interval " in trained.saved.card
-    assert f"- A trivial guess, {one.guess_name}: {one.guess.right:.1%} exactly right, symbol error" in trained.saved.card
-    assert f"- Loss per token: {one.losses.learnt:.4f} on training pairs, {one.losses.held_out:.4f}" in trained.saved.card
+    assert f"- A trivial guess ({one.guess_name}): {one.guess.right:.1%} exactly right, symbol error" in trained.saved.card
+    assert f"- Loss per token: {one.losses.training:.4f} on training pairs, {one.losses.held_out:.4f}" in trained.saved.card
     assert "Is this good" not in trained.saved.card

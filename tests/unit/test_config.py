@@ -239,8 +239,8 @@ train:
 """
     assert mistakes(text) == [
         "run.yaml:2: seed: got -1, expected 0 or more",
-        "run.yaml:3: seed: got it a second time, expected it once; the first is in line 2",
-        "run.yaml:4: data: got 5, expected the settings of this section below it",
+        "run.yaml:3: seed: got a second value, expected one; the first is on line 2",
+        "run.yaml:4: data: got 5, expected the settings of this section, indented below it",
         'run.yaml:5: trian: got an unknown setting; did you mean "train"?',
         'run.yaml:7: steps: got an unknown setting; did you mean "train.steps"?',
         "run.yaml:10: model.heads: got 0, expected 1 or more",
@@ -249,20 +249,20 @@ train:
         "run.yaml:13: model.score: there is no score 'aditive'; expected one of dot, scaled_dot, general, additive, location, "
         "cosine, distance, or your own score, passed as "
         'scores={"aditive": …} or --score file.py:Class; did you mean "additive"?',
-        "run.yaml:14: model.cell: got an unknown setting of the kind transformer, expected one of "
+        "run.yaml:14: model.cell: got an unknown setting of the model kind transformer, expected one of "
         + ", ".join(asdict(TransformerSettings())),
         'run.yaml:16: train.stepz: got an unknown setting; did you mean "steps"?',
         'run.yaml:17: train.width: got an unknown setting; did you mean "model.width"?',
         "run.yaml:18: train.steps: got 1000.0, expected a whole number",
         "run.yaml:19: train.clip: got '1', expected a number",
-        "run.yaml:20: train.warmup: got 1.5, expected 1 at most",
+        "run.yaml:20: train.warmup: got 1.5, expected at most 1",
         "run.yaml:21: train.learning_rate: got inf, expected a finite number",
         "run.yaml:22: train.schedule: got 'lineer', expected one of 'linear', 'inverse_sqrt', 'cosine' or 'constant'; "
         'did you mean "linear"?',
         "run.yaml:23: train.metric: got a list, expected one of 'loss', 'symbol_error_rate', 'sequence_error_rate' or 'bleu'",
         "run.yaml:24: train.keep: got nothing, expected a whole number",
         "run.yaml:25: train.ema: got true, expected a number",
-        "run.yaml:26: ?: got a list as a name, expected the name of a setting",
+        "run.yaml:26: ?: got a list as a key, expected the name of a setting",
     ]
 
 
@@ -272,21 +272,21 @@ train:
         ("seed: 2147483648\n", "1: seed: got 2147483648, expected less than 2147483648"),
         ("train: {learning_rate: 0}\n", "1: train.learning_rate: got 0, expected more than 0"),
         ("data:\n  files: {a: b}\n", "2: data.files: got a mapping, expected a list, such as [one, two]"),
-        ("data:\n  files: [[a], b]\n", "2: data.files: got a list, expected a text"),
-        ("data:\n  files: [{a: b}]\n", "2: data.files: got a mapping, expected a text"),
-        ("data:\n  target_column: ~\n", "2: data.target_column: got nothing, expected a text"),
+        ("data:\n  files: [[a], b]\n", "2: data.files: got a list, expected a string"),
+        ("data:\n  files: [{a: b}]\n", "2: data.files: got a mapping, expected a string"),
+        ("data:\n  target_column: ~\n", "2: data.target_column: got nothing, expected a string"),
         ("data:\n  shared: yes\n", "2: data.shared: got 'yes', expected true or false"),
         ("train:\n  steps: !!int many\n", "2: train.steps: got 'many', expected a whole number"),
         (
             "train.steps: 3\ntrain:\n  steps: 4\n",
-            "3: train.steps: got it a second time, expected it once; the first is in line 1",
+            "3: train.steps: got a second value, expected one; the first is on line 1",
         ),
         ("data:\n  source: symbols\n", '2: data.source: got an unknown setting; did you mean "source_unit"?'),
         ('"a\\nb": 1\n', r"1: 'a\nb': got an unknown setting, expected one of seed, data, model, train"),
         ("loud: true\n", "1: loud: got an unknown setting, expected one of seed, data, model, train"),
         (
             "model:\n  heads: 2\nseed: 2\n",
-            "2: model.heads: got an unknown setting of the kind rnn, expected one of kind, width,",
+            "2: model.heads: got an unknown setting of the model kind rnn, expected one of kind, width,",
         ),
         (
             "model:\n  kind: tinny\n  heads: 2\n",
@@ -296,47 +296,50 @@ train:
         ("seed: 2\nmodel:\n  width: 31\n", "2: model: width 31 cannot be split evenly between two directions; make it even"),
         (
             "model:\n  kind: tiny\n  tie: all\n",
-            "1: model: tie=all wants one vocabulary for both sides; set data.shared=true, or",
+            "1: model: tie=all requires one vocabulary for both sides; set data.shared=true, or",
         ),
         ("seed: 2\ntrain:\n  patience: 3\n", "2: train: patience is 3 validations, but validate_every is 0, so there are none"),
-        ("data:\n  files: [a, b, c]\n", "1: data: files names 3 files, expected one file of pairs or two parallel ones"),
+        ("data:\n  files: [a, b, c]\n", "1: data: files names 3 files, expected one file of pairs or two parallel files"),
         ("data: {held_out_files: [a, b, c]}\n", "1: data: held_out_files names 3 files, expected one file of pairs or two"),
         (
             "data: {files: [a, b], target_column: 1}\n",
-            "1: data: source_columns and target_column choose columns of one file, but",
+            "1: data: source_columns and target_column select columns of one file, but",
         ),
         (
             "data: {source_columns: [a, b], target_column: b}\n",
             "1: data: column 'b' is both source and target; leave it out of",
         ),
-        ("data: {shared: true, source_unit: symbols}\n", "1: data: shared=true wants one unit, but source_unit is symbols and"),
+        (
+            "data: {shared: true, source_unit: symbols}\n",
+            "1: data: shared=true requires one unit, but source_unit is symbols and",
+        ),
         (
             "data: {subword_dropout: 0.1}\n",
             "1: data: subword_dropout is 0.1, but only the unit bpe has merges to leave out, and",
         ),
-        ("", '1: got an empty file, expected settings, such as "seed: 7"; write one "key: value" on a line'),
+        ("", '1: got an empty file, expected settings, such as "seed: 7"; write one "key: value" per line'),
         ("# nothing yet\n", "1: got an empty file"),
-        ("\n- seed\n- train\n", '2: got a list, expected settings by name; write one "key: value" on a line'),
-        ("seed:7\n", "1: got a text, expected settings by name; write"),
+        ("\n- seed\n- train\n", '2: got a list, expected settings by name; write one "key: value" per line'),
+        ("seed:7\n", "1: got plain text, expected settings by name; write"),
         (
             "train:\n  steps: 3\n seed: 7\n",
-            "3: this is not YAML: while parsing a block mapping, expected <block end>, but found",
+            "3: this is not valid YAML: while parsing a block mapping, expected <block end>, but found",
         ),
         (
             "seed: 7\ntrain: {steps: 3\n",
-            "3: this is not YAML: while parsing a flow mapping, expected ',' or '}', but got '<stre",
+            "3: this is not valid YAML: while parsing a flow mapping, expected ',' or '}', but got '<stre",
         ),
-        ("seed: 7\n\nscore: \x07\n", "3: this is not YAML: special characters are not allowed; write"),
-        ("seed: *7\n", "1: got the alias *7, expected a value; write out what it stands for"),
+        ("seed: 7\n\nscore: \x07\n", "3: this is not valid YAML: special characters are not allowed; write"),
+        ("seed: *7\n", "1: got the alias *7, expected a value; write out the value it refers to"),
         (
             "seed: 7\n---\nseed: 8\n",
-            "2: this is not YAML: expected a single document in the stream, but found another document",
+            "2: this is not valid YAML: expected a single document in the stream, but found another document",
         ),
-        ("[" * 20_000, "1: got brackets or sections more than 10 deep, expected settings; write one"),
-        ("seed: 7\ndata: " + "{a: " * 20_000, "2: got brackets or sections more than 10 deep, expected settings"),
-        ("- " * 20_000, "1: got brackets or sections more than 10 deep, expected settings"),
-        ("? " * 20_000, "1: got brackets or sections more than 10 deep, expected settings"),
-        ("a: &a [x, x]\nb: &b [*a, *a]\n", "2: got the alias *a, expected a value; write out what it stands for"),
+        ("[" * 20_000, "1: got more than 10 nested brackets or sections, expected settings; write one"),
+        ("seed: 7\ndata: " + "{a: " * 20_000, "2: got more than 10 nested brackets or sections, expected settings"),
+        ("- " * 20_000, "1: got more than 10 nested brackets or sections, expected settings"),
+        ("? " * 20_000, "1: got more than 10 nested brackets or sections, expected settings"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\n", "2: got the alias *a, expected a value; write out the value it refers to"),
         ("seed: 0x" + "f" * 20_000, "1: seed: got '0xffffffffffffffffffffff"),
         ("seed: " + "9" * 20_000, "1: seed: got '9999999999999999999999999999999999"),
         ("train: {steps: " + "9" * 4000 + "}", "1: train.steps: got 9999999999999999999999999999999999"),
@@ -355,13 +358,13 @@ def test_a_bomb_of_aliases_is_defused() -> None:
     for before, name in itertools.pairwise("abcdefghi"):
         bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
     (found,) = mistakes(bomb)
-    assert found == "run.yaml:2: got the alias *a, expected a value; write out what it stands for"
+    assert found == "run.yaml:2: got the alias *a, expected a value; write out the value it refers to"
 
 
 def test_of_many_mistakes_the_first_are_told() -> None:
     found = mistakes("seed: 7\n" * 1000)
     assert len(found) == 51
-    assert found[-1] == "run.yaml: and 949 more mistakes"
+    assert found[-1] == "run.yaml: and 949 more errors"
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
@@ -441,7 +444,7 @@ def test_lists_are_set_with_commas() -> None:
         (["train.patience=3"], r"--set train: patience is 3 validations, but validate_every is 0"),
         (
             ["model.kind=tiny", "model.tie=all"],
-            r"--set model: tie=all wants one vocabulary for both sides; set data.shared=true",
+            r"--set model: tie=all requires one vocabulary for both sides; set data.shared=true",
         ),
         (
             ["model.width=0", "model.embedding=-1"],

@@ -173,7 +173,7 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
     assert split_source("\treverse") == ("", "reverse")
     assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds
     found = suggest(corpus.pairs, root=tmp_path)
-    assert "a text beside it" in found.reasons["data.source_columns"]
+    assert "its auxiliary text" in found.reasons["data.source_columns"]
     with pytest.raises(UserError, match=r"rows\.jsonl:5: expected a text for the key 'audio' as in the first object"):
         read_pairs(tmp_path / "rows.jsonl", Columns(("audio",), "text"))
 

@@ -380,8 +380,8 @@ def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -
     console, out = quiet()
     training_data = from_files(data, survey(data), tmp_path / "m.run", console)
     assert len(training_data.examples) + len(training_data.held_out) == 20
-    assert "makes this an error): 30, which name 1 file\n  line 21: " in out.getvalue()
-    with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; to leave such files out"):
+    assert "makes this an error): 30 (1 file)\n  line 21: " in out.getvalue()
+    with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; set data.bad_files=skip to leave out"):
         from_files(replace(data, bad_files="stop"), survey(data), tmp_path / "n.run", console)
     (tmp_path / "sub").mkdir()
     data = replace(data, files=(str(write_rows(tmp_path / "sub" / "a.jsonl", rows)),))
@@ -436,7 +436,7 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
     assert later.digest == training_data.digest
     assert "cannot be read" in out.getvalue()  # said again, without reading them again
     Image.new("RGB", (33, 47)).save(tmp_path / "p" / "9.png")
-    with pytest.raises(UserError, match="the data is not what it was when this run began"):
+    with pytest.raises(UserError, match="the training data changed since this run started"):
         from_files(settings.data, survey(settings.data), place, console, begun=True)
     with pytest.raises(UserError, match=r"3.png is not a picture.*data.bad_files=skip"):
         from_files(replace(settings.data, bad_files="stop"), survey(settings.data), tmp_path / "o", console)

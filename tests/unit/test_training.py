@@ -164,7 +164,7 @@ def test_the_loop_equals_one_written_by_hand(name: str) -> None:
 def test_a_run_that_diverges_is_stopped() -> None:
     examples = [Example([4, 5, 6], [4, 7])] * 4
     settings = TrainSettings(steps=50, learning_rate=1e30)
-    words = r"update \d+: the loss is .*diverged. Try a smaller train.learning_rate"
+    words = r"update \d+: training diverged: the loss is .*; try a train.learning_rate below"
     with pytest.raises(UserError, match=words):
         learn(make_model("rnn additive", torch.float32), examples, settings, seed=1)
 
@@ -252,12 +252,12 @@ def test_settings_are_chosen_from_the_data() -> None:
     assert suggest(phonemes, 50_000).settings.model.dropout == 0.1 < strings.settings.model.dropout
     few, many = (suggest(phonemes, number).settings.train.steps for number in (100, 50_000))
     assert few == 600 < many < 8000
-    assert strings.reasons["data.target_unit"] == "3.0 symbols of 1.5 characters in a line, on average"
-    assert strings.reasons["train.steps"] == "20.0 times through 5,000 pairs; 20 are wanted, in 600 to 8,000 updates"
+    assert strings.reasons["data.target_unit"] == "3.0 symbols of 1.5 characters per line, on average"
+    assert strings.reasons["train.steps"] == "20.0 passes over 5,000 pairs; the aim is 20 passes, in 600 to 8,000 updates"
 
 
 def test_few_pairs_come_with_a_word_of_caution() -> None:
-    assert "800 pairs is little to learn from" in str(expectation(800))
+    assert "800 pairs is little training data" in str(expectation(800))
     assert expectation(5000) is None
 
 
@@ -467,7 +467,7 @@ def small_run(unit: Any = "characters", **train: Any) -> tuple[str, Trained]:
 def test_the_best_validation_is_what_is_kept(metric: Any) -> None:
     said, trained = small_run(steps=60, validate_every=20, metric=metric)
     name, scale = {"loss": ("loss", 1), "bleu": ("BLEU", 1)}.get(metric, (metric.replace("_", " "), 100))
-    found = [float(value) / scale for value in re.findall(rf"held out, after update \d+: .*?{name} ([\d.]+)", said)]
+    found = [float(value) / scale for value in re.findall(rf"validation after update \d+: .*?{name} ([\d.]+)", said)]
     assert len(found) == 3
     assert said.count(" -> ") == 15, "five examples each time"
     best = max(found) if metric == "bleu" else min(found)
@@ -493,12 +493,12 @@ def test_what_cannot_be_repeated_is_said() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda one: replace(one, numbers={**one.numbers, "update": 3}), "its counts are of update 3"),
+        (lambda one: replace(one, numbers={**one.numbers, "update": 3}), "its counters are those of update 3"),
         (
             lambda one: replace(one, numbers={**one.numbers, "best_at": "2"}),
             r"best_at is '2' \(Input should be a valid integer",
         ),
-        (lambda one: replace(one, numbers={**one.numbers, "baseline": 7}), "its counts cannot be read: baseline is 7"),
+        (lambda one: replace(one, numbers={**one.numbers, "baseline": 7}), "its counters cannot be read: baseline is 7"),
         (lambda one: replace(one, model=dict(list(one.model.items())[1:])), "its weights do not fit .* has the shape None"),
         (
             lambda one: replace(one, training={name: tensor[:1] for name, tensor in one.training.items() if tensor.dim()}),

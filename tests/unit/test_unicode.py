@@ -331,9 +331,9 @@ def test_a_run_that_an_older_version_began_goes_on_as_it_was(tmp_path: Path, com
     shutil.rmtree(out)
     lines = config.read_text().splitlines(keepends=True)
     config.write_text("".join(line for line in lines if "normalise:" not in line))
-    assert "going on after update 6" in command(data, out)
+    assert "resuming after update 6" in command(data, out)
     assert weights(out) == before
-    assert "going on after update 6" in command(config, out)
+    assert "resuming after update 6" in command(config, out)
     assert weights(out) == before
     with pytest.raises(UserError, match=r"data.normalise was none and is now nfc"):
         command(data, out, "data.normalise=nfc")

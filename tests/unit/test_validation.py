@@ -74,7 +74,7 @@ def test_a_validation_says_that_its_metric_is_that_of_a_sample(monkeypatch: pyte
     assert decoded[0] == decoded[1] != [pair.source for pair in pairs[:30]]
     assert [len(one) for one in decoded] == [30, 30, 40]
     found = re.findall(
-        r"held out, after update \d+: loss \d\.\d{4}; on a sample of 30 of 40 held-out sources: "
+        r"validation after update \d+: loss \d\.\d{4}; on a sample of 30 of 40 held-out sources: "
         r"symbol error rate \d+\.\d\d%, sequence error rate \d+\.\d\d%\n",
         said,
     )
@@ -95,8 +95,8 @@ def test_a_validation_shows_how_far_it_is_on_a_terminal_only() -> None:
     seen = train_on(
         words(100)[20:], words(20), console=Console(file=io.StringIO(), force_terminal=True, width=120), **VALIDATED
     )[0]
-    assert seen.count("held out, after update") == 2
-    for what in ("training", "measuring the held-out loss", "translating held-out sources", "4/4", "19/20"):
+    assert seen.count("validation after update") == 2
+    for what in ("training", "computing the held-out loss", "translating held-out sources", "4/4", "19/20"):
         assert what in seen
     plain = train_on(words(100)[20:], words(20), **VALIDATED)[0]
     assert "measuring" not in plain
@@ -109,9 +109,9 @@ def test_a_validation_shows_how_far_it_is_on_a_terminal_only() -> None:
 def test_pairs_and_their_different_sources_are_both_counted() -> None:
     held_out = [*words(20), *(Pair(one.source, "X") for one in words(5))]
     said, trained = train_on(words(100)[20:], held_out)
-    assert "80 pairs to learn from, 25 pairs with 20 different sources held out;" in said
+    assert "80 training pairs, 25 held-out pairs with 20 different sources;" in said
     assert len(trained.predictions) == 20
-    assert "80 pairs to learn from, 20 pairs held out;" in train_on(words(100)[20:], words(20))[0]
+    assert "80 training pairs, 20 held-out pairs;" in train_on(words(100)[20:], words(20))[0]
 
 
 def test_references_that_are_equal_count_once() -> None:
@@ -141,8 +141,8 @@ def test_one_is_not_said_to_be_many() -> None:
     said, trained = train_on([Pair("a", "A")], [Pair("b", "B")], steps=1, validate_every=1, metric="symbol_error_rate")
     assert not one_of_many(said), said
     assert not one_of_many(trained.saved.card), trained.saved.card
-    assert "1 pair to learn from, 1 pair held out" in said
-    assert "1 update goes once through the data" in said
+    assert "1 training pair, 1 held-out pair" in said
+    assert "one pass over the data takes 1 update;" in said
 
 
 # --- the signature -----------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_an_output_without_end_does_not_end_the_run() -> None:
     said, trained = train_on(
         pairs[20:], pairs[:20], model, steps=6, validate_every=3, metric="symbol_error_rate", learning_rate=1e-2
     )
-    assert re.search(r"outputs that did not come to an end and were stopped at 11 tokens: \d+ of 20\n", said)
+    assert re.search(r"outputs that did not end and were cut off after 11 tokens: \d+ of 20\n", said)
     assert "search:greedy,max_length=11 |" in trained.signature
 
 

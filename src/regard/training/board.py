@@ -1,4 +1,4 @@
-"""The log of a run for TensorBoard (extra `tensorboard`)."""
+"""Writes the log of a run for TensorBoard (extra `tensorboard`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from regard.errors import UserError
 
 
 def check_tensorboard() -> None:
-    """Better before the data is read than after."""
+    """Raises UserError if TensorBoard is not installed; called before the data is read."""
     if find_spec("tensorboard") is None:
         raise UserError('--tensorboard: TensorBoard is not installed; type: pip install "regard[tensorboard]"')
 
 
 class Board:
-    """Writes the numbers of log.jsonl. update: after which one the run goes on; what was written for it and later ones is
-    forgotten."""
+    """Writes the numbers of log.jsonl. update: the update that the run resumes after; events of this and later updates are
+    discarded."""
 
     def __init__(self, folder: Path, update: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -26,7 +26,7 @@ class Board:
         self._writer = SummaryWriter(str(folder), purge_step=update)
 
     def add(self, facts: Mapping[str, Any]) -> None:
-        """A line of the log: of an update, or of a validation. The result is no curve."""
+        """Adds a line of the log: an update or a validation. The line with the result is skipped, because it is not a curve."""
         if "result" in facts:
             return
         validation = facts.get("validation")

@@ -1,6 +1,6 @@
-"""run.yaml: all settings of a run in one file, which a run writes, with the reasons, and another run reads.
+"""run.yaml: all settings of a run in one file. A run writes it, with the reasons, and another run can read it.
 
-regard train pairs.tsv --out m          chooses the settings and writes m.run/run.yaml
+regard train pairs.tsv --out m          chooses the settings and writes them to m.run/run.yaml
 regard train m.run/run.yaml --out m2    repeats the run
 """
 
@@ -28,25 +28,27 @@ from regard.data.corpus import read_lines
 from regard.errors import Mistakes, UserError, plural
 from regard.training.settings import Mistake, RunSettings, check, leaves, model_tree, put, show, unknown
 
-_HOW = 'write one "key: value" on a line, and the settings of a section below it, two spaces to the right'
+_HOW = 'write one "key: value" per line, and indent the settings of a section by two spaces'
 
 LONGEST = 100_000
-"""Characters of a run file; what a run writes has some 10,000."""
+"""The maximum length of a run file, in characters; files that a run writes have about 10,000."""
 DEEPEST = 10
-"""Levels of a run file; settings have three: a section, a setting, a list."""
+"""The maximum nesting depth of a run file; settings have three levels: a section, a setting, a list."""
 SHOWN = 50
-"""Mistakes that are reported one by one."""
+"""The maximum number of errors that are reported one by one."""
 
 
 def read_config(
     path: Path, scores: Collection[str] = (), defaults: Mapping[str, object] | None = None, *, old_names: bool = False
 ) -> RunSettings:
-    """Reads a run file; what it does not say keeps its default. All mistakes are reported at once, a line for each.
+    """Reads a run file and returns its settings; settings that are left out keep their defaults.
 
-    `scores`: names of the user's own. defaults: {"data.normalise": "none"} where these are others than usual.
-    old_names: whether settings may have the names of earlier versions, as in the file of a run that was begun with one.
+    Raises Mistakes, which reports all errors together, each with its line number.
+    scores: names of custom score functions. defaults: defaults that differ from the usual ones, such as
+    {"data.normalise": "none"}. old_names: whether to accept the setting names of earlier versions, as in the file of a run that
+    an earlier version started.
     """
-    if path.is_file() and path.stat().st_size > 4 * LONGEST:  # bytes of a character
+    if path.is_file() and path.stat().st_size > 4 * LONGEST:  # a character has up to 4 bytes
         raise _too_long(str(path), path.stat().st_size, "bytes")
     return parse_config("\n".join(read_lines(path)), str(path), scores, defaults, old_names=old_names)
 
@@ -59,17 +61,17 @@ def parse_config(
     *,
     old_names: bool = False,
 ) -> RunSettings:
-    """`read_config` for a text; `name` is what the mistakes call it."""
+    """Like `read_config`, for a text; `name` is the file name that error messages use."""
     root = _compose(text, name)
     lines: dict[str, int] = {}
-    found: list[tuple[int, str]] = []
+    errors: list[tuple[int, str]] = []
 
-    def complain(mistake: Mistake) -> None:
-        """Settings that are not in the file are complained about where their section begins."""
+    def add_error(mistake: Mistake) -> None:
+        """Records an error; for a setting that is not in the file, at the line where its section starts."""
         line = lines.get(mistake.key) or lines.get(mistake.key.partition(".")[0], 1)
-        found.append((line, f"{mistake.key}: {mistake.in_file}"))
+        errors.append((line, f"{mistake.key}: {mistake.in_file}"))
 
-    nodes = _settings(root, lines, found)
+    nodes = _settings(root, lines, errors)
     if old_names:
         nodes = {migrate.SETTINGS.get(key, key): node for key, node in nodes.items()}
     tree: dict[str, Any] = asdict(RunSettings())
@@ -79,8 +81,8 @@ def parse_config(
     if kind is not None:
         chosen = model_tree(str(_value(kind, "")))
         if isinstance(chosen, Mistake):
-            complain(chosen)
-            nodes = {key: node for key, node in nodes.items() if not key.startswith("model.")}  # whose they are is unknown
+            add_error(chosen)
+            nodes = {key: node for key, node in nodes.items() if not key.startswith("model.")}  # unknown family
         else:
             tree["model"] = chosen
     known = dict(leaves(tree))
@@ -89,20 +91,20 @@ def parse_config(
             value = _value(node, known[key])
             put(tree, key, migrate.setting(key, value)[1] if old_names else value)
         else:
-            complain(unknown(key, node.value, tree))
+            add_error(unknown(key, node.value, tree))
     settings = check(tree, scores, typed=True)
     if isinstance(settings, list):
         for mistake in settings:
-            complain(mistake)
-    if found or isinstance(settings, list):
-        complaints = [f"{name}:{line}: {text}" for line, text in sorted(found)]
-        more = [f"{name}: and {plural(len(found) - SHOWN, 'more mistake')}"] if len(found) > SHOWN else []
-        raise Mistakes([*complaints[:SHOWN], *more])
+            add_error(mistake)
+    if errors or isinstance(settings, list):
+        messages = [f"{name}:{line}: {text}" for line, text in sorted(errors)]
+        more = [f"{name}: and {plural(len(errors) - SHOWN, 'more error')}"] if len(errors) > SHOWN else []
+        raise Mistakes([*messages[:SHOWN], *more])
     return settings
 
 
 def write_config(settings: RunSettings, reasons: Mapping[str, str]) -> str:
-    """The text of a run file: every setting on a line with the reason for it or, lacking one, what it means."""
+    """Returns the text of a run file: one setting per line, with the reason for its value or, without one, its description."""
     rows: list[tuple[str, str]] = []
     about = _meanings(settings)
     for key, value in leaves(asdict(settings)):
@@ -110,16 +112,16 @@ def write_config(settings: RunSettings, reasons: Mapping[str, str]) -> str:
         if section and (f"{section}:", "") not in rows:
             rows += [("", ""), (f"{section}:", "")]
         comment = "".join(
-            one if one.isprintable() else "?" for one in " ".join((reasons.get(key) or about.get(key, "")).split())
+            char if char.isprintable() else "?" for char in " ".join((reasons.get(key) or about.get(key, "")).split())
         )
         rows.append((f"{'  ' if section else ''}{name}: {_scalar(value)}", comment))
     width = min(40, max(len(row) for row, _ in rows))
     body = "\n".join(f"{row:<{width}}  # {comment}" if comment else row for row, comment in rows)
-    return f"# `regard train` with this file repeats the run. What is left out keeps its default.\n{body}\n"
+    return f"# `regard train` with this file repeats the run. Settings that are left out keep their defaults.\n{body}\n"
 
 
 def save_config(path: Path, settings: RunSettings, reasons: Mapping[str, str]) -> None:
-    """Writes a run file, whole or not at all."""
+    """Writes a run file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, write_config(settings, reasons).encode())
 
@@ -128,7 +130,7 @@ def save_config(path: Path, settings: RunSettings, reasons: Mapping[str, str]) -
 
 
 def _compose(text: str, name: str) -> MappingNode:
-    """YAML as nodes, which know their lines; nothing is constructed and no code is run."""
+    """Returns YAML as nodes with line numbers; no objects are constructed and no code runs. Raises UserError."""
     if len(text) > LONGEST:
         raise _too_long(name, len(text), "characters")
     try:
@@ -136,7 +138,7 @@ def _compose(text: str, name: str) -> MappingNode:
         root = YAML(typ="safe", pure=True).compose(text)
     except UserError:
         raise
-    except Exception as error:  # the library has several for what is not YAML, and Python one for brackets too deep
+    except Exception as error:  # the library has several for invalid YAML, and Python one for brackets nested too deep
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
         parts = (getattr(error, "context", None), getattr(error, "problem", None), getattr(error, "reason", None))
@@ -146,11 +148,11 @@ def _compose(text: str, name: str) -> MappingNode:
             tabs.add(line)
         if tabs:
             raise Mistakes([f"{name}:{line}: got a tab, expected spaces" for line in sorted(tabs)]) from None
-        raise UserError(f"{name}:{line}: this is not YAML: {problem}; {_HOW}") from None
+        raise UserError(f"{name}:{line}: this is not valid YAML: {problem}; {_HOW}") from None
     if root is None:
         raise UserError(f'{name}:1: got an empty file, expected settings, such as "seed: 7"; {_HOW}')
     if not isinstance(root, MappingNode):
-        got = "a text" if isinstance(root, ScalarNode) else "a list"
+        got = "plain text" if isinstance(root, ScalarNode) else "a list"
         raise UserError(f"{name}:{root.start_mark.line + 1}: got {got}, expected settings by name; {_HOW}")
     return root
 
@@ -160,19 +162,19 @@ def _too_long(name: str, size: int, unit: str) -> UserError:
 
 
 def _check_shape(events: Iterable[Event], name: str) -> None:
-    """Raises where nodes would be too deep, or stand for many others, before there are any."""
+    """Raises UserError for deep nesting and for aliases, which could expand to many nodes, before any nodes are made."""
     depth = 0
     for event in events:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         line = event.start_mark.line + 1
         if depth > DEEPEST:
-            raise UserError(f"{name}:{line}: got brackets or sections more than {DEEPEST} deep, expected settings; {_HOW}")
+            raise UserError(f"{name}:{line}: got more than {DEEPEST} nested brackets or sections, expected settings; {_HOW}")
         if isinstance(event, AliasEvent):
-            raise UserError(f"{name}:{line}: got the alias *{event.anchor}, expected a value; write out what it stands for")
+            raise UserError(f"{name}:{line}: got the alias *{event.anchor}, expected a value; write out the value it refers to")
 
 
-def _settings(root: MappingNode, lines: dict[str, int], found: list[tuple[int, str]]) -> dict[str, Node]:
-    """{"train.steps": its node}. Notes the line of every key; the second of two equal keys is a mistake."""
+def _settings(root: MappingNode, lines: dict[str, int], errors: list[tuple[int, str]]) -> dict[str, Node]:
+    """Returns {"train.steps": its node}. Adds the line number of every key to `lines`, and an error for every repeated key."""
     sections = {name for name, value in asdict(RunSettings()).items() if isinstance(value, dict)}
     nodes: dict[str, Node] = {}
 
@@ -180,11 +182,11 @@ def _settings(root: MappingNode, lines: dict[str, int], found: list[tuple[int, s
         for key_node, node in mapping.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, ScalarNode):
-                found.append((line, f"{prefix}?: got {show(_value(key_node, None))} as a name, expected the name of a setting"))
+                errors.append((line, f"{prefix}?: got {show(_value(key_node, None))} as a key, expected the name of a setting"))
                 continue
             key = prefix + (key_node.value if key_node.value.isprintable() else repr(key_node.value))
             if key in lines:
-                found.append((line, f"{key}: got it a second time, expected it once; the first is in line {lines[key]}"))
+                errors.append((line, f"{key}: got a second value, expected one; the first is on line {lines[key]}"))
                 continue
             lines[key] = line
             if key not in sections:
@@ -192,29 +194,30 @@ def _settings(root: MappingNode, lines: dict[str, int], found: list[tuple[int, s
             elif isinstance(node, MappingNode):
                 read(node, f"{key}.")
             elif (value := _value(node, None)) is not None:  # a section may be empty
-                found.append((line, f"{key}: got {show(value)}, expected the settings of this section below it"))
+                errors.append((line, f"{key}: got {show(value)}, expected the settings of this section, indented below it"))
 
     read(root, "")
     return nodes
 
 
 def _value(node: Node, default: object) -> Any:
-    """What a node says. Where the default is a text, or a list of them, `2` and `no` are texts too."""
+    """Returns the value of a node. If the default is a string or a list of strings, `2` and `no` are strings, too."""
     if isinstance(node, MappingNode):
         return {}
-    texts = isinstance(default, str | tuple)
+    expects_text = isinstance(default, str | tuple)
     if not isinstance(node, ScalarNode):
         return [
-            _value(one, "") if isinstance(one, ScalarNode) else {} if isinstance(one, MappingNode) else [] for one in node.value
+            _value(item, "") if isinstance(item, ScalarNode) else {} if isinstance(item, MappingNode) else []
+            for item in node.value
         ]
     kind = str(node.tag).rpartition(":")[2]
     value: Any = node.value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # "\ud83d\ude00" is one character
     if kind == "null":
         value = None
-    elif not texts and kind in ("int", "float", "bool"):
+    elif not expects_text and kind in ("int", "float", "bool"):
         with suppress(ValueError):  # `!!int many`
             number = YAML(typ="safe", pure=True).constructor.construct_object(node)
-            str(number)  # raises for thousands of digits, which can be written in other systems, such as 0xff
+            str(number)  # raises for thousands of digits, which can be written in another base, such as 0xff
             value = number
     return [value] if isinstance(default, tuple) and value is not None else value
 
@@ -238,7 +241,7 @@ def _escape(character: str) -> str:
 
 
 def _meanings(settings: RunSettings) -> dict[str, str]:
-    """{"train.steps": what it means}."""
+    """Returns {"train.steps": its description}."""
     groups = {
         "": settings,
         "data.": settings.data,
@@ -251,8 +254,8 @@ def _meanings(settings: RunSettings) -> dict[str, str]:
 
 @cache
 def _texts(classes: tuple[type, ...]) -> dict[str, str]:
-    """What stands under each field in the source, and the words that it may be set to."""
-    found: dict[str, str] = {}
+    """Returns the string below each field in the source, with the values that are allowed."""
+    descriptions: dict[str, str] = {}
     for parent in reversed(classes):
         try:
             body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0].body  # type: ignore[attr-defined]
@@ -261,10 +264,10 @@ def _texts(classes: tuple[type, ...]) -> dict[str, str]:
         for field, below in pairwise(body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = words
+                    descriptions[name] = words
     for name, hint in get_type_hints(classes[0]).items():
         choices = get_args(hint) if get_origin(hint) is Literal else ()
-        text = found.get(name, "")
+        text = descriptions.get(name, "")
         if not all(choice in text for choice in choices[1:]):
-            found[name] = f"{text} One of {', '.join(choices)}."
-    return found
+            descriptions[name] = f"{text} One of {', '.join(choices)}."
+    return descriptions

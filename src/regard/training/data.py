@@ -1,4 +1,4 @@
-"""From files to what a run learns from: pairs are read as a stream, and what is tokenised once stays on disk."""
+"""Turns files into training data: pairs are read as a stream, tokenised once, and kept on disk as tokens."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from regard.training.progress import with_progress
 from regard.training.settings import OLDER, DataSettings, TrainSettings
 
 SAMPLE = 20_000
-"""From how many pairs settings are chosen."""
-LOOKED_AT = 200
-"""From how many sources it is told whether they are names of files."""
+"""The maximum number of pairs from which settings are chosen."""
+NUM_RECOGNISED = 200
+"""The number of sources that decide whether sources are file names."""
 MOST_HELD_OUT = 2_000
-TOGETHER = 10_000
-"""How many pairs are tokenised at a time."""
+"""The maximum number of pairs that are held out when no held-out files are given."""
+CHUNK = 10_000
+"""The number of pairs that are tokenised at a time."""
 
 
 STORE = "tokens.safetensors"
@@ -48,7 +49,7 @@ class Codecs(NamedTuple):
 
 
 class StartCodecs(NamedTuple):
-    """Codecs of a model that a run goes on from."""
+    """Codecs that a run takes over from the model it starts from; None where it builds its own."""
 
     source: SourceCodec | None = None
     target: Codec | None = None
@@ -59,12 +60,12 @@ class StartCodecs(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All that a run learns from and is measured with.
+    """Training examples, held-out pairs and the codecs for both.
 
-    name, held_out_name: of the files that the examples and the held-out pairs come from.
-    digest: six letters that change when any of it does. unknown: symbols that codecs learnt elsewhere do not know.
-    header: the names of the columns, if they had any. sources: those that are learnt from, unless they are files.
-    origin: the fingerprint of the data and the sha256 of the codecs, for checkpoints of what is learnt from it.
+    name, held_out_name: names of the files that the examples and the held-out pairs come from.
+    digest: six characters that change when the data changes. unknown: symbols that codecs taken over from another model cannot
+    encode, with their counts. header: the names of the columns, if the file has a header. sources: the training sources, unless
+    they are files. origin: the fingerprint of the data and the sha256 of the codecs, which checkpoints record.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TrainingData:
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
+        """Returns the batches of every update; subword dropout and augmentation differ from epoch to epoch."""
         order = BatchOrder(
             self.lengths,
             batch_tokens=train.batch_tokens,
@@ -92,38 +94,44 @@ class TrainingData:
 
     def _varied(self, p: float, augment: float, example: Example, chance: random.Random) -> Example:
         source, target = self.codecs
-        read, written = example
-        if isinstance(read, list):
-            read = source.redrop(read, p, chance) if isinstance(source, Codec) and source.has_merges else list(read)
+        source_row, target_ids = example
+        if isinstance(source_row, list):
+            if isinstance(source, Codec) and source.has_merges:
+                source_row = source.redrop(source_row, p, chance)
+            else:
+                source_row = list(source_row)
         elif augment and isinstance(source, FileCodec):
-            file, *text = read if isinstance(read, FileAndText) else (read,)
+            file, *text = source_row if isinstance(source_row, FileAndText) else (source_row,)
             file = source.varied(file, augment, chance) if len(file) else file
-            read = FileAndText(file, *text) if text else file
-        return Example(read, target.redrop(written, p, chance) if p and target.has_merges else list(written))
+            source_row = FileAndText(file, *text) if text else file
+        return Example(source_row, target.redrop(target_ids, p, chance) if p and target.has_merges else list(target_ids))
 
 
 def in_memory(
     name: str,
-    learning: Sequence[Pair],
+    training: Sequence[Pair],
     held_out: Sequence[Pair],
     data: DataSettings,
     start_codecs: StartCodecs | None = None,
     root: Path | None = None,
 ) -> TrainingData:
-    """For pairs that are there already. root: from where names of files are seen."""
+    """Returns training data for pairs in memory. root: the folder that file names in the pairs are relative to."""
     start_codecs = start_codecs or StartCodecs()
-    codecs = learn_codecs(lambda what: iter(learning), data, start_codecs, root or Path())
+    codecs = learn_codecs(lambda what: iter(training), data, start_codecs, root or Path())
     unknown: Counter[str] = Counter()
-    examples = list(_encoded(iter(learning), codecs, start_codecs, unknown))
-    letters = text_fingerprint("\t".join(pair) for pair in learning)
-    sources = None if data.source_unit in FILE_CODECS else Sources(pair.source for pair in learning)
-    return TrainingData(name, name, letters, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
+    examples = list(_encoded(iter(training), codecs, start_codecs, unknown))
+    digest = text_fingerprint("\t".join(pair) for pair in training)
+    sources = None if data.source_unit in FILE_CODECS else Sources(pair.source for pair in training)
+    return TrainingData(name, name, digest, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
 
 
 def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, start_codecs: StartCodecs, root: Path) -> Codecs:
-    """`pairs` starts reading from the first one whenever it is called; it is told what for. root: from where names of files are
-    seen."""
-    targets = (pair.target for pair in pairs("learning target tokens"))
+    """Builds the codecs from the training pairs, except those in `start_codecs`.
+
+    pairs: returns a new iterator over the training pairs; its argument is the label of the progress bar.
+    root: the folder that file names in the pairs are relative to.
+    """
+    targets = (pair.target for pair in pairs("building the target vocabulary"))
     normalise = data.normalise == "nfc"
     if data.shared and not start_codecs:
         both = learn_shared(_sources(pairs), targets, data.target_unit, data.vocabulary, normalise=normalise)
@@ -135,39 +143,42 @@ def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, sta
 
 
 def _sources(pairs: Callable[[str], Iterator[Pair]]) -> Iterator[str]:
-    return (pair.source for pair in pairs("learning source tokens"))
+    return (pair.source for pair in pairs("building the source vocabulary"))
 
 
 def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, root: Path) -> SourceCodec:
-    """Where sources are files and have more than one column, the words of the texts beside them are learnt, too."""
+    """Builds the source codec. If sources are files with a second column, it includes a vocabulary of the auxiliary texts."""
     normalise = data.normalise == "nfc"
     if data.source_unit not in FILE_CODECS:
         return Codec.learn(_sources(pairs), cast(TokenUnit, data.source_unit), data.vocabulary, normalise=normalise)
     kind = FILE_CODECS[data.source_unit]
-    names = filter(None, (split_source(pair.source)[0] for pair in pairs(f"looking at {kind.nouns}")))
+    names = filter(None, (split_source(pair.source)[0] for pair in pairs(f"sampling {kind.nouns}")))
     codec = kind.learn(names, root, picture_size=data.picture_size)
-    del names  # only the first few were read, and a bar waits for the others
+    del names  # only the first few were read; this closes the progress bar
     if len(data.source_columns) < 2:
         return codec
-    texts = (split_source(pair.source)[1] for pair in pairs("learning tokens beside the files"))
+    texts = (split_source(pair.source)[1] for pair in pairs("building the vocabulary of the auxiliary texts"))
     return replace(codec, auxiliary=Codec.learn(texts, "words", data.vocabulary, normalise=normalise))
 
 
 class BadFiles:
-    """Sources that cannot be read, by name, and why. place: the first one is an error, which begins with what this says."""
+    """Collects the sources whose files cannot be read, with the reasons.
+
+    locate: returns the file and line of a source as the start of an error message; if given, the first such source raises.
+    """
 
     def __init__(self, locate: Callable[[str], str] | None = None) -> None:
         self.locate = locate
-        self.why: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
 
     def __call__(self, pair: Pair, error: UserError) -> None:
         if self.locate:
-            raise UserError(f"{self.locate(pair.source)}{error}; to leave such files out, set data.bad_files=skip")
-        self.why[pair.source] = str(error)
+            raise UserError(f"{self.locate(pair.source)}{error}; set data.bad_files=skip to leave out such files")
+        self.reasons[pair.source] = str(error)
 
 
 def _line_of(data: DataSettings, source: str) -> str:
-    """Where the data has this source; nothing where it has not."""
+    """Returns "FILE:LINE: " for a source, or an empty string if the data does not contain it."""
     counts = CorpusCounts()
     return next((f"{counts.name}:{counts.lines}: " for pair in _stream(data, counts) if pair.source == source), "")
 
@@ -175,13 +186,13 @@ def _line_of(data: DataSettings, source: str) -> str:
 def _encoded(
     pairs: Iterator[Pair], codecs: Codecs, start_codecs: StartCodecs, unknown: Counter[str], bad: BadFiles | None = None
 ) -> Iterator[Example]:
-    """Counts in `unknown` what a codec that was learnt elsewhere does not know."""
-    together = TOGETHER if isinstance(codecs.source, Codec) else 64
-    while some := list(islice(pairs, together)):
+    """Encodes the pairs; counts in `unknown` the symbols that codecs taken over from another model cannot encode."""
+    size = CHUNK if isinstance(codecs.source, Codec) else 64
+    while chunk := list(islice(pairs, size)):
         for side, codec in enumerate(start_codecs):
             if codec is not None:
-                unknown.update(symbol for pair in some for symbol in codec.unknown(pair[side]))
-        yield from encode_pairs(some, codecs.source, codecs.target, bad)
+                unknown.update(symbol for pair in chunk for symbol in codec.unknown(pair[side]))
+        yield from encode_pairs(chunk, codecs.source, codecs.target, bad)
 
 
 # --- files -------------------------------------------------------------------------------------------------------------------
@@ -189,27 +200,27 @@ def _encoded(
 
 @dataclass(frozen=True)
 class Survey:
-    """What the first pass over the files found, with some of their pairs, each as likely as any other."""
+    """The result of the first pass over the files: counts, and a uniform random sample of the pairs."""
 
     counts: CorpusCounts
     sample: list[Pair]
 
 
 def names_files(data: DataSettings) -> bool:
-    """Whether the sources are names of files, as the first few of them tell."""
-    first = [pair.source for pair in islice(_stream(replace(data, normalise="none")), LOOKED_AT)]
+    """Returns whether the sources are file names, judging by the first few."""
+    first = [pair.source for pair in islice(_stream(replace(data, normalise="none")), NUM_RECOGNISED)]
     return recognise(first, folder_of(data.files)) is not None
 
 
 def survey(data: DataSettings, *, names: bool = False) -> Survey:
-    """Reads all pairs once. Mistakes in the files are errors with their line. names: the sources are names of files, though
-    data.source_unit does not say so yet."""
+    """Reads all pairs once. Raises UserError with the line number if a file is malformed. names: whether the sources are file
+    names, even if data.source_unit does not say so yet."""
     counts, sample, chance = CorpusCounts(), [], random.Random(0)
     for number, pair in enumerate(_stream(data, counts, names=names)):
         if number < SAMPLE:
             sample.append(pair)
-        elif (locate := chance.randrange(number + 1)) < SAMPLE:
-            sample[locate] = pair
+        elif (index := chance.randrange(number + 1)) < SAMPLE:
+            sample[index] = pair
     return Survey(counts, sample)
 
 
@@ -223,18 +234,21 @@ def from_files(
     begun: bool = False,
     learnt: Mapping[str, Any] | None = None,
 ) -> TrainingData:
-    """Tokenises into `folder`, where it is found again when the run goes on. begun: a run did so already. learnt: the `origin`
-    of its last checkpoint."""
-    learnt = learnt or {}
+    """Tokenises the files into `folder`, and reuses the tokens there when a run is resumed.
+
+    found: the result of `survey`. begun: whether the run was started before. learnt: the `origin` of its last checkpoint.
+    Raises UserError if the data changed since the run started, or if no file can be read.
+    """
+    origin = learnt or {}
     start_codecs, counts, threshold, root = start_codecs or StartCodecs(), found.counts, 0.0, folder_of(data.files)
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
     held_out_name = counts.name
-    everything: list[Pair] = []  # of what is measured with, where that has files of its own
+    in_files: list[Pair] = []  # the pairs of the held-out files
     if data.held_out_files:
         columns = replace(_columns(data, data.held_out_files), known_header=counts.header)
         measuring = read_pairs(_paths(data.held_out_files), columns, data.max_length, _spelling(data))
         held_out_name = measuring.counts.name
-        held_out = everything = _seen_from(root, data, measuring.pairs)
+        held_out = in_files = _relative_to(root, data, measuring.pairs)
         console.print(measuring.counts.describe())
         if shared := counts.describe_shared(measuring.counts):
             console.print(shared)
@@ -248,7 +262,7 @@ def from_files(
         elif sources is not None:
             sources.add(pair.source)
 
-    def learning(what: str) -> Iterator[Pair]:
+    def training(what: str) -> Iterator[Pair]:
         pairs = with_progress(_stream(data), counts.pairs, what, console)
         return (pair for pair in pairs if not (threshold and is_held_out(pair.source, threshold)))
 
@@ -258,23 +272,23 @@ def from_files(
     names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
     tokenised = _tokenised(folder, names, console)
     before = tokenised and migrate.training_data(tokenised.store.metadata).get("training_data")
-    if begun and learnt.get("training_data", before) not in (None, known):
+    if begun and origin.get("training_data", before) not in (None, known):
         raise UserError(
-            f"{counts.name}: the data is not what it was when this run began, and what it has learnt is left alone; "
-            "bring the old data back to go on, or begin anew with another --out, or with --overwrite"
+            f"{counts.name}: the training data changed since this run started; the run was not modified. "
+            "Restore the old data to continue, or start a new run with another --out or with --overwrite"
         )
     if not tokenised or before != known:
-        _tokenise(learning, data, start_codecs, folder, known, bad, learnt)
+        _tokenise(training, data, start_codecs, folder, known, bad, origin)
         tokenised = Tokenised.read(folder, names)
     store, sums = tokenised.store, tokenised.sums
-    _check_codecs(learnt, sums, folder)
+    _check_codecs(origin, sums, folder)
     source = read_source_codec(folder / names[0], tokenised.codecs[names[0]]).at(root)
     target = read_codec(folder / TARGET, tokenised.codecs[TARGET])
     unknown = Counter(json.loads(store.metadata["unknown"]))
-    bad.why |= json.loads(store.metadata.get("unreadable", "{}"))
+    bad.reasons |= json.loads(store.metadata.get("unreadable", "{}"))
     held_out = _readable(held_out, source, bad)
-    if bad.why:
-        console.print(_say_bad(data, bad, everything))
+    if bad.reasons:
+        console.print(_describe_bad(data, bad, in_files))
     return TrainingData(
         counts.name,
         held_out_name,
@@ -291,18 +305,19 @@ def from_files(
 
 
 def how_read(data: DataSettings) -> str:
-    """What decides which tokens files become. The files' names do not, nor does what training makes of the tokens."""
+    """Returns the settings that decide which tokens the files become: not the names of the files, and not the settings that
+    only matter in training."""
     same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
     return repr({name: value for name, value in same.items() if value != OLDER.get(f"data.{name}")})
 
 
 def folder_of(files: Sequence[str]) -> Path:
-    """From where the names of files in the data are seen."""
+    """Returns the folder that file names in the data are relative to: that of the first data file."""
     return Path(files[0]).parent if files else Path()
 
 
-def _seen_from(root: Path, data: DataSettings, pairs: Iterable[Pair]) -> list[Pair]:
-    """Held-out pairs, with names of files that can be found from the folder of those that are learnt from."""
+def _relative_to(root: Path, data: DataSettings, pairs: Iterable[Pair]) -> list[Pair]:
+    """Returns held-out pairs with file names that are valid relative to `root`, the folder of the training files."""
     here = folder_of(data.held_out_files)
     if data.source_unit not in FILE_CODECS or here == root:
         return list(pairs)
@@ -315,7 +330,7 @@ def _seen_from(root: Path, data: DataSettings, pairs: Iterable[Pair]) -> list[Pa
 
 
 def _file_sizes(data: DataSettings, root: Path) -> list[str]:
-    """Changes when a file that a source names changes its size; reading them all to know more would take long."""
+    """Returns a fingerprint of the sizes of the source files; hashing their contents would take long."""
     if data.source_unit not in FILE_CODECS:
         return []
     paths = (root / split_source(pair.source)[0] for pair in _stream(data))
@@ -323,6 +338,7 @@ def _file_sizes(data: DataSettings, root: Path) -> list[str]:
 
 
 def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list[Pair]:
+    """Returns the pairs whose file can be read, and adds the others to `bad`. Raises UserError if there are none."""
     if isinstance(source, Codec):
         return list(pairs)
     good = []
@@ -333,39 +349,48 @@ def _readable(pairs: Sequence[Pair], source: SourceCodec, bad: BadFiles) -> list
         except UserError as error:
             bad(pair, error)
     if not good:
-        raise UserError(f"no file that is held out ({len(pairs):,}) can be read; the first: {bad.why[pairs[0].source]}")
+        raise UserError(
+            f"none of the {len(pairs):,} held-out files can be read; the first error: {bad.reasons[pairs[0].source]}"
+        )
     return good
 
 
-def _say_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -> str:
-    """How many files and rows, and the first few with the lines that name them. held_out: rows that are not in the data."""
-    counts, lines, rows = CorpusCounts(), dict[str, int](), sum(pair.source in bad.why for pair in held_out)
+def _describe_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -> str:
+    """Returns a message with the number of unreadable files and rows, and the first few errors with their lines.
+
+    held_out: the pairs of the held-out files.
+    """
+    counts, lines, rows = CorpusCounts(), dict[str, int](), sum(pair.source in bad.reasons for pair in held_out)
     for pair in _stream(data, counts):
-        if pair.source in bad.why:
+        if pair.source in bad.reasons:
             lines.setdefault(pair.source, counts.lines)
             rows += 1
-    shown = "".join(f"\n  {f'line {lines[name]}: ' if name in lines else ''}{why}" for name, why in islice(bad.why.items(), 5))
-    more = f"\n  and {len(bad.why) - 5:,} more" if len(bad.why) > 5 else ""
-    files = f", which name {plural(len(bad.why), 'file')}" if rows > len(bad.why) else ""
+    shown = "".join(
+        f"\n  {f'line {lines[name]}: ' if name in lines else ''}{why}" for name, why in islice(bad.reasons.items(), 5)
+    )
+    more = f"\n  and {len(bad.reasons) - 5:,} more" if len(bad.reasons) > 5 else ""
+    files = f" ({plural(len(bad.reasons), 'file')})" if rows > len(bad.reasons) else ""
     return (
-        f"rows that are left out because their file cannot be read (data.bad_files=stop makes this an error): {rows:,}"
+        f"rows left out because their file cannot be read (data.bad_files=stop makes this an error): {rows:,}"
         f"{files}{shown}{more}"
     )
 
 
 class Tokenised(NamedTuple):
-    """What a run folder holds of the data: the tokens, and the files of the codecs that they were made with, by name."""
+    """The tokenised data in a run folder: the tokens, and the contents of the codec files, by file name."""
 
     store: Store
     codecs: Mapping[str, bytes]
 
     @property
     def sums(self) -> dict[str, str]:
+        """The sha256 of each codec file."""
         return {name: sha256(content) for name, content in self.codecs.items()}
 
     @classmethod
     def read(cls, folder: Path, names: Iterable[str]) -> Tokenised:
-        """Raises if any of it is missing, or not what was written; earlier versions did not write down what that was."""
+        """Reads the tokens and codecs. Raises UserError if a file is missing, or if its sha256 differs from the recorded one;
+        earlier versions did not record it."""
         store, codecs = Store.open(folder / STORE, migrate.STORE_TENSORS), {}
         sums = json.loads(store.metadata.get("codecs", "{}"))
         for name in names:
@@ -379,38 +404,39 @@ class Tokenised(NamedTuple):
 
 
 def _tokenised(folder: Path, names: Iterable[str], console: Console) -> Tokenised | None:
-    """What was tokenised before; None if that is nothing, or damaged."""
+    """Returns the tokenised data in `folder`; None if there is none, or if it is damaged."""
     if not (folder / STORE).exists():
         return None
     try:
         return Tokenised.read(folder, names)
     except UserError as error:
-        console.print(f"{str(error).partition(';')[0]}; the data is tokenised again")
+        console.print(f"{str(error).partition(';')[0]}; tokenising the data again")
         return None
 
 
-def _check_codecs(learnt: Mapping[str, Any], sums: Mapping[str, str], folder: Path) -> None:
-    """Raises if a run has learnt with other codecs than these."""
-    if learnt.get("codecs", sums) != sums:
+def _check_codecs(origin: Mapping[str, Any], sums: Mapping[str, str], folder: Path) -> None:
+    """Raises UserError if a run was trained with other codecs. origin: that of its last checkpoint."""
+    if origin.get("codecs", sums) != sums:
         raise UserError(
-            f"{folder}: {' and '.join(sums)} are not what this run has learnt with, and the data does not give them again; "
-            f"bring them and {STORE} back from a copy, or begin anew with another --out, or with --overwrite"
+            f"{folder}: {' and '.join(sums)} differ from those that this run was trained with, and the data does not reproduce "
+            f"them; restore them and {STORE} from a copy, or start a new run with another --out or with --overwrite"
         )
 
 
 def _tokenise(
-    learning: Callable[[str], Iterator[Pair]],
+    training: Callable[[str], Iterator[Pair]],
     data: DataSettings,
     start_codecs: StartCodecs,
     folder: Path,
     known: str,
     bad: BadFiles,
-    learnt: Mapping[str, Any],
+    origin: Mapping[str, Any],
 ) -> None:
-    codecs = learn_codecs(learning, data, start_codecs, folder_of(data.files))
+    """Builds the codecs, encodes all training pairs and writes both to `folder`. known: the fingerprint of the data."""
+    codecs = learn_codecs(training, data, start_codecs, folder_of(data.files))
     files = {source_name(codecs.source): codecs.source.to_json().encode(), TARGET: codecs.target.to_json().encode()}
     sums = {name: sha256(content) for name, content in files.items()}
-    _check_codecs(learnt, sums, folder)
+    _check_codecs(origin, sums, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -420,11 +446,11 @@ def _tokenise(
     what = f"reading {FILE_CODECS[data.source_unit].nouns}" if data.source_unit in FILE_CODECS else "tokenising"
 
     def examples() -> Iterator[Example]:
-        yield from _encoded(learning(what), codecs, start_codecs, unknown, bad)
-        metadata.update(unknown=json.dumps(unknown), unreadable=json.dumps(bad.why))  # known only now
+        yield from _encoded(training(what), codecs, start_codecs, unknown, bad)
+        metadata.update(unknown=json.dumps(unknown), unreadable=json.dumps(bad.reasons))  # complete only now
 
-    if not write_store(folder / STORE, examples(), len(codecs.source), len(codecs.target), metadata) and bad.why:
-        raise UserError(f"none of the files can be read; the first: {next(iter(bad.why.values()))}")
+    if not write_store(folder / STORE, examples(), len(codecs.source), len(codecs.target), metadata) and bad.reasons:
+        raise UserError(f"none of the files can be read; the first error: {next(iter(bad.reasons.values()))}")
 
 
 def _stream(data: DataSettings, counts: CorpusCounts | None = None, *, names: bool = False) -> Iterator[Pair]:

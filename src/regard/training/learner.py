@@ -1,4 +1,4 @@
-"""What an update changes: weights, optimiser, averages and counts. All of it can be written down and taken up again."""
+"""The state that an update changes: weights, optimiser, averages and counts, with methods to save and restore it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from regard.models.build import Model
 from regard.training.settings import TrainSettings
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps for each parameter."""
+"""The tensors that AdamW keeps for each parameter."""
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The numbers of a run. update: how many are done. best: the best validation so far, at which update, and how many
-    validations have passed since."""
+    """The counters of a run.
+
+    update: the number of updates done. baseline: that of hard attention. best, best_at: the best validation result so far, and
+    the update it was measured after. stale: the number of validations since then.
+    """
 
     update: int = 0
     baseline: Baseline = Baseline()
@@ -34,7 +37,8 @@ class TrainingState:
 
 
 class Learner:
-    """A model in training. With `ema`, a moving average of its weights is kept, which is what is validated and saved."""
+    """A model in training, with its optimiser. If `ema` is set, it keeps a moving average of the weights; validation and the
+    saved model use the average."""
 
     def __init__(self, model: Model, settings: TrainSettings) -> None:
         self.model, self.ema = model, settings.ema
@@ -45,30 +49,31 @@ class Learner:
         self.average = [parameter.detach().clone() for parameter in model.parameters()] if self.ema else []
 
     def update(self, learning_rate: float) -> None:
-        """Follows the gradients that have been gathered."""
+        """Makes an optimiser step with the accumulated gradients, and clears them."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()
         self.optimiser.zero_grad()
-        if self.average:  # young averages are short ones
+        if self.average:  # over fewer updates at the start of a run
             number = self.state.update
             decay = min(self.ema, (1 + number) / (10 + number))
             torch._foreach_lerp_(self.average, list(self._weights()), 1 - decay)
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[Model]:
-        """The model for use, with the averaged weights if there are any; back in training afterwards."""
-        own = [weight.clone() for weight in self._weights()] if self.average else []
+        """Provides the model in evaluation mode, with the averaged weights if there are any; restores training mode and weights
+        afterwards."""
+        current = [weight.clone() for weight in self._weights()] if self.average else []
         self._set_weights(self.average)
         self.model.eval()
         try:
             yield self.model
         finally:
             self.model.train()
-            self._set_weights(own)
+            self._set_weights(current)
 
     def checkpoint(self, origin: Mapping[str, Any] | None = None) -> Checkpoint:
-        """origin: what the run learns with."""
+        """Returns a checkpoint of the current state. origin: what identifies the settings and the data of the run."""
         names = [name for name, _ in self.model.named_parameters()]
         training = {f"average.{name}": tensor for name, tensor in zip(names, self.average, strict=False)}
         for number, moments in self.optimiser.state_dict()["state"].items():
@@ -76,9 +81,9 @@ class Learner:
         return Checkpoint(self.state.update, asdict(self.state), self.model.state_dict(), training, origin or {})
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Raises Damaged if the checkpoint is not one of this model in training."""
+        """Raises Damaged if the checkpoint does not fit this model and its optimiser."""
         if _state(checkpoint).update != checkpoint.update:
-            raise Damaged(f"its counts are of update {_state(checkpoint).update}")
+            raise Damaged(f"its counters are those of update {_state(checkpoint).update}")
         weights = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         _check_shapes("weights", checkpoint.model, weights)
         shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
@@ -89,7 +94,7 @@ class Learner:
         _check_shapes("moments", checkpoint.training, training)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """From here on everything goes on as it would have."""
+        """Restores the state of a checkpoint; training continues exactly as if it had not been interrupted."""
         self.model.load_state_dict(checkpoint.model, strict=True)
         names = [name for name, _ in self.model.named_parameters()]
         tensors = checkpoint.training
@@ -120,13 +125,14 @@ def _state(checkpoint: Checkpoint) -> TrainingState:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise Damaged(f"its counts cannot be read: {name} is {first['input']!r} ({first['msg']})") from None
+        raise Damaged(f"its counters cannot be read: {name} is {first['input']!r} ({first['msg']})") from None
 
 
-def _check_shapes(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
-    for name in {**wanted, **found}:
+def _check_shapes(what: str, tensors: Mapping[str, Tensor], expected: Mapping[str, torch.Size]) -> None:
+    for name in {**expected, **tensors}:
         shapes = [
-            tuple(shape) if shape is not None else None for shape in (wanted.get(name), getattr(found.get(name), "shape", None))
+            tuple(shape) if shape is not None else None
+            for shape in (expected.get(name), getattr(tensors.get(name), "shape", None))
         ]
         if shapes[0] != shapes[1]:
             raise Damaged(f"its {what} do not fit this model: {name} has the shape {shapes[1]}, expected {shapes[0]}")

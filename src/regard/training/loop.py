@@ -1,4 +1,4 @@
-"""The training loop. Read it top to bottom; there is nothing else."""
+"""The training loop, complete in this file: learning rate, loss, updates, validation, checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from regard.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Update:
-    """What is known after one update: the loss per target token (smoothing included), the gradient's norm before clipping."""
+    """Figures of one update.
+
+    loss: per target token, including label smoothing. norm: the gradient norm before clipping.
+    """
 
     number: int
     loss: float
@@ -33,26 +36,27 @@ class Update:
 
 
 class Callbacks(Protocol):
-    """Who watches a run: told about every update, asked how good the model is, and trusted with keeping it."""
+    """The functions that `train` calls after an update, to validate the model, and to save it."""
 
     interrupted: bool
-    """Whether somebody wants the run to end here. An update is finished first, with all that belongs to it."""
+    """Whether the run should stop. The current update, its validation and its checkpoint are completed first."""
 
-    def on_update(self, update: Update) -> None: ...
+    def on_update(self, update: Update) -> None:
+        """Called after every update."""
 
     def validate(self) -> float:
-        """How bad the model is now; the less the better."""
+        """Returns the validation result of the current model; lower is better."""
         ...
 
     def save_best(self) -> None:
-        """It is the best so far."""
+        """Called when the last validation result is the best so far."""
 
     def checkpoint(self) -> None:
-        """Time to write one, and to leave if the run was interrupted."""
+        """Writes a checkpoint; raises if the run was interrupted."""
 
 
 def learning_rate(number: int, settings: TrainSettings) -> float:
-    """Up in a straight line for the warm-up, then down as the schedule says; update 0 and the last one both move a little."""
+    """Returns the learning rate of an update: a linear warm-up, then the schedule; never 0, not even for the last one."""
     warmup = num_warmup(settings)
     rise = (number + 1) / warmup
     left = (settings.steps - number) / max(1, settings.steps - warmup)
@@ -66,12 +70,12 @@ def learning_rate(number: int, settings: TrainSettings) -> float:
 
 
 def num_warmup(settings: TrainSettings) -> int:
-    """In how many updates the learning rate rises."""
+    """Returns the number of warm-up updates."""
     return max(1, round(settings.warmup * settings.steps))
 
 
 def same_rates(one: TrainSettings, other: TrainSettings, num_updates: int) -> bool:
-    """Whether the first so many updates have the same learning rates."""
+    """Returns whether the first `num_updates` updates have the same learning rates under both settings."""
     return all(learning_rate(number, one) == learning_rate(number, other) for number in range(num_updates))
 
 
@@ -83,7 +87,11 @@ def train(
     seed: int,
     callbacks: Callbacks,
 ) -> None:
-    """From the learner's last update to the end. Randomness is a function of (seed, update, batch), not a stream to be lost."""
+    """Trains from the learner's last update to the end of the run.
+
+    batches: returns the micro-batches of an update. Random numbers are a function of (seed, update, batch), so a resumed run
+    repeats them exactly. Raises UserError if training diverges.
+    """
     model = learner.model.train()
     device = next(model.parameters()).device
     while not finished(learner.state, settings):
@@ -99,8 +107,8 @@ def train(
         norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).item()
         if not math.isfinite(norm):
             raise UserError(
-                f"update {number}: the loss is {loss:.4g}, the gradient's norm {norm:.4g}; the run has diverged. "
-                f"Try a smaller train.learning_rate than {settings.learning_rate:g}"
+                f"update {number}: training diverged: the loss is {loss:.4g}, the gradient norm {norm:.4g}; "
+                f"try a train.learning_rate below {settings.learning_rate:g}"
             )
         rate = learning_rate(number, settings)
         learner.update(rate)
@@ -116,18 +124,19 @@ def train(
 
 
 def finished(state: TrainingState, settings: TrainSettings) -> bool:
+    """Returns whether all updates are done, or the patience is used up."""
     return state.update >= settings.steps or bool(settings.patience and state.stale >= settings.patience)
 
 
 def after_validation(state: TrainingState, value: float) -> TrainingState:
-    """After a validation. stale is 0 where it is the best so far."""
+    """Returns the state after a validation with this result; `stale` is 0 if it is the best so far."""
     if state.best is None or value < state.best:
         return replace(state, best=value, best_at=state.update, stale=0)
     return replace(state, stale=state.stale + 1)
 
 
 def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
-    """Summed over the target tokens, with what hard attention learns from; and the baseline for the next batch."""
+    """Returns the loss summed over the target tokens, with that of hard attention, and the baseline for the next batch."""
     memory = model.encode(batch.source)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
     decoded = model.decode(batch.target_in_BT, memory, look)
@@ -144,7 +153,7 @@ def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Ba
 
 
 def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:
-    """What hard attention learns from, and the baseline for the next update."""
+    """Returns the policy-gradient loss of hard attention, and the baseline for the next batch."""
     assert decoded.attention_log_prob_BT is not None
     assert decoded.attention_entropy_BT is not None
     real_BT = masks.not_padding(batch.target_out_BT, PAD)

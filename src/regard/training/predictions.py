@@ -1,4 +1,4 @@
-"""What a model writes for held-out sources, next to what was expected."""
+"""The outputs of a model for held-out sources, with their references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.pipeline import ProgressCallback, Translator
 
 @dataclass(frozen=True)
 class Prediction:
-    """One held-out source with all its references and what the model made of it."""
+    """A held-out source with all its references and the model's output."""
 
     source: str
     references: tuple[str, ...]
@@ -25,6 +25,7 @@ class Prediction:
 
     @property
     def right(self) -> bool:
+        """Whether the output equals a reference."""
         return self.result.tokens in self.reference_tokens
 
     def __str__(self) -> str:
@@ -33,43 +34,46 @@ class Prediction:
 
 
 def _readable(text: str) -> str:
-    """In one line that a terminal does not obey."""
+    """Returns the text as one short line without control characters."""
     return readable(shorten(text))
 
 
 def predict(
     translator: Translator, pairs: Sequence[Pair], max_length: int, progress: ProgressCallback | None = None
 ) -> list[Prediction]:
-    """Translates every distinct source once; all its targets count as references."""
+    """Translates every distinct source once; all its targets are its references."""
     references: dict[str, dict[str, None]] = {}
     for pair in pairs:
         references.setdefault(pair.source, {})[pair.target] = None
     results = translator.batch(list(references), max_length=max_length, progress=progress)
     codec = translator.target
     return [
-        Prediction(text, tuple(known), tuple(codec.tokens(codec.encode(one)) for one in known), result)
-        for (text, known), result in zip(references.items(), results, strict=True)
+        Prediction(source, tuple(targets), tuple(codec.tokens(codec.encode(target)) for target in targets), result)
+        for (source, targets), result in zip(references.items(), results, strict=True)
     ]
 
 
 def sample_of(pairs: Sequence[Pair], number: int, seed: int) -> list[Pair]:
-    """All pairs of so many sources, drawn by the seed; they do not depend on the order of the pairs."""
+    """Returns all pairs of `number` random sources; the sample depends on the seed, not on the order of the pairs."""
     drawn = {pair.source: derived_seed(seed, "validation", pair.source) for pair in pairs}
     kept = set(sorted(drawn, key=drawn.__getitem__)[:number])
     return sorted((pair for pair in pairs if pair.source in kept), key=lambda pair: drawn[pair.source])
 
 
 def rates_of(predictions: Sequence[Prediction]) -> ErrorRates:
+    """Returns the error rates of the outputs."""
     return error_rates(
         [prediction.result.tokens for prediction in predictions], [prediction.reference_tokens for prediction in predictions]
     )
 
 
 def num_sources(pairs: Iterable[Pair]) -> int:
+    """Returns the number of distinct sources."""
     return len({pair.source for pair in pairs})
 
 
 def describe_held_out(pairs: Sequence[Pair]) -> str:
+    """Returns the number of held-out pairs, in words."""
     sources = num_sources(pairs)
     different = f" with {plural(sources, 'different source')}" if sources < len(pairs) else ""
-    return f"{plural(len(pairs), 'pair')}{different} held out"
+    return f"{plural(len(pairs), 'held-out pair')}{different}"

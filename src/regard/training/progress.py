@@ -1,4 +1,4 @@
-"""Showing progress: a bar on a terminal, plain lines in a log."""
+"""Shows progress: a bar on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from regard.training.loop import Update
 
 T = TypeVar("T")
 LINES = 20
-"""How many lines a whole run writes into a log."""
+"""The number of progress lines that a whole run prints where there is no terminal."""
 PATIENCE = 10.0
-"""After how many seconds of reading a log gets a line."""
+"""Seconds between two progress lines where there is no terminal."""
 
 
 class OnUpdate(Protocol):
@@ -27,7 +27,7 @@ class OnUpdate(Protocol):
 
 
 class Pace:
-    """Loss, smoothed so that it can be read; speed and time left from the last updates, without the first, which warms up."""
+    """Computes the smoothed loss, and the speed and time left over the last updates; the first, slow one is not counted."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -35,7 +35,7 @@ class Pace:
         self.recent: deque[tuple[float, int]] = deque(maxlen=50)
 
     def add(self, update: Update) -> tuple[str, float]:
-        """(text, seconds left)."""
+        """Returns (text, seconds left)."""
         self.loss = update.loss if self.loss is None else 0.95 * self.loss + 0.05 * update.loss
         self.recent.append((time.monotonic(), update.num_targets))
         if len(self.recent) == 1:
@@ -49,7 +49,7 @@ class Pace:
 
 @contextmanager
 def progress_bar(console: Console, steps: int, done: int = 0) -> Iterator[OnUpdate]:
-    """Gives the function that is to be called after every update. done: how many there were before."""
+    """Yields the function to call after every update. done: the number of updates before the run was resumed."""
     pace = Pace(steps)
     if not console.is_terminal:
 
@@ -75,9 +75,9 @@ def progress_bar(console: Console, steps: int, done: int = 0) -> Iterator[OnUpda
 
 
 def with_progress(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
-    """The same items, while it is shown how many of them have gone by.
+    """Yields the items and shows how many were processed.
 
-    The first comes before the bar does, whose thread must not be there if making the items begins with a fork.
+    The first item is fetched before the bar starts its thread, because producing the items may fork a process.
     """
     items = iter(items)
     items = chain(list(islice(items, 1)), items)

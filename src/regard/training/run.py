@@ -1,4 +1,4 @@
-"""A whole run: material in, a trained and measured model out. It can be interrupted, killed and taken up again."""
+"""A whole run: trains a model on training data and evaluates it. A run can be interrupted or killed, and resumed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,16 @@ from regard.training.settings import RunSettings, TrainSettings
 from regard.training.transfer import Transfer, start_encoder
 
 NUM_SHOWN = 5
+"""The number of predictions that a validation prints."""
 MOST_DECODED = 500
-"""How many held-out sources a validation translates at most, where it goes by what is written; of more, a sample."""
+"""The maximum number of held-out sources that a validation translates, if train.metric is computed from outputs; of more, it
+translates a sample."""
 
 
 @dataclass(frozen=True)
 class Trained:
+    """The result of a run: the model as it is saved, its outputs for the held-out sources, and its quality."""
+
     saved: Saved
     translator: Translator
     predictions: list[Prediction]
@@ -66,11 +70,11 @@ def run(
     transfer: Transfer | None = None,
     start_from: Saved | None = None,
 ) -> Trained:
-    """Learns, and is measured on what was held out.
+    """Trains a model and evaluates it on the held-out pairs.
 
-    place: where checkpoints and the log go, and from where the run goes on; without it nothing is kept on the way.
-    scores: score functions of the user's own. transfer: a model whose encoder starts this one. start_from: one that is this one
-    before it learns on.
+    run_folder: the folder for checkpoints and the log, from which the run is resumed; without it, nothing is saved on the way.
+    scores: custom score functions by name. transfer: a model whose encoder this one takes over. start_from: a model whose
+    weights are trained further. Raises UserError.
     """
     if settings.train.metric == "bleu" and not can_use_sacrebleu():
         raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
@@ -84,28 +88,33 @@ def run(
     )
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; "
-        f"{plural(len(training_data.examples), 'pair')} to learn from, {describe_held_out(training_data.held_out)}; "
+        f"{plural(len(training_data.examples), 'training pair')}, {describe_held_out(training_data.held_out)}; "
         f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
-        f"{f'with texts of {words} words auxiliary them, ' if words else ''}"
+        f"{f'auxiliary texts of {words} different words, ' if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
     )
     if transfer:
         number = start_encoder(model, transfer)
-        console.print(f"{number:,} of them come from another encoder" + (" and stay as they are" if transfer.freeze else ""))
+        console.print(
+            f"{number:,} parameters are copied from another encoder" + (" and stay frozen" if transfer.freeze else "")
+        )
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
         if training_data.sources and (before := TrainedOn.from_facts(start_from.training).sources):
             if line := before.describe_seen(list(dict.fromkeys(pair.source for pair in training_data.held_out))):
-                console.print(f"the model it starts from: {line}")
+                console.print(f"the model that this run starts from: {line}")
             training_data.sources.update(before)
     if training_data.unknown:
         most = visible(symbol for symbol, _ in training_data.unknown.most_common(10))
-        console.print(f"{plural(training_data.unknown.total(), 'symbol')} that the model it starts from never met: {most}")
+        console.print(
+            f"{plural(training_data.unknown.total(), 'symbol is', 'symbols are')} not in the vocabulary of the model that this "
+            f"run starts from: {most}"
+        )
 
     batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
     console.print(
-        f"{plural(batches.order.epoch_length, 'update goes', 'updates go')} once through the data; "
-        f"{batches.order.padding():.1%} of the places in their batches are padding"
+        f"one pass over the data takes {plural(batches.order.epoch_length, 'update')}; "
+        f"{batches.order.padding():.1%} of the positions in the batches are padding"
     )
     check_held_out(model, training_data, settings, device)
     learner = Learner(model, settings.train)
@@ -116,14 +125,14 @@ def run(
             train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks)
         callbacks.choose_weights()
         passes = learner.state.update / batches.order.epoch_length
-        trained = measured(model, training_data, settings, console, callbacks, passes)
+        trained = evaluate_run(model, training_data, settings, console, callbacks, passes)
         if run_folder:
             run_folder.log({"update": learner.state.update, "weights": "chosen", "result": trained.assessment.facts()})
     return trained
 
 
 class RunCallbacks:
-    """The callbacks of a run: shows and logs it, validates it, keeps it."""
+    """The callbacks of a run: show and log its progress, validate the model, save checkpoints and the best weights."""
 
     def __init__(
         self,
@@ -143,7 +152,7 @@ class RunCallbacks:
         self.device = next(learner.model.parameters()).device
         positions = known_positions(settings.model)
         self.max_length = min(2 * int(training_data.lengths[1].max()) + 10, sys.maxsize if positions is None else positions - 1)
-        self.translator = Translator(  # sources are translated as they are learnt from: whole
+        self.translator = Translator(  # sources are not split, as in training
             learner.model, *training_data.codecs, self.device, max_source=sys.maxsize, max_positions=positions
         )
         self.sample = sample_of(
@@ -152,13 +161,13 @@ class RunCallbacks:
         self.show: OnUpdate = lambda update: None
         self.interrupted = False
         self.curve: dict[int, float] = {}
-        """The held-out loss after an update."""
+        """The held-out loss by the number of updates."""
         if run_folder:
             self.checkpoints = run_folder.checkpoints(settings.train.keep)
             self.best = run_folder.best()
-            self.best_saved = 0  # the update whose weights the last checkpoint calls the best
+            self.best_saved = 0  # the update whose weights are the best according to the last checkpoint
 
-    # --- what the loop asks for
+    # --- called by the loop
 
     def on_update(self, update: Update) -> None:
         self.show(update)
@@ -175,6 +184,8 @@ class RunCallbacks:
             )
 
     def validate(self, which: str = "") -> float:
+        """Measures the held-out loss and the metric; prints and logs them. Returns the metric; lower is better. which: a name
+        for the weights, if they are not the current ones."""
         train, update = self.settings.train, self.learner.state.update
         with self.learner.evaluation_weights() as model:
             loss = held_out_loss(model, self.training_data, self.settings, self.device, self.console)
@@ -187,8 +198,11 @@ class RunCallbacks:
             rates = rates_of(predictions)
             facts |= {"symbol_error_rate": rates.symbol, "sequence_error_rate": rates.sequence}
         if train.metric == "bleu":
-            facts["bleu"] = bleu([one.result.text for one in predictions], [one.references for one in predictions])
-        self.console.print(f"held out, {which or f'after update {update}'}: {self._say(facts, len(predictions))}")
+            facts["bleu"] = bleu(
+                [prediction.result.text for prediction in predictions], [prediction.references for prediction in predictions]
+            )
+        when = f"of {which}" if which else f"after update {update}"
+        self.console.print(f"validation {when}: {self._format(facts, len(predictions))}")
         for prediction in predictions[:NUM_SHOWN]:
             self.console.print(f"  {prediction}")
         if self.run_folder:
@@ -197,8 +211,9 @@ class RunCallbacks:
             )
         return -facts["bleu"] if train.metric == "bleu" else facts[train.metric]
 
-    def _say(self, facts: Mapping[str, float], num_answers: int) -> str:
-        """The loss is that of all that was held out, the other figures are those of the answers."""
+    def _format(self, facts: Mapping[str, float], num_outputs: int) -> str:
+        """Returns the figures as text. The loss covers all held-out pairs, the other figures only the sources that were
+        translated."""
         loss, *others = [
             f"{name} {value:.4f}"
             if name == "loss"
@@ -208,8 +223,8 @@ class RunCallbacks:
             for name, value in facts.items()
         ]
         total = num_sources(self.training_data.held_out)
-        if others and num_answers < total:
-            return f"{loss}; on a sample of {num_answers:,} of {total:,} held-out sources: {', '.join(others)}"
+        if others and num_outputs < total:
+            return f"{loss}; on a sample of {num_outputs:,} of {total:,} held-out sources: {', '.join(others)}"
         return ", ".join((loss, *others))
 
     def save_best(self) -> None:
@@ -230,21 +245,22 @@ class RunCallbacks:
         self.best.prune((self.best_saved,))
         if self.interrupted:
             raise UserError(
-                f"interrupted after update {state.update} of {self.settings.train.steps}, which is saved in "
-                f"{self.run_folder.path}; type the same command again to go on"
+                f"training stopped after update {state.update} of {self.settings.train.steps} and was saved in "
+                f"{self.run_folder.path}; run the same command to continue"
             )
 
     # --- before and after
 
     def resume(self) -> None:
+        """Restores the last checkpoint, if there is one, and removes what was logged and saved after it."""
         if not self.run_folder:
             return
-        found = self.checkpoints.newest(self.console.print, self.learner.check)
-        update = found.update if found else 0
-        if found:
-            self.learner.restore(found)
+        checkpoint = self.checkpoints.newest(self.console.print, self.learner.check)
+        update = checkpoint.update if checkpoint else 0
+        if checkpoint:
+            self.learner.restore(checkpoint)
             self.best_saved = self.learner.state.best_at
-            self.console.print(f"going on after update {update} of {self.settings.train.steps}")
+            self.console.print(f"resuming after update {update} of {self.settings.train.steps}")
         self.run_folder.open_log(update, self.console.print)
         self.curve = self.run_folder.held_out_curve()
         self.best.forget_after(update)
@@ -252,7 +268,8 @@ class RunCallbacks:
         self.best.prune((self.best_saved,))
 
     def choose_weights(self) -> None:
-        """The best of what there is, by validation: those of the best validation, the last ones, the mean of checkpoints."""
+        """Loads the weights with the best validation result: those of the best validation so far, the last ones, or the average
+        of the last checkpoints."""
         train, learner, state = self.settings.train, self.learner, self.learner.state
         with learner.evaluation_weights() as model:
             chosen: Mapping[str, Tensor] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -262,8 +279,8 @@ class RunCallbacks:
             others["the last update"] = chosen
         if state.best is not None:
             chosen = self._best_weights()
-        if self.run_folder and (some := averaged(train, state.update)):
-            others[f"{plural(len(some), 'checkpoint')}, averaged"] = self._average(some)
+        if self.run_folder and (updates := averaged(train, state.update)):
+            others[f"{plural(len(updates), 'checkpoint')}, averaged"] = self._average(updates)
             if state.best is None:
                 learner.model.load_state_dict(chosen)
                 state = after_validation(state, self.validate("the last update"))
@@ -282,7 +299,7 @@ class RunCallbacks:
             return self.best.read(self.learner.state.best_at).model
         except Damaged as error:
             raise UserError(
-                f"the best weights of this run, {self.best.folder}, are damaged: {error}; bring that folder back from a copy, "
+                f"the best weights of this run, {self.best.folder}, are damaged: {error}; restore that folder from a copy, "
                 "or repeat the run with --overwrite"
             ) from None
 
@@ -294,25 +311,26 @@ class RunCallbacks:
             number = whole if whole > 1 else 0
             raise UserError(
                 f"train.average={self.settings.train.average} averages the checkpoints of the updates "
-                f"{', '.join(map(str, updates))}, but {error}; bring it back from a copy, or type the same command with "
+                f"{', '.join(map(str, updates))}, but {error}; restore it from a copy, or run the same command with "
                 f"--set train.average={number}, which averages {f'the last {number}' if number else 'none'}"
             ) from None
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C (or a polite kill) lets the update be finished and a checkpoint be written; a second one does not wait."""
+        """Lets SIGINT (Ctrl-C) and SIGTERM stop the run after the current update, with a checkpoint; a second signal stops it
+        at once."""
         if not self.run_folder:
             yield
             return
 
-        def ask(number: int, frame: FrameType | None) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
             if self.interrupted:
                 raise KeyboardInterrupt
             self.interrupted = True
 
         try:
-            before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not in the main thread, where signals do not arrive
+            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # signals only arrive in the main thread
             before = {}
         try:
             yield
@@ -322,24 +340,26 @@ class RunCallbacks:
 
 
 def averaged(train: TrainSettings, update: int) -> list[int]:
-    """Of which updates the checkpoints are averaged, if the run ends with this one: the last regular ones. Whether it was
-    interrupted, and where, makes no difference."""
+    """Returns the updates whose checkpoints are averaged if the run ends with this one: the last regular ones, whether or not
+    the run was interrupted."""
     last = update // train.checkpoint_every
     first = max(1, last - train.average + 1)
     return [number * train.checkpoint_every for number in range(first, last + 1)] if train.average > 1 else []
 
 
-# --- measuring ---------------------------------------------------------------------------------------------------------------
+# --- evaluation --------------------------------------------------------------------------------------------------------------
 
 
 def held_out_loss(
     model: Model, training_data: TrainingData, settings: RunSettings, device: torch.device, console: Console
 ) -> float:
+    """Returns the mean loss of all held-out pairs."""
     return mean_loss(model, encode_pairs(training_data.held_out, *training_data.codecs), settings, device, console)
 
 
 def check_held_out(model: Model, training_data: TrainingData, settings: RunSettings, device: torch.device) -> None:
-    """Raises if a held-out pair has more tokens than the model can count: better now than in the first validation."""
+    """Raises UserError if a held-out pair has more tokens than the model has positions, before training instead of in the first
+    validation."""
     if known_positions(settings.model) is None:
         return
     examples = encode_pairs(training_data.held_out, *training_data.codecs)
@@ -354,11 +374,11 @@ def check_held_out(model: Model, training_data: TrainingData, settings: RunSetti
 def mean_loss(
     model: Model, examples: Sequence[Example], settings: RunSettings, device: torch.device, console: Console | None = None
 ) -> float:
-    """Per target token, without smoothing."""
+    """Returns the mean loss per target token, without label smoothing."""
     order = BatchOrder(lengths(examples), batch_tokens=settings.train.batch_tokens, seed=0)
     total, num_targets = 0.0, 0
     numbers: Iterable[int] = range(order.epoch_length)
-    for number in with_progress(numbers, order.epoch_length, "measuring the held-out loss", console) if console else numbers:
+    for number in with_progress(numbers, order.epoch_length, "computing the held-out loss", console) if console else numbers:
         for part in order.update(number):
             batch = collate([examples[index] for index in part]).to(device)
             decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
@@ -367,28 +387,26 @@ def mean_loss(
     return total / num_targets
 
 
-def measured(
+def evaluate_run(
     model: Model, training_data: TrainingData, settings: RunSettings, console: Console, callbacks: RunCallbacks, passes: float
 ) -> Trained:
-    """Translates all that was held out. passes: times that the run went through its data."""
-    progress = partial(with_progress, what="translating what was held out", console=console)
+    """Translates all held-out sources and returns the result of the run. passes: how often the run went over its data."""
+    progress = partial(with_progress, what="translating held-out sources", console=console)
     predictions = predict(callbacks.translator, training_data.held_out, callbacks.max_length, progress)
     num_stopped = sum(not prediction.result.finished for prediction in predictions)
     if num_stopped:
         console.print(
-            f"outputs that did not come to an end and were stopped at {plural(callbacks.max_length, 'token')}: "
+            f"outputs that did not end and were cut off after {plural(callbacks.max_length, 'token')}: "
             f"{num_stopped:,} of {len(predictions):,}"
         )
     unknown = {symbol for prediction in predictions for symbol in prediction.result.unknown}
     if unknown:
-        console.print(
-            f"symbols of held-out sources that do not occur in those that were learnt from: {visible(sorted(unknown))}"
-        )
+        console.print(f"symbols of held-out sources that do not occur in the training sources: {visible(sorted(unknown))}")
     rates = rates_of(predictions)
     held_out = text_fingerprint("\t".join(pair) for pair in training_data.held_out)
     facts = {
         "data": f"{training_data.held_out_name}:{held_out}",
-        "learnt-from": training_data.digest,
+        "trained-on": training_data.digest,
         "search": f"greedy,max_length={callbacks.max_length}",
         "steps": settings.train.steps,
         "seed": settings.seed,
@@ -409,21 +427,22 @@ def measured(
     curve = [callbacks.curve[update] for update in sorted(callbacks.curve)]
     assessment = assess(predictions, rates, training_data.examples, training_data.codecs, curve, losses, passes, settings)
     codecs = training_data.codecs
-    words = card(training_data, rates, signed, assessment)
-    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, words)
+    text = card(training_data, rates, signed, assessment)
+    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text)
     return Trained(saved, callbacks.translator, predictions, rates, signed, assessment)
 
 
 def losses_of(model: Model, training_data: TrainingData, settings: RunSettings, device: torch.device) -> Losses:
-    """On a sample of each side, because the whole would take long."""
-    some = training_data.examples[:: math.ceil(len(training_data.examples) / MOST_DECODED)]
+    """Returns the losses on samples of the training examples and of the held-out pairs; all of them would take long."""
+    sample = training_data.examples[:: math.ceil(len(training_data.examples) / MOST_DECODED)]
     held_out = encode_pairs(sample_of(training_data.held_out, MOST_DECODED, settings.seed), *training_data.codecs)
-    return Losses(*(mean_loss(model, examples, settings, device) for examples in (some, held_out)))
+    return Losses(*(mean_loss(model, examples, settings, device) for examples in (sample, held_out)))
 
 
 def card(training_data: TrainingData, rates: ErrorRates, signed: str, assessment: Assessment) -> str:
+    """Returns the text of the model card. signed: the signature of the result."""
     return (
         f"# A model trained by regard\n\n- Data: {training_data.name}, {plural(len(training_data.examples), 'pair')}\n"
         f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
-        "- Licence: that of the data, as far as it reaches; say it here before you pass the model on\n"
+        "- Licence: that of the data, if it covers models; state it here before you share the model\n"
     )

@@ -1,11 +1,11 @@
-"""Where a run keeps what it needs to go on: the folder OUT.run beside the model OUT.
+"""The run folder OUT.run, next to the model folder OUT: the files that a run needs to be resumed.
 
 run.yaml                          all settings, with the reasons
-log.jsonl                         a line for every update and every validation
-tokens.safetensors, *.tokenizer.json    the data, tokenised
-checkpoints/                      the last few
-best/                             the weights of the best validation so far, and nothing else
-tensorboard/                      the log for TensorBoard, where it was asked for
+log.jsonl                         one line per update and per validation
+tokens.safetensors, *.tokenizer.json    the tokenised data
+checkpoints/                      the last few checkpoints
+best/                             the weights with the best validation result so far
+tensorboard/                      the log for TensorBoard, if requested
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from regard.checkpoint.runs import Checkpoints
 from regard.errors import UserError, plural
 from regard.training.board import Board
 
-AGAIN = "make room there, and type the same command again: the run goes on from its last checkpoint"
+AGAIN = "make room there and run the same command again; the run resumes from its last checkpoint"
 
 
 class RunFolder:
+    """The folder of one run. tensorboard: whether to write the log for TensorBoard, too."""
+
     def __init__(self, path: Path, *, tensorboard: bool = False) -> None:
         self.path, self.tensorboard = path, tensorboard
         self.config, self.log_file = path / "run.yaml", path / "log.jsonl"
@@ -33,21 +35,25 @@ class RunFolder:
 
     @classmethod
     def for_model(cls, out: Path, *, tensorboard: bool = False) -> RunFolder:
+        """Returns the run folder of the model folder `out`."""
         out = resolved(out)
         return cls(out.with_name(f"{out.name}.run"), tensorboard=tensorboard)
 
     def checkpoints(self, keep: int) -> Checkpoints:
+        """Returns the checkpoints of the run, of which the last `keep` are kept."""
         return Checkpoints(self.path / "checkpoints", keep=keep)
 
     def best(self) -> Checkpoints:
+        """Returns the weights with the best validation result."""
         return Checkpoints(self.path / "best", keep=1)
 
     @property
     def begun(self) -> bool:
+        """Whether the folder holds a run that was started."""
         return self.config.exists() or bool(self.checkpoints(1).updates())
 
     def clean(self) -> None:
-        """Removes what a killed process left behind. Raises if there is something that might be read without end."""
+        """Removes the temporary files of a killed process. Raises UserError for pipes and devices: reading may never end."""
         with writing(self.path):
             clean(self.path)
         for path in self.path.rglob("*"):
@@ -55,14 +61,15 @@ class RunFolder:
                 raise UserError(f"{path} is a pipe or a device, expected a file of this run; remove it")
 
     def clear(self) -> None:
-        """Forgets an earlier run, but neither its settings nor what it has tokenised. Its checkpoints go first: after a kill
-        there are none that lack what belongs to them."""
+        """Deletes an earlier run, except its settings and its tokenised data. Deletes checkpoints first: a kill must not
+        leave a checkpoint without its other files."""
         with writing(self.path):
             for name in ("checkpoints", "best", "tensorboard", self.log_file.name):
                 discard(self.path / name)
 
     def open_log(self, update: int, report: Callable[[str], None] = print) -> None:
-        """Forgets what was logged after this update, because it is going to happen again."""
+        """Opens the log and removes the lines after this update, because those updates will be repeated. report: receives a
+        message if lines cannot be read."""
         with writing(self.path, AGAIN):
             kept = self._cut_log(update, report) if self.log_file.exists() else []
             if self.tensorboard:
@@ -72,26 +79,28 @@ class RunFolder:
                         self._board.add(facts)
 
     def _cut_log(self, update: int, report: Callable[[str], None]) -> list[dict[str, Any]]:
-        """The lines that stay. A log with strange lines is put aside; the last line may have been cut by a kill."""
+        """Returns the lines that are kept. A log with unreadable lines is set aside; the last line may be incomplete after a
+        kill."""
         lines = [] if self.log_file.is_dir() else self.log_file.read_bytes().splitlines(keepends=True)
         facts = [_read_line(line) for line in lines]
-        num_strange = facts[:-1].count(None)
-        if self.log_file.is_dir() or num_strange:
+        num_unreadable = facts[:-1].count(None)
+        if self.log_file.is_dir() or num_unreadable:
             aside = sibling(self.log_file, "damaged")
             self.log_file.rename(aside)
-            what = "is a folder" if aside.is_dir() else f"has {plural(num_strange, 'line')} that cannot be read"
-            report(f"{self.log_file} {what}; it is kept as {aside}, and the log goes on with the other lines")
-        kept = [(line, one) for line, one in zip(lines, facts, strict=True) if one is not None and _stays(one, update)]
+            what = "is a folder" if aside.is_dir() else f"has {plural(num_unreadable, 'line')} that cannot be read"
+            report(f"{self.log_file} {what}; it is kept as {aside}, and the log continues with the other lines")
+        kept = [(line, fact) for line, fact in zip(lines, facts, strict=True) if fact is not None and _is_kept(fact, update)]
         replace_file(self.log_file, b"".join(line for line, _ in kept))
-        return [one for _, one in kept]
+        return [fact for _, fact in kept]
 
     def held_out_curve(self) -> dict[int, float]:
-        """The held-out loss after each update that was followed by a validation, as far as it was logged."""
+        """Returns the held-out loss of each logged validation, by the number of updates."""
         lines = self.log_file.read_text("utf-8").splitlines() if self.log_file.exists() else []
         logged = [json.loads(line) for line in lines]
-        return {one["update"]: one["validation"]["loss"] for one in logged if "validation" in one}
+        return {facts["update"]: facts["validation"]["loss"] for facts in logged if "validation" in facts}
 
     def log(self, facts: Mapping[str, Any]) -> None:
+        """Appends a line to the log."""
         with writing(self.log_file, AGAIN):
             if self._log is None:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -101,7 +110,7 @@ class RunFolder:
                 self._board.add(facts)
 
     def sync(self) -> None:
-        """The log is on the disk."""
+        """Flushes the log to disk."""
         with writing(self.log_file, AGAIN):
             if self._log is not None:
                 self._log.flush()
@@ -118,7 +127,7 @@ class RunFolder:
 
 
 def _read_line(line: bytes) -> dict[str, Any] | None:
-    """A line of the log; None if it is none."""
+    """Returns the facts of a line of the log; None if the line is invalid."""
     try:
         facts = json.loads(line)
         return facts if isinstance(facts, dict) and isinstance(facts["update"], int) and line.endswith(b"\n") else None
@@ -126,7 +135,7 @@ def _read_line(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _stays(facts: Mapping[str, Any], update: int) -> bool:
-    """Whether this was logged no later than this update. Other weights than the current ones are judged at the end of a run,
-    which is still to come."""
+def _is_kept(facts: Mapping[str, Any], update: int) -> bool:
+    """Returns whether a line was logged no later than this update. Weights other than the current ones are validated at the end
+    of a run, which will be repeated."""
     return bool(facts["update"] <= update) and facts.get("weights", "current") == "current"

@@ -1,4 +1,4 @@
-"""All settings of a training run: chosen from the data, changed by the user with `key=value`."""
+"""All settings of a training run: they are chosen from the data, and users change them with `key=value`."""
 
 from __future__ import annotations
 
@@ -29,59 +29,60 @@ from regard.models.transformer import TransformerSettings
 NormalForm = Literal["nfc", "none"]
 
 OLDER: dict[str, Any] = {"data.normalise": "none", "data.header": "usual", "data.bad_lines": "stop"}
-"""Settings that older versions lacked, with what these did: a run that they began goes on like this."""
+"""Settings that older versions lacked, with values that reproduce what those versions did; runs that they started continue
+with these."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Where the pairs are and how they become tokens. Names of files are seen from the folder that the command runs in."""
+    """The files with the pairs, and how pairs become tokens. Paths are relative to the working directory."""
 
     files: tuple[str, ...] = ()
-    """What to learn from: one file of pairs, or two parallel files, source and target."""
+    """Training data: one file of pairs, or two parallel files, source and target."""
     held_out_files: tuple[str, ...] = ()
-    """What to measure with; without any, a share of the pairs is held out."""
+    """Held-out data, to validate and evaluate on; if there is none, a share of the pairs is held out."""
     source_columns: tuple[str, ...] = ()
-    """Names or numbers (from 1) of the columns that are read; those after the first join it as symbols, or, where the first
-    names files, as a text beside the file."""
+    """Names or numbers (from 1) of the source columns. Columns after the first are appended to it as symbols or, if the first
+    holds file names, are the auxiliary text."""
     target_column: str = ""
-    """Name or number (from 1) of the column that is written."""
+    """Name or number (from 1) of the target column."""
     header: Literal["auto", "yes", "no", "usual"] = "auto"
-    """Whether the first line holds the names of the columns; auto: recognised from the lines below it; usual: only where all of
-    them are well-known English names, as in runs that older versions began."""
+    """Whether the first line holds the column names; auto: decided from the lines below it; usual: only if all of them are
+    well-known English names, as in runs that older versions started."""
     bad_lines: Literal["stop", "skip"] = "stop"
-    """What to do with lines that have other columns than the first: stop, and report them all, or leave them out, counted."""
+    """What to do with lines whose columns differ from those of the first: stop and report them all, or skip and count them."""
     source_unit: SourceUnit = "characters"
-    """What a source token is; or picture, sound, grid, frames: then the source is the name of a file, seen from the folder of
-    the data file."""
+    """Unit of the source tokens; with picture, sound, grid or frames, sources are file names, relative to the folder of the
+    data file."""
     target_unit: TokenUnit = "characters"
-    """What a target token is."""
+    """Unit of the target tokens."""
     vocabulary: Annotated[int, Field(ge=300, le=10_000_000)] = 8000
-    """How many tokens are learnt where the unit is a piece of a word."""
+    """Vocabulary size for the subword units bpe and unigram."""
     shared: bool = False
-    """Whether both sides have one vocabulary."""
+    """Whether source and target share one vocabulary."""
     subword_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """How often a merge of bpe is left out in training, so that words are seen in other pieces."""
+    """Probability of leaving out a bpe merge in training, so that words are split in different ways."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """The share of the sources that is held out, where no files are."""
+    """Share of the sources that is held out if there are no held_out_files."""
     normalise: NormalForm = "nfc"
-    """Which Unicode spelling texts are read in: nfc makes one of é and of e with an accent, none leaves them as they are."""
+    """Unicode normalisation of texts: nfc turns e with a combining accent into é, none leaves texts unchanged."""
     max_length: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
-    """Characters per side; longer pairs are left out and counted."""
+    """Maximum number of characters per side; longer pairs are left out and counted."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
-    """Pictures: the longer side in pixels; larger pictures are made smaller."""
+    """Pictures: maximum length of the longer side in pixels; larger pictures are scaled down."""
     augment: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """How much files vary in training: pictures are moved and scaled by up to this share of their size; sounds are played
-    faster or slower by it, get noise, and lose stretches of time and of bands."""
+    """Strength of data augmentation for files: pictures are shifted and scaled by up to this share of their size; sounds are
+    played faster or slower by up to this share, with noise, and with spans of time and frequency masked."""
     bad_files: Literal["skip", "stop"] = "skip"
-    """What to do with a file that cannot be read: leave it out and say so, or stop."""
+    """What to do with a file that cannot be read: skip and report it, or stop."""
 
     def __post_init__(self) -> None:
         for name, files in (("files", self.files), ("held_out_files", self.held_out_files)):
             if len(files) > 2:
-                raise UserError(f"{name} names {len(files)} files, expected one file of pairs or two parallel ones")
+                raise UserError(f"{name} names {len(files)} files, expected one file of pairs or two parallel files")
         if len(self.files) == 2 and (self.source_columns or self.target_column):
             raise UserError(
-                "source_columns and target_column choose columns of one file, but files names two parallel ones; "
+                "source_columns and target_column select columns of one file, but files names two parallel files; "
                 "leave the columns out, or name one file"
             )
         if self.target_column in self.source_columns:
@@ -89,58 +90,58 @@ class DataSettings:
         units: tuple[str, ...] = (self.source_unit, self.target_unit)
         if self.shared and len(set(units)) > 1:
             raise UserError(
-                f"shared=true wants one unit, but source_unit is {units[0]} and target_unit {units[1]}; "
+                f"shared=true requires one unit, but source_unit is {units[0]} and target_unit is {units[1]}; "
                 "make them equal, or set shared=false"
             )
         if self.subword_dropout and "bpe" not in units:
             raise UserError(
                 f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to leave out, and the units are "
-                f"{units[0]} and {units[1]}; set one to bpe, or subword_dropout=0"
+                f"{units[0]} and {units[1]}; set one to bpe, or set subword_dropout=0"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How a model learns. A step is an update of the weights."""
+    """How a model is trained. A step is an update of the weights."""
 
     steps: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
-    """Updates of the weights."""
+    """Number of updates."""
     batch_tokens: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 512
-    """Target tokens in a micro-batch, about."""
+    """Approximate number of target tokens in a micro-batch."""
     accumulate: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1
-    """Micro-batches per update."""
+    """Number of micro-batches per update."""
     shortest_first: bool = False
-    """Whether the first time through the data goes from short to long. Sounds want it (docs/LOG.md)."""
+    """Whether the first pass over the data goes from short to long pairs; sounds need this (docs/LOG.md)."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4e-3
-    """The highest, reached at the end of the warm-up."""
+    """Highest learning rate, reached at the end of the warm-up."""
     schedule: Literal["linear", "inverse_sqrt", "cosine", "constant"] = "linear"
     """How the learning rate falls after the warm-up: linear and cosine reach 0 at the end of the run."""
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """The share of the updates in which the learning rate rises."""
+    """Share of the updates in which the learning rate rises."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """How much of the probability the loss wants spread over all tokens."""
+    """Share of the target probability that is spread over all tokens."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """The greatest norm of a gradient; longer ones are shortened to it."""
+    """Maximum gradient norm; larger gradients are scaled down to it."""
     entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """For hard attention: how much undecided attention is rewarded."""
+    """Hard attention: weight of the entropy bonus, which rewards undecided attention."""
     doubly_stochastic: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """For soft attention: how much the loss wants every place to be looked at as much as any other (Xu et al. 2015)."""
+    """Soft attention: weight of the penalty for not attending equally to all source positions (Xu et al. 2015)."""
     validate_every: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
-    """Updates from one validation to the next; 0: only at the end."""
+    """Number of updates between validations; 0: validate only at the end."""
     checkpoint_every: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 500
-    """Updates from one checkpoint to the next."""
+    """Number of updates between checkpoints."""
     keep: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 3
-    """How many of the last checkpoints are kept."""
+    """Number of most recent checkpoints that are kept."""
     average: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
-    """How many of the last checkpoints are averaged at the end; 0: none."""
+    """Number of most recent checkpoints that are averaged at the end; 0: none."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Decay of a moving average of the weights; 0: none."""
+    """Decay of the moving average of the weights; 0: no average."""
     patience: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
-    """Validations without progress after which the run stops; 0: never."""
+    """Number of validations without improvement after which the run stops; 0: never."""
     metric: Literal["loss", "symbol_error_rate", "sequence_error_rate", "bleu"] = "loss"
-    """What "best" means in a validation."""
+    """Metric that decides which validation is the best."""
 
     def __post_init__(self) -> None:
         if self.patience and not self.validate_every:
@@ -152,26 +153,28 @@ class TrainSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StartSettings:
-    """What a run starts from: nothing, a whole model that learns on, or the encoder of another."""
+    """The model that a run starts from: none, a whole model that is trained further, or only the encoder of a model."""
 
     model: str = ""
-    """The folder of a model that learns on, with its settings and vocabulary."""
+    """Folder of a model that is trained further, with its settings and vocabulary."""
     encoder: str = ""
-    """The folder of a model whose encoder this one takes over."""
+    """Folder of a model whose encoder this one takes over."""
     freeze: bool = False
-    """Whether that encoder stays as it is."""
+    """Whether the weights of that encoder stay fixed."""
 
     def __post_init__(self) -> None:
         if self.freeze and not self.encoder:
-            raise UserError("--freeze keeps an encoder as it is, but there is none; say which with --encoder-from")
+            raise UserError("--freeze requires an encoder to freeze; name its model with --encoder-from")
         if self.model and self.encoder:
-            raise UserError("--start-from takes a whole model and --encoder-from only an encoder; say one of them")
+            raise UserError("--start-from takes a whole model and --encoder-from only an encoder; use one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
+    """All settings of a run. Raises UserError if they contradict each other."""
+
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
-    """Of all chance: another seed is another run."""
+    """Seed of all random numbers; another seed gives another run."""
     data: DataSettings = DataSettings()
     model: Annotated[RnnSettings | RnnLmSettings | TransformerSettings | DecoderOnlySettings, Field(discriminator="kind")] = (
         RnnSettings()
@@ -188,7 +191,7 @@ class RunSettings:
                 "set train.doubly_stochastic=0"
             )
         if getattr(self.model, "tie", None) == "all" and not self.data.shared:
-            raise UserError("tie=all wants one vocabulary for both sides; set data.shared=true, or tie=output")
+            raise UserError("tie=all requires one vocabulary for both sides; set data.shared=true, or tie=output")
 
 
 DEMO = RunSettings(
@@ -196,12 +199,12 @@ DEMO = RunSettings(
     model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
     train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
 )
-"""For the embedded dictionary; chosen on its dev split (docs/LOG.md)."""
+"""Settings for the embedded dictionary; chosen on its dev split (docs/LOG.md)."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings, and why: {"train.steps": "…"} for those that were not simply left as they are."""
+    """Suggested settings, and the reasons, such as {"train.steps": "…"}, for those that were chosen from the data."""
 
     settings: RunSettings
     reasons: Mapping[str, str]
@@ -209,7 +212,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of the data looks like; words and characters: in a line, on average."""
+    """Statistics of one side of the data. words, characters: the mean number per line."""
 
     words: float
     characters: float
@@ -217,12 +220,12 @@ class Side:
 
     @property
     def width(self) -> float:
-        """Of what stands between spaces."""
+        """The mean number of characters per word."""
         return (self.characters - self.words + 1) / self.words
 
     @property
     def is_symbols(self) -> bool:
-        """Phonemes, say: several to a line, and short."""
+        """Whether the words are symbols, such as phonemes: several per line, and short."""
         return self.words > 1.5 and self.width <= 3
 
     @property
@@ -231,25 +234,27 @@ class Side:
 
     @property
     def tokens(self) -> float:
-        """In a line, where a token is what `unit` says."""
+        """The mean number of tokens per line, for the suggested unit."""
         return 1 + (self.words if self.is_symbols else self.characters)
 
     @property
     def unit(self) -> TokenUnit:
+        """The suggested unit."""
         return "symbols" if self.is_symbols else "characters"
 
     def __str__(self) -> str:
         what = "symbols" if self.is_symbols else "words"
-        return f"{self.words:.1f} {what} of {self.width:.1f} characters in a line, on average"
+        return f"{self.words:.1f} {what} of {self.width:.1f} characters per line, on average"
 
 
 def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Path(), *, of_text: bool = False) -> Suggestion:
-    """Settings for this data, without asking anybody. num_pairs: how many there are, if these are only a sample. root: from
-    where names of files are seen. of_text: whether it is known that sources are texts, whatever they look like.
+    """Returns settings for this data, with reasons.
 
-    Files, told by their endings, go to a front that reads them, with a recurrent decoder. Short strings go to a small recurrent
-    model, sentences to a small Transformer with subwords; the less there is to learn from, the more dropout.
-    Experiments: docs/LOG.md.
+    num_pairs: the number of all pairs, if `pairs` is only a sample. root: the folder that file names are relative to.
+    of_text: whether sources are texts even if they look like file names.
+
+    Files, recognised by their extensions, get the frontend that reads them and a recurrent decoder. Short strings get a small
+    recurrent model, sentences a small Transformer with subwords; the less data, the more dropout. Experiments: docs/LOG.md.
     """
     number = num_pairs or len(pairs)
     source, target = (side_of([pair[side] for pair in pairs]) for side in (0, 1))
@@ -262,6 +267,7 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
 
 
 def side_of(texts: Sequence[str]) -> Side:
+    """Returns the statistics of some lines."""
     words = sum(max(1, len(text.split())) for text in texts) / len(texts)
     return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
 
@@ -283,9 +289,9 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
         {
             "data.source_unit": str(source),
             "data.target_unit": str(target),
-            "model.kind": "short strings are learnt best, and quickest, by a recurrent model with attention",
-            "model.dropout": count + (", which is little" if number < 30_000 else ""),
-            "train.steps": f"{steps / epoch:.1f} times through {count}; 20 are wanted, in 600 to 8,000 updates",
+            "model.kind": "a recurrent model with attention is best and fastest for short strings",
+            "model.dropout": ("only " if number < 30_000 else "") + count,
+            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 20 passes, in 600 to 8,000 updates",
         },
     )
 
@@ -295,7 +301,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     unit = target.unit if target.words < 1.5 else "words"
     few = number < 20_000
     train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
-    steps = _rounded(min(20_000, max(1000, 30 * number / 16)))  # of 128 places each, say
+    steps = _rounded(min(20_000, max(1000, 30 * number / 16)))  # of about 128 positions each
     train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
     is_picture = codec.unit == "picture"
     settings = RunSettings(
@@ -313,25 +319,24 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         ),
         train=train,
     )
-    few_said = count + (", which is little" if few else "")
+    amount = ("only " if few else "") + count
     reasons = {
         "data.source_unit": f"sources are names of {codec.nouns}, such as {example}",
         "data.target_unit": str(target),
-        "model.frontend": f"a front for {codec.nouns}",
-        "model.kind": "a recurrent decoder that looks at its source at every word is quickest to learn",
-        "model.decoder": "where it looked last tells it where to look next",
-        "model.dropout": few_said,
-        "train.steps": f"about 30 times through {count} are wanted, in 1,000 to 20,000 updates",
+        "model.frontend": f"the frontend for {codec.nouns}",
+        "model.kind": "a recurrent decoder that attends to its source at every step trains fastest",
+        "model.decoder": LAST_CONTEXT,
+        "model.dropout": amount,
+        "train.steps": f"the aim is about 30 passes over {count}, in 1,000 to 20,000 updates",
     }
     if is_picture:
-        reasons["data.augment"] = f"{few_said}: each is seen a little moved and scaled"
-        reasons["data.picture_size"] = "the longer side in pixels; cells of 8 x 8 become one place"
+        reasons["data.augment"] = f"{amount}: each picture is shifted and scaled a little"
+        reasons["data.picture_size"] = "maximum length of the longer side in pixels; 8 x 8 pixels become one position"
     return Suggestion(settings, reasons)
 
 
-FILE_AND_TEXT = (
-    "a file and a text beside it, of which the words are learnt; the places of the one attend to the words of the other"
-)
+LAST_CONTEXT = "what it attended to last helps the decoder find what to attend to next"
+FILE_AND_TEXT = "a file and its auxiliary text, which is read as words; positions of the file attend to these words"
 
 
 def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
@@ -358,12 +363,12 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
         {
             "data.source_unit": f"sources are names of sounds, such as {example}",
             "data.target_unit": f"{plural(len(words), 'different word')} in {plural(len(pairs), 'text')}",
-            "data.augment": f"{count}: each is heard faster or slower, noisy, without stretches of time and bands",
-            "model.frontend": "log-mel frames; convolutions make one place of four of them",
-            "model.kind": "a recurrent model with attention learns quickest from little speech",
-            "model.decoder": "where it listened last tells it where to listen next",
-            "train.shortest_first": "short sounds teach what words sound like, before long ones ask where they are",
-            "train.steps": f"20 times through {count} are wanted, in 2,000 to 20,000 updates",
+            "data.augment": f"{count}: each sound is played faster or slower, with noise, and partly masked",
+            "model.frontend": "log-mel frames; convolutions turn four frames into one position",
+            "model.kind": "a recurrent model with attention trains fastest on little speech",
+            "model.decoder": LAST_CONTEXT,
+            "train.shortest_first": "short sounds teach the model how words sound before it has to find them in long sounds",
+            "train.steps": f"the aim is 20 passes over {count}, in 2,000 to 20,000 updates",
             **({"data.source_columns": FILE_AND_TEXT} if any("\t" in pair.source for pair in pairs) else {}),
         },
     )
@@ -393,33 +398,35 @@ def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
             "data.source_unit": str(source),
             "data.target_unit": str(target),
             "data.shared": f"{common:.0%} of all characters occur on both sides",
-            "data.vocabulary": f"{count}; few pairs cannot teach many subwords",
-            "model.kind": f"sentences; {count}" + (" are enough for the preset small" if large else ": the preset tiny"),
-            "model.dropout": count + ("" if large else ", which is little"),
-            "train.batch_tokens": "many small updates" if not large else "the data is large",
-            "train.steps": f"{steps / epoch:.1f} times through {count}; 40 are wanted, in 1,000 to 20,000 updates",
+            "data.vocabulary": f"{count}; few pairs are not enough for many subwords",
+            "model.kind": f"a Transformer for sentences; the preset {'small' if large else 'tiny'} for {count}",
+            "model.dropout": ("" if large else "only ") + count,
+            "train.batch_tokens": "small batches, so that there are many updates"
+            if not large
+            else "large batches, because the data is large",
+            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 40 passes, in 1,000 to 20,000 updates",
         },
     )
 
 
 def _rounded(number: float) -> int:
-    """To two digits, which are easier to read and to remember."""
+    """Rounds to two significant digits, which are easier to read."""
     size: int = 10 ** max(0, len(str(round(number))) - 2)
     return max(1, round(number / size)) * size
 
 
 def expectation(number: int) -> str | None:
-    """What to expect of few pairs."""
+    """Returns a sentence that says what to expect from few pairs; None if there are enough."""
     if number >= 5000:
         return None
     count = plural(number, "pair")
     return (
-        f"{count} is little to learn from: expect a model that gets the frequent patterns right and guesses the others. "
-        "More pairs help most, then --encoder-from or --start-from with a model of a related task"
+        f"{count} is little training data: expect a model that gets frequent patterns right and guesses the rest. "
+        "More pairs help most; next, --encoder-from or --start-from with a model of a related task"
     )
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------------------------------
 
 _ADAPTER = TypeAdapter(RunSettings)
 _EXPECTED = {
@@ -427,20 +434,20 @@ _EXPECTED = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "string_type": "a text",
+    "string_type": "a string",
     "tuple_type": "a list, such as [one, two]",
     "greater_than": "more than {gt}",
     "greater_than_equal": "{ge} or more",
     "less_than": "less than {lt}",
-    "less_than_equal": "{le} at most",
+    "less_than_equal": "at most {le}",
     "finite_number": "a finite number",
     "literal_error": "one of {expected}",
 }
-"""What pydantic calls a mistake -> what a run file should have said."""
+"""Type of a pydantic error -> the value that was expected."""
 
 
 class Mistake(NamedTuple):
-    """One wrong setting, in the words of the command line and of a run file, where key and line are said before."""
+    """A wrong setting, with a message for the command line and one for a run file, which file, line and key precede."""
 
     key: str
     on_command_line: str
@@ -448,15 +455,16 @@ class Mistake(NamedTuple):
 
 
 def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool = False) -> RunSettings | list[Mistake]:
-    """Settings, or all that is wrong with them. `scores`: names of own ones. typed: a number must not be written as a text."""
+    """Returns the settings, or all errors in them. scores: names of custom score functions. typed: whether to reject
+    numbers that are given as strings."""
     mistakes: list[Mistake] = []
     try:
         settings: RunSettings = (
             _ADAPTER.validate_json(json.dumps(tree), strict=True) if typed else _ADAPTER.validate_python(tree)
         )
     except ValidationError as error:
-        mistakes += (mistake for one in error.errors() for mistake in _explain(one))
-    score = tree["model"].get("score")  # a language model of recurrent cells has none
+        mistakes += (mistake for details in error.errors() for mistake in _explain(details))
+    score = tree["model"].get("score")  # a recurrent language model has none
     try:
         if isinstance(score, str):
             check_score_name(score, scores)
@@ -466,7 +474,7 @@ def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool 
 
 
 def model_tree(kind: str) -> dict[str, Any] | Mistake:
-    """All settings of a family or a preset."""
+    """Returns all settings of a family or a preset."""
     if kind in PRESETS:
         return asdict(PRESETS[kind])
     if kind in SETTINGS:
@@ -477,30 +485,33 @@ def model_tree(kind: str) -> dict[str, Any] | Mistake:
 
 
 def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
-    """There is no such key in this tree."""
+    """Returns the error for a key that is not in the tree."""
     known = dict(leaves(tree))
     section, _, name = key.rpartition(".")
     here = list(tree.get(section, tree))
     new = migrate.SETTINGS.get(key)
-    elsewhere = "".join(f'; did you mean "{one}"?' for one in known if one == new or one.rpartition(".")[2] == name)
-    said = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
-    written = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
-    of = f" of the kind {tree['model']['kind']}" if section == "model" else ""
-    return Mistake(key, f"--set {key}={value}: there is no setting {key!r}{said}", f"got an unknown setting{of}{written}")
+    elsewhere = "".join(f'; did you mean "{other}"?' for other in known if other == new or other.rpartition(".")[2] == name)
+    on_command_line = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
+    in_file = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
+    of = f" of the model kind {tree['model']['kind']}" if section == "model" else ""
+    return Mistake(
+        key, f"--set {key}={value}: there is no setting {key!r}{on_command_line}", f"got an unknown setting{of}{in_file}"
+    )
 
 
 def override(settings: RunSettings, changes: Sequence[str], scores: Collection[str] = ()) -> RunSettings:
-    """Applies `--set` arguments such as "train.steps=300". All mistakes are reported at once. `scores`: names of own ones."""
+    """Applies `--set` arguments such as "train.steps=300". Raises UserError with all errors. scores: names of custom score
+    functions."""
     pairs, mistakes = _parse(changes)
     tree = asdict(settings)
     kind = pairs.pop("model.kind", settings.model.kind)
-    if kind != settings.model.kind:  # another family has settings of its own
-        found = model_tree(kind)
-        if isinstance(found, Mistake):
-            raise UserError(found.on_command_line)
-        if "frontend" in found:  # what the data is stays
-            found["frontend"] = getattr(settings.model, "frontend", "tokens")
-        tree["model"] = found
+    if kind != settings.model.kind:  # another family has other settings
+        model = model_tree(kind)
+        if isinstance(model, Mistake):
+            raise UserError(model.on_command_line)
+        if "frontend" in model:  # depends on the data, not on the family
+            model["frontend"] = getattr(settings.model, "frontend", "tokens")
+        tree["model"] = model
     known = dict(leaves(tree))
     for key, value in pairs.items():
         if key in known:
@@ -516,7 +527,7 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
 
 
 def describe(settings: RunSettings, reasons: Mapping[str, str]) -> str:
-    """What was chosen and why, in the form that --set takes, a line for each."""
+    """Returns the settings that have a reason, one per line, in the form that --set takes, with their reasons."""
     chosen = {
         key: f"{key}={','.join(value) if isinstance(value, tuple) else value}"
         for key, value in leaves(asdict(settings))
@@ -527,7 +538,7 @@ def describe(settings: RunSettings, reasons: Mapping[str, str]) -> str:
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("train.steps", 1000) and all others."""
+    """Yields all settings as pairs such as ("train.steps", 1000)."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{name}.")
@@ -536,7 +547,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def put(tree: dict[str, Any], key: str, value: object) -> None:
-    """Changes what stands at "train.steps"."""
+    """Sets a value in the tree by its key, such as "train.steps"."""
     *path, last = key.split(".")
     for name in path:
         tree = tree[name]
@@ -544,7 +555,7 @@ def put(tree: dict[str, Any], key: str, value: object) -> None:
 
 
 def show(value: object) -> str:
-    """A value as a run file has it, for people."""
+    """Returns a value of a run file as text for error messages."""
     if isinstance(value, dict | list | tuple):
         return "a mapping" if isinstance(value, dict) else "a list"
     return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"
@@ -555,7 +566,7 @@ def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for change in changes:
         key, equals, value = change.partition("=")
         if not is_utf_8(change):
-            mistakes.append(f"--set {change!a:.80}: half a character, expected whole ones; type it in UTF-8")
+            mistakes.append(f"--set {change!a:.80}: got half a character, expected whole ones; type it in UTF-8")
         elif equals:
             pairs[key.strip()] = value.strip()
         else:
@@ -564,15 +575,15 @@ def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _explain(error: Any) -> Iterator[Mistake]:
-    """What pydantic found wrong; it reports what a settings class raises as "value_error"."""
+    """Translates a pydantic error; errors that a settings class raises have the type "value_error"."""
     where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in SETTINGS) or "model"
     text, value, context = error["msg"].removeprefix("Value error, "), error["input"], error.get("ctx", {})
-    said = f"--set {where}: {text[0].lower()}{text[1:]}"
+    on_command_line = f"--set {where}: {text[0].lower()}{text[1:]}"
     if isinstance(context.get("error"), WrongNumbers):
         for name, (number, expected) in context["error"].wrong.items():
-            yield Mistake(f"{where}.{name}", said, f"got {number!r}, expected {expected}")
+            yield Mistake(f"{where}.{name}", on_command_line, f"got {number!r}, expected {expected}")
     elif error["type"] == "value_error":
-        yield Mistake(where, said, text)
+        yield Mistake(where, on_command_line, text)
     else:
         limits = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in context.items()}
         expected = _EXPECTED[error["type"]].format(**limits) if error["type"] in _EXPECTED else text
@@ -580,4 +591,4 @@ def _explain(error: Any) -> Iterator[Mistake]:
         renamed = migrate.VALUES.get(where, {}).get(value) if isinstance(value, str) else None
         hint = f'; did you mean "{renamed}"?' if renamed else did_you_mean(value, choices)
         got = "" if isinstance(value, dict) else f", got {value!r:.80}{hint if renamed else ''}"
-        yield Mistake(where, said + got, f"got {show(value)}, expected {expected}{hint}")
+        yield Mistake(where, on_command_line + got, f"got {show(value)}, expected {expected}{hint}")

@@ -1,4 +1,4 @@
-"""Transfer learning: an encoder that was trained elsewhere starts a new model."""
+"""Transfer learning: a new model starts with the encoder of a trained model."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from regard.errors import UserError, plural
 from regard.models.build import Model
 
 ENCODER = ("encoder.", "source_embedding.")
-"""How the names of an encoder's weights begin, in every model."""
+"""The prefixes of the names of encoder weights, in every model."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """The model whose encoder is taken over, with its source vocabulary. freeze: it does not learn any further."""
+    """The model whose encoder and source vocabulary are taken over. freeze: whether the encoder's weights stay fixed."""
 
     saved: Saved
     freeze: bool = False
 
 
 def start_encoder(model: Model, transfer: Transfer) -> int:
-    """Copies the weights of the encoder and gives their number."""
+    """Copies the weights of the encoder into `model` and returns their number. Raises UserError if they do not fit."""
     theirs = {name: tensor for name, tensor in transfer.saved.model.state_dict().items() if name.startswith(ENCODER)}
     mine = {name: tensor.shape for name, tensor in model.state_dict().items() if name.startswith(ENCODER)}
     if not any("embedding" in name for name in theirs):
         raise UserError(
-            "that model shares its embedding with its decoder (tie=all) and has no encoder of its own to start from"
+            "that model shares its embedding with its decoder (tie=all), so its encoder cannot be taken over; "
+            "use a model with another tie"
         )
     shapes = {name: tensor.shape for name, tensor in theirs.items()}
     if mine != shapes:
         differing = sorted(name for name in mine.keys() | shapes.keys() if mine.get(name) != shapes.get(name))
         raise UserError(
-            f"the encoders do not fit: {plural(len(differing), 'weight')} of another name or size, such as {differing[0]}; "
-            "leave the encoder's settings as they are in the model that it comes from"
+            f"the encoders do not fit: {plural(len(differing), 'weight')} with another name or shape, such as {differing[0]}; "
+            "use the encoder settings of the model that it comes from"
         )
     model.load_state_dict(theirs, strict=False)
     for name, parameter in model.named_parameters():
