@@ -125,7 +125,7 @@ def check_done(done: Done) -> None:
     require(done.code in (0, 1, 2), f"exit code {done.code}")
     if done.code:
         require(lines, f"exit code {done.code} without a message")
-        if "memory ran out" in lines[-1]:
+        if lines[-1].startswith(("regard: out of memory", "regard: memory ran out")):
             raise MemoryError(lines[-1])
         require("Errno" not in lines[-1], lines[-1])
         raise UserError(lines[-1])
