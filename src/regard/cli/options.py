@@ -45,7 +45,10 @@ Header = Annotated[
     typer.Option("--header/--no-header", help="Whether line 1 holds column names. Default: guessed.", show_default=False),
 ]
 SkipBadLines = Annotated[
-    bool, typer.Option("--skip-bad-lines", help="Skip lines whose columns do not match, and report them. Default: stop.")
+    bool,
+    typer.Option(
+        "--skip-bad-lines", help="Skip lines whose columns do not match, and report them. Default: stop with an error."
+    ),
 ]
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda or mps.")]
 Threads = Annotated[

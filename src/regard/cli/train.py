@@ -47,7 +47,7 @@ AT_THE_END = ("train.average",)
 
 
 def find_run_file(files: list[Path]) -> Path | None:
-    """Returns the run file (.yaml) if the files are one, else None. Raises UserError if there are other files as well."""
+    """Returns the run file (.yaml), or None if these are data files. Raises UserError if there are both."""
     runs = [file for file in files if file.suffix in (".yaml", ".yml")]
     if runs and len(files) > 1:
         raise UserError(
@@ -161,7 +161,9 @@ def train(
     with console.status("reading the data"):
         settings, reasons, surveyed = choose_settings(run_file, options, changes, scores, start, start_model, normalise)
     if parent and settings.model != parent.settings:
-        raise UserError(f"--start-from {start.model}: the settings of that model cannot change; remove the options that do so")
+        raise UserError(
+            f"--start-from {start.model}: the settings of that model cannot change; remove the options that change them"
+        )
     check_columns(settings, start_model)
     check_normalisation(settings, start_model)
     if previous:

@@ -144,7 +144,7 @@ def refused_as_json(number: int, source: str, reason: str) -> str:
 
 
 def format_result(number: int, source: str, result: "Result | Refused", *, json: bool, align: bool, lists: bool) -> str | None:
-    """Formats the result of a line. lists: as an n-best list; it has no entry for a refused line, then the result is None."""
+    """Formats the result of a line. lists: as an n-best list, which has no entry for a refused line: returns None."""
     from regard.pipeline import Refused
 
     if isinstance(result, Refused):
@@ -174,7 +174,7 @@ def translate(
         int, typer.Option(metavar="N", help="Never write the same N tokens in a row twice in an output; 0: no limit.")
     ] = 0,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, make tokens less probable that the output already contains; 1: no change.")
+        float, typer.Option(help="Above 1, make tokens that the output already contains less probable; 1: no change.")
     ] = 1.0,
     ban: Annotated[list[str] | None, typer.Option(help="Word that no output may contain. Can be repeated.")] = None,
     prefix: Annotated[str, typer.Option(help="Text that every output starts with.", show_default=False)] = "",
@@ -184,7 +184,7 @@ def translate(
     temperature: Annotated[float, typer.Option(help="With --sample: below 1 more conservative, above 1 more varied.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="With --sample: draw from this many most probable tokens; 0: from all.")] = 0,
     top_p: Annotated[
-        float, typer.Option(help="With --sample: draw from the fewest tokens that have this probability together.")
+        float, typer.Option(help="With --sample: draw from the smallest set of tokens with this total probability.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="With --sample: seed of the random numbers.")] = 0,
     stream: Annotated[bool, typer.Option("--stream", help="Print each word as soon as it can no longer change.")] = False,
