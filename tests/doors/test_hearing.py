@@ -41,7 +41,7 @@ def test_names_of_files_are_translated(heard: tuple[Path, str], regard_command) 
     done = regard_command("translate", "m", input="tones/0-1.wav\n\ntones/broken.wav\n", cwd=folder)
     assert done.stdout.count("\n") == 3
     assert done.returncode == 1
-    assert "names of files that could not be read" in done.stderr
+    assert "lines whose file could not be read" in done.stderr
     assert "Traceback" not in done.stderr
     done = regard_command("translate", "m", "--json", input="tones/1-1.wav\n", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None: 
     (folder / "tones" / "test.jsonl").write_text("\n".join(lines) + "\n")
     done = regard_command("evaluate", "m", "tones/test.jsonl", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "by length of the reference" in done.stdout
+    assert "by reference length" in done.stdout
     for out in ("seen.html", "seen.png", "seen.npz"):
         done = regard_command("inspect", "m", "tones/0-1.wav", "--out", out, cwd=folder)
         assert done.returncode == 0, done.stderr
@@ -72,7 +72,7 @@ def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None: 
     assert done.returncode == 0, done.stderr
     head, *rows, told = done.stdout.split("\n\n")[1].splitlines()
     assert max(map(len, (head, *rows))) <= 100
-    assert told.startswith("a cell is the largest weight of 3 places; the darkest is 0.")
+    assert told.startswith("each cell shows the largest weight of 3 positions; the darkest is 0.")
     done = regard_command("inspect", "m", "tones/broken.wav", cwd=folder)
     assert done.returncode == 1
     assert "tones/broken.wav: truncated" in done.stderr
@@ -131,7 +131,8 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
         done = regard_command("train", "tones/two.jsonl", *columns, "--out", "three", start, "m", *options, cwd=folder)
         assert done.returncode == 1
         assert (
-            "m reads no text beside its sounds, but there are the source columns audio and how; say --from audio" in done.stderr
+            "m reads sounds without an auxiliary text, but there are the source columns audio and how; use --from audio"
+            in done.stderr
         )
     lines = "tones/0-1.wav\tfrom the end\ntones/0-1.wav\n\tforwards\ntones/0-1.wav\tsideways\n"
     done = regard_command("translate", "two", input=lines, cwd=folder)
@@ -159,7 +160,7 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     done = regard_command("inspect", "m", "tones/0-1.wav", "--auxiliary", "forwards", cwd=folder)
     assert "this model reads no auxiliary text with its sounds" in done.stderr
     done = regard_command("align", "two", "tones/two.jsonl", cwd=folder)
-    assert done.stderr == "regard: align links tokens, and this model reads sounds; look at it with regard inspect\n"
+    assert done.stderr == "regard: align links tokens, but this model reads sounds; use regard inspect instead\n"
     done = regard_command(
         "inspect", "two", "tones/0-1.wav", "--auxiliary", "from the end", "--kind", "fusion", "--out", "two.html", cwd=folder
     )

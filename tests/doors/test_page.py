@@ -370,7 +370,7 @@ def test_4096_by_4096_opens(opened: Open, tmp_path: Path) -> None:
 
 def told_cell(page: "Page") -> tuple[str, int, int, float]:
     """What the page says under the picture."""
-    found = re.fullmatch(r"“(.*)” looks (?:most )?at row (\d+), column (\d+): ([\d.]+)", page.inner_text("#over-told"))
+    found = re.fullmatch(r"“(.*)” looks (?:most )?at row (\d+), column (\d+): ([\d.]+)", page.inner_text("#over-readout"))
     assert found
     return found[1], int(found[2]), int(found[3]), float(found[4])
 
@@ -390,12 +390,12 @@ def test_the_map_of_every_word_lies_over_the_picture(opened: Open, tmp_path: Pat
         best = int(maps[step].argmax())
         assert told_cell(page) == (word, best // 5, best % 5, pytest.approx(maps[step].max().item(), abs=6e-5))
         alpha = page.evaluate(
-            "[...document.querySelector('#scene canvas').getContext('2d').getImageData(0, 0, 5, 3).data]"
+            "[...document.querySelector('#overlay canvas').getContext('2d').getImageData(0, 0, 5, 3).data]"
             ".filter((_, i) => i % 4 === 3)"
         )
         expected = (210 * (1 - maps[step] / maps[step].max())).round().flatten()
         assert (torch.tensor(alpha) - expected).abs().max() <= 1  # what was not looked at is veiled
-    capture = page.locator("#scene")
+    capture = page.locator("#overlay")
     capture.scroll_into_view_if_needed()
     box = capture.bounding_box()
     assert box is not None
@@ -510,7 +510,7 @@ def test_the_words_beside_a_sound(opened: Open) -> None:  # SPEC A6.4
     page = opened(seen)
     page.click("#kind-fusion")
     page.click('.thumb[data-layer="0"][data-head="1"]')
-    assert page.inner_text("#h-one") == "source → text beside it · layer 0 · head 1"
+    assert page.inner_text("#h-one") == "source → auxiliary text · layer 0 · head 1"
     assert float(hover(page, 20, 1, 50, 3)) == pytest.approx(weights[1, 20, 1].item(), abs=6e-5)
     assert page.inner_text("#readout span") == "“0.80 s” (20) looks at “second” (1)"
     assert page.locator("#above canvas").count() == 0
@@ -564,7 +564,7 @@ def test_a_long_sound_has_its_time_beside_the_rows(opened: Open, width: int) -> 
     assert heat is not None
     assert level["y"] == pytest.approx(heat["y"] + heat["height"] / 2, abs=3)
     assert page.locator("#lines").is_hidden()
-    assert "Lines from 640 places could not be told apart, so none are drawn" in page.inner_text("#why")
+    assert "Lines from 640 positions would be indistinguishable, so none are drawn" in page.inner_text("#why")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.click("#kind-encoder")  # the sound stands above, the ticks on both sides
     assert page.locator("#above canvas").count() == 1
@@ -611,4 +611,4 @@ def test_words_say_what_they_are_about(opened: Open) -> None:
     recurrent = opened(replace(seen, layers=(*seen.layers, replace(seen.layers[0], layer=1))))
     assert recurrent.locator("#layers").is_visible()
     assert "Distance" not in recurrent.inner_text("#layers")
-    assert "Distance: how many places" in opened(transformer()).inner_text("#layers")
+    assert "Distance: how many positions" in opened(transformer()).inner_text("#layers")

@@ -228,7 +228,7 @@ def test_a_run_is_made_longer_where_its_learning_rate_allows(finished: Path, pla
     typed(longer(7), place)
     assert differences(outcome(finished), outcome(place)) == ["m.run/checkpoints/update-00000004/state.json"], "which said 4"
     assert "steps: 7" in (finished / "m.run" / "run.yaml").read_text()
-    with pytest.raises(UserError, match=r"train.steps was 7 and is now 6. To go on, type the command of that run"):
+    with pytest.raises(UserError, match=r"train.steps was 7 and is now 6. To continue that run, repeat its command"):
         typed(longer(6), finished)
 
 
@@ -241,7 +241,7 @@ def test_where_it_does_not_the_command_to_type_is_said(place: Path, capsys: pyte
         typed(changes(6), place)
     said = str(refused.value)
     assert "train.steps was 4 and is now 6. Its learning rate (linear) depends on train.steps" in said
-    line = said.partition("type: regard ")[2].partition(". To go on")[0]
+    line = said.partition("type: regard ")[2].partition(". To continue")[0]
     assert line == "train pairs.tsv --start-from m --out m-longer --set train.steps=2"
     typed(line.split(), place)
     assert (place / "m-longer" / "config.json").exists()
@@ -250,7 +250,7 @@ def test_where_it_does_not_the_command_to_type_is_said(place: Path, capsys: pyte
     shutil.rmtree(place / "m")
     typed(changes(4, "train.schedule=inverse_sqrt"), place)
     with pytest.raises(
-        UserError, match=r"Its learning rate rises for 2 updates; to train longer .*add --set train.warmup=0.25"
+        UserError, match=r"Its learning rate warms up for 2 updates; to train longer .*add --set train.warmup=0.25"
     ):
         typed(changes(8, "train.schedule=inverse_sqrt"), place)
     assert "resuming after update 4 of 8" in typed(changes(8, "train.schedule=inverse_sqrt", "train.warmup=0.25"), place)
@@ -263,7 +263,7 @@ def test_a_run_file_that_was_edited_does_not_change_a_run_in_silence(begun: Path
     with pytest.raises(UserError, match=r"train.learning_rate was 0.004 and is now 0.5"):
         typed(["train", "m.run/run.yaml", "--out", "m"], begun)
     assert "learning_rate: 0.5" in config.read_text()
-    assert "run.yaml is written again" in typed(command(*SHORT), begun)
+    assert "run.yaml was rewritten" in typed(command(*SHORT), begun)
     assert differences(outcome(begun), trained) == []
 
 
@@ -279,9 +279,7 @@ def test_checkpoints_of_unknown_settings_are_left_alone(begun: Path) -> None:
         edit_state(path, lambda state: state.pop("origin"))
     (begun / "m.run" / "run.yaml").unlink()
     before = outcome(begun)
-    with pytest.raises(
-        UserError, match=r"m.run holds checkpoints, but no run.yaml that says with which settings; bring it back"
-    ):
+    with pytest.raises(UserError, match=r"m.run holds checkpoints, but no run.yaml with their settings; restore that file"):
         typed(command(*SHORT), begun)
     assert differences(outcome(begun), before) == []
 

@@ -33,17 +33,17 @@ def test_pictures_are_learnt_described_measured_and_looked_at(tmp_path: Path, re
     assert all(" on the " in lines[place] for place in (0, 3))
     assert lines[1] == lines[2] == ""
     assert "line 2 is left empty: data/p/none.png: no such file" in done.stderr
-    assert "names of files that could not be read and were left empty: 1" in done.stderr
+    assert "lines whose file could not be read and were left empty: 1" in done.stderr
     assert done.returncode == 1
 
     done = regard_command("evaluate", "../model", "test.jsonl", "--beam", "2", cwd=tmp_path / "data")
     assert done.returncode == 0, done.stderr
     assert "test.jsonl: 20 sources, 20 references" in done.stdout
-    assert "by length of the reference (tokens)" in done.stdout
+    assert "by reference length (tokens)" in done.stdout
 
     done = regard_command("inspect", "model", "data/p/0.png", "--out", "page.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "a grid of 2 rows and 4 columns; the cell that was looked at most, from 0:" in done.stdout
+    assert "a grid of 2 rows and 4 columns; the cell with the largest weight, counted from 0:" in done.stdout
     assert "data:image/png;base64," in (tmp_path / "page.html").read_text()
     done = regard_command("inspect", "model", "data/p/0.png", "--out", "maps.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -51,4 +51,4 @@ def test_pictures_are_learnt_described_measured_and_looked_at(tmp_path: Path, re
         assert drawn.width > 1000
     done = regard_command("explain", "model", "data/p/0.png", cwd=tmp_path)
     assert done.returncode == 1
-    assert "explain follows tokens, and this model reads pictures" in done.stderr
+    assert "explain follows tokens, but this model reads pictures" in done.stderr

@@ -109,7 +109,7 @@ def test_odd_columns_on_the_command_line(tmp_path: Path, type_in: Type) -> None:
     (tmp_path / "words.csv").write_text("\n".join(LINES))
     with pytest.raises(UserError, match=r"there is no column 9{19}…"):
         train(type_in, "--from", "9" * 5000)
-    with pytest.raises(UserError, match=r"columns '1,': expected names or numbers with commas between them"):
+    with pytest.raises(UserError, match=r"columns '1,': expected names or numbers separated by commas"):
         train(type_in, "--from", "1,")
 
 
@@ -138,7 +138,7 @@ def test_the_command_that_trains_longer_reads_the_same_columns(tmp_path: Path, t
     train(type_in, *how, "--set", "train.steps=4")
     with pytest.raises(UserError) as refused:
         train(type_in, *how, "--set", "train.steps=6")
-    typed = shlex.split(str(refused.value).partition("type: regard ")[2].partition(". To go on")[0])
+    typed = shlex.split(str(refused.value).partition("type: regard ")[2].partition(". To continue")[0])
     assert typed == ["train", "words.csv", *how, *"--start-from m --out m-longer --set train.steps=2".split()]
     type_in(*typed)
     first, then = ((tmp_path / name / "config.json").read_text() for name in ("m", "m-longer"))

@@ -70,7 +70,7 @@ def test_every_place_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(capture, "LONGEST", 4)
     with pytest.raises(UserError, match="texts of more than 1024 tokens are only summarised, so they cannot be aligned; split"):
         links(AlignmentHead(), inspect_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
-    with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
+    with pytest.raises(UserError, match="this model has no attention to its source, so there is nothing to align"):
         links(AlignmentHead(), inspect_pairs(make_translator("decoder only"), PAIRS[:1])[0])
 
 
@@ -78,9 +78,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
     translator = replace(make_translator("transformer scaled_dot"), max_source=4)
     assert len(inspect_pairs(translator, [PAIRS[1]])) == 1
     for pair in (PAIRS[0], ("a", "X Y X Y X")):
-        with pytest.raises(
-            UserError, match="pair 2: a text of 5 tokens is longer than the 4 that are looked at at once; split"
-        ):
+        with pytest.raises(UserError, match="pair 2: a text of 5 tokens is longer than the limit of 4; split"):
             inspect_pairs(translator, [PAIRS[1], pair])
 
 
@@ -131,7 +129,7 @@ def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(folder.FILES - {folder.FILE_SOURCE})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
-    with pytest.raises(UserError, match=r"config.json: alignment lacks head, shifted; find the place again with"):
+    with pytest.raises(UserError, match=r"config.json: alignment lacks head, shifted; choose the head again with"):
         read_alignment_head(tmp_path / "model")
 
 
@@ -173,7 +171,7 @@ def test_gold_is_refused_where_tokens_are_not_words(tmp_path: Path) -> None:
     command = ["align", str(tmp_path / "model"), str(tmp_path / "pairs.tsv")]
     refused = CliRunner().invoke(app, [*command, "--gold", str(tmp_path / "gold")])
     assert str(refused.exception).startswith(
-        "--gold counts words, but the tokens of this model are not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g); take"
+        "--gold counts words, but the tokens of this model are not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g); use"
     )
     assert (tmp_path / "model" / "config.json").read_bytes() == before
     said = CliRunner().invoke(app, command)
@@ -186,7 +184,7 @@ def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
     gold = [links(AlignmentHead(), one) for one in seen]
     for look, wanted, expected in (
         ([], [], "there are no pairs, so no head can be chosen"),
-        (seen, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one for each"),
+        (seen, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one line per pair"),
         (
             seen,
             [*gold[:-1], frozenset({(0, 0), (6, 1)})],
@@ -200,11 +198,13 @@ def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
     ):
         with pytest.raises(UserError, match=expected):
             best_alignment_head(look, wanted)
-    with pytest.raises(UserError, match="this model does not look at its source, so there is nothing to align"):
+    with pytest.raises(UserError, match="this model has no attention to its source, so there is nothing to align"):
         best_alignment_head(inspect_pairs(make_translator("decoder only"), PAIRS), gold)
     with pytest.raises(UserError, match="there are no pairs"):
         best_agreement([], [])
-    with pytest.raises(UserError, match="the two models cut 'abcab' into 5 and 3 tokens, and its translation into 3 and 5, so"):
+    with pytest.raises(
+        UserError, match="the two models split 'abcab' into 5 and 3 tokens, and its translation into 3 and 5, so"
+    ):
         best_agreement(seen, seen)
 
 

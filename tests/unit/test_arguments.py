@@ -317,11 +317,11 @@ def test_equal_maps_have_equal_numbers() -> None:
 def test_draw_wants_maps(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = Result("x", (), (), 0.0, 0.0, True, (), (), lambda kind, layer: attention_map(), tuple)
-    words = r"draw takes attention maps, but got a {}; of a result they are result.attention\(\)"
+    words = r"draw expects attention maps, but got a {}; result.attention\(\) returns the map of a result"
     refused(lambda: regard.draw(result, tmp_path / "a.png"), words.format("Result"))
     refused(lambda: regard.draw([attention_map(), result], tmp_path / "a.png"), words.format("Result"))
     refused(lambda: regard.draw(torch.ones(2, 3), tmp_path / "a.png"), words.format("Tensor"))
-    refused(lambda: regard.write_page(attention_map(), tmp_path / "a.html"), "write_page takes what regard.inspect")
+    refused(lambda: regard.write_page(attention_map(), tmp_path / "a.html"), "write_page expects the result of regard.inspect")
     assert list(tmp_path.iterdir()) == []
     assert regard.draw(result.attention(), tmp_path / "a.png").is_file()
 
@@ -360,7 +360,7 @@ def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
 @pytest.mark.parametrize("output", [3, 1j, [None], ["WALK"], [0.5], [-1], [10**6], torch.zeros(2, 3), torch.tensor(1)])
 def test_an_output_to_look_at_is_ids(output: object, translator: regard.Translator) -> None:
     for look in (regard.inspect, regard.explain):
-        refused(lambda: look(translator, "run", output=output), "output is .*, expected ids of tokens")  # type: ignore[operator] # noqa: B023
+        refused(lambda: look(translator, "run", output=output), "output is .*, expected token ids")  # type: ignore[operator] # noqa: B023
 
 
 @pytest.mark.parametrize("number", [None, "0", 0.5, [0], 10**30, torch.zeros(2, 3)])

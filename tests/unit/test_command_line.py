@@ -210,7 +210,7 @@ def test_memory_that_runs_out_is_one_line(inside: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(regard, "load", allocate)
     done = run("translate", "model")
     assert done.code == 1
-    assert done.err.startswith("regard: memory ran out; ")
+    assert done.err.startswith("regard: out of memory; ")
     monkeypatch.setattr(regard, "load", lambda *_, **__: 1 / 0)  # a bug of ours keeps its traceback
     with pytest.raises(ZeroDivisionError):
         run("translate", "model")
@@ -271,7 +271,7 @@ def test_a_terminal_is_told_that_input_is_read(inside: Path, monkeypatch: pytest
         with pytest.raises(SystemExit):
             main()
     os.close(ours)
-    assert err.getvalue().startswith("regard: reading standard input: type a text and press Enter; Ctrl-D ends\n")
+    assert err.getvalue().startswith("regard: reading standard input: type a text and press Enter; press Ctrl-D to end\n")
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(SystemExit, match="regard: there is no standard input; name a file of texts"):
         main()

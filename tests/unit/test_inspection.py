@@ -218,7 +218,7 @@ def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
         *((["inspect", "ab", "--layer", "99", "--out", f"new{ending}"], LAYERS) for ending in (".html", ".npz", ".png")),
         (["inspect", "ab", "--kind", "crosss"], "unknown kind 'crosss'; expected one of"),
         (["inspect", "ab", "--kind", "fusion"], "this model has no fusion attention"),
-        (["inspect", "ab", "--out", "new.xyz"], "the ending says what to write; expected one of .html, .npz, .png"),
+        (["inspect", "ab", "--out", "new.xyz"], "the file extension selects the format; expected one of .html, .npz, .png"),
         (["inspect", "ab", "--out", "folder.html"], "folder.html is a folder; expected the name of a file to write"),
         (
             ["inspect", "ab", "--out", "file/new.npz"],
@@ -352,7 +352,7 @@ def test_what_was_seen_can_be_compared() -> None:
 def test_outputs_are_ids_of_the_vocabulary(output: object) -> None:
     translator = make_translator("rnn additive")
     for look in (inspect, explain):
-        with pytest.raises((TypeError, ValueError), match=r"output is .*, expected ids of tokens (from 0 to \d+|such as)"):
+        with pytest.raises((TypeError, ValueError), match=r"output is .*, expected token ids (from 0 to \d+|such as)"):
             look(translator, "abcab", output=output)
 
 

@@ -89,7 +89,7 @@ def make_map(tokens: tuple[str, ...]) -> AttentionMap:
 
 def test_drawings_hold_any_token(tmp_path: Path) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "no font of this machine has")
+        warnings.filterwarnings("ignore", "no installed font has")
         for ending in (".png", ".pdf", ".SVG"):
             render.draw(make_map(HOSTILE), tmp_path / f"map{ending}")
     drawing = minidom.parse(str(tmp_path / "map.SVG"))

@@ -534,7 +534,7 @@ def test_a_picture_shows_the_weights(tmp_path) -> None:  # type: ignore[no-untyp
     import matplotlib.image
 
     rare = replace(make_map(), source=("ph", "\U0001e290", "<eos>"))  # a letter of Toto, which no font has
-    with pytest.warns(UserWarning, match=r"no font of this machine has \S+ \(U\+1E290\), so \S+map.png shows boxes there"):
+    with pytest.warns(UserWarning, match=r"no installed font has \S+ \(U\+1E290\), so \S+map.png shows boxes there"):
         path = render.draw(rare, tmp_path / "new" / "map.png")
     pixels = matplotlib.image.imread(path)
     assert pixels.shape[0] > 100
@@ -550,7 +550,7 @@ def test_a_picture_shows_the_weights(tmp_path) -> None:  # type: ignore[no-untyp
     assert matplotlib.image.imread(render.draw(long, tmp_path / "long.png")).shape[0] < 4000
     with pytest.raises(ValueError, match="no map to draw"):
         render.draw([], tmp_path / "none.png")
-    with pytest.raises(UserError, match=r"map.xyz: the ending says what to draw; expected one of .png, .svg, .pdf"):
+    with pytest.raises(UserError, match=r"map.xyz: the file extension selects the format; expected one of .png, .svg, .pdf"):
         render.draw(make_map(), tmp_path / "map.xyz")
 
 
@@ -583,13 +583,13 @@ def test_places_that_do_not_fit_share_a_cell() -> None:
     assert max(map(len, (head, *rows))) <= 60
     assert head.startswith("      0.00 s  3.84 s  7.68 s  ")
     assert rows == ["one   " + " " * 33 + "█" + " " * 19, "<eos> " + " " * 52 + "▓"]
-    assert told == "a cell is the largest weight of 12 places; the darkest is 0.04"
+    assert told == "each cell shows the largest weight of 12 positions; the darkest is 0.04"
     fusion = AttentionMap(weights.transpose(1, 2), ("say", "<eos>"), times, "fusion", 0, seconds=0.04)
     assert [row[:6] for row in render.in_terminal(fusion, 60).plain.splitlines()[1:3]] == ["say   ", "<eos> "]
     within = render.in_terminal(AttentionMap(torch.eye(625)[None], times, times, "encoder", 0, seconds=0.04), 60).plain
     assert len(within.splitlines()) == 2 + 49
     assert max(map(len, within.splitlines()[:-1])) <= 60
-    assert "of 13 x 13 places" in within
+    assert "of 13 x 13 positions" in within
 
 
 def texts_of(svg: Path) -> list[str]:

@@ -428,7 +428,7 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
     assert scored.log_prob == pytest.approx(result.log_prob, abs=1e-4)
     with pytest.raises(UserError, match=r"7.png: no such file"):
         translator(str(tmp_path / "p" / "7.png"))
-    with pytest.raises(UserError, match="explain follows tokens, and this model reads pictures"):
+    with pytest.raises(UserError, match="explain follows tokens, but this model reads pictures"):
         regard.explain(translator, name)
 
     console, out = quiet()

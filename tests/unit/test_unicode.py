@@ -345,9 +345,9 @@ def test_a_model_that_starts_from_an_older_one_reads_like_it(tmp_path: Path, com
     for option in ("start_from", "encoder_from"):
         said = command(data, tmp_path / option, **{option: old})
         assert "data.normalise=none " in said
-        assert f"as {old} reads texts" in said
+        assert f"as {old} normalises texts" in said
         assert json.loads((tmp_path / option / "target.tokenizer.json").read_text())["normalizer"] is None
-        with pytest.raises(UserError, match=r"data.normalise is nfc, but .* reads texts with none"):
+        with pytest.raises(UserError, match=r"data.normalise is nfc, but .* was made with none"):
             command(data, tmp_path / "x", "data.normalise=nfc", **{option: old})
     run_file = tmp_path / "run.yaml"  # of the older version too
     lines = (tmp_path / "old.run" / "run.yaml").read_text().replace('  model: ""', f'  model: "{old}"').splitlines()
@@ -356,9 +356,9 @@ def test_a_model_that_starts_from_an_older_one_reads_like_it(tmp_path: Path, com
     assert json.loads((tmp_path / "from_file" / "source.tokenizer.json").read_text())["normalizer"] is None
     new = tmp_path / "new"
     command(data, new)
-    assert f"as {new} reads texts" in command(data, tmp_path / "from_new", start_from=new)
+    assert f"as {new} normalises texts" in command(data, tmp_path / "from_new", start_from=new)
     assert json.loads((tmp_path / "from_new" / "source.tokenizer.json").read_text())["normalizer"] == {"type": "NFC"}
-    with pytest.raises(UserError, match=r"data.normalise is none, but .* reads texts with nfc"):
+    with pytest.raises(UserError, match=r"data.normalise is none, but .* was made with nfc"):
         command(data, tmp_path / "y", "data.normalise=none", start_from=new)
 
 
@@ -398,4 +398,4 @@ def test_translate_says_how_many_lines_it_normalised(
         done = capsys.readouterr()
         first, second, *_ = done.out.split("\n")
         assert first == second
-        assert "regard: normalised to Unicode's NFC: 1 line\n" in done.err
+        assert "regard: 1 line normalised to Unicode NFC\n" in done.err

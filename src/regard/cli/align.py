@@ -14,33 +14,43 @@ from regard.cli.options import (
     SkipBadLines,
     Threads,
     To,
-    columns_of,
     on_bad_lines,
     open_model,
+    split_columns,
 )
 from regard.errors import UserError, plural
 
 
 def align(
     model: Model,
-    pairs: Annotated[Path, typer.Argument(help="Pairs: .tsv (source<TAB>target), .csv or .jsonl; may be .gz.")],
+    pairs: Annotated[
+        Path, typer.Argument(help="Pairs: a .tsv (source<TAB>target), .csv or .jsonl file; may be compressed (.gz).")
+    ],
     from_: From = None,
     to: To = None,
     header: Header = None,
     skip_bad_lines: SkipBadLines = False,
     gold: Annotated[
-        Path | None, typer.Option(help="Alignments by people, a line for each pair, such as 0-0 1p2.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Manual alignments, one line per pair: 0-0 is a sure link, 1p2 a possible one. Choose the head that matches "
+            "them best.",
+            show_default=False,
+        ),
     ] = None,
     backward: Annotated[
-        Path | None, typer.Option(help="A model folder for the other direction, to agree with.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Model folder for the opposite direction. Choose the heads of both models that agree best.", show_default=False
+        ),
     ] = None,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print word alignments in Pharaoh format, a line for each pair.
+    """Print word alignments in Pharaoh format, one line per pair.
 
-    With --gold or --backward, first find out which layer and head aligns best, and keep that in the model folder.
+    With --gold or --backward, first find the layer and head that align best, and save them in the model folder.
     """
     import sys
 
@@ -50,11 +60,11 @@ def align(
     from regard.inspection import align
 
     if gold and backward:
-        raise UserError("--gold and --backward are two ways to find the best head; say one of them")
-    translator = open_model(model, score, device, threads, names_in=pairs)
-    align.inspect_pairs(translator, [])  # whether it reads texts at all, before anything is said about columns
+        raise UserError("--gold and --backward are two ways to find the best head; use only one of them")
+    translator = open_model(model, score, device, threads, listed_in=pairs)
+    align.inspect_pairs(translator, [])  # raises if the model does not read texts, before any error about columns
     columns = TrainedOn.from_facts(translator.training).columns(
-        [pairs], columns_of(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
+        [pairs], split_columns(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
     corpus = read_pairs(pairs, columns.each[0], normalisation=translator.normalisation)
     for line in (*columns.describe(), *corpus.counts.describe_reading()):
@@ -63,28 +73,28 @@ def align(
     cut = align.cut_differently(translator, texts)
     if gold and cut:
         raise UserError(
-            f"--gold counts words, but the tokens of this model are not words: {cut}; take a model of words or symbols, or "
+            f"--gold counts words, but the tokens of this model are not words: {cut}; use a model of words or symbols, or "
             "choose a head with --backward"
         )
     if cut:
         print(f"regard: the numbers count tokens, not words: {cut}", file=sys.stderr)
     head = align.read_alignment_head(model)
-    seen = align.inspect_pairs(translator, texts)
+    inspections = align.inspect_pairs(translator, texts)
     if gold:
         lines = list(read_lines(gold))
         if len(lines) != len(texts):
             sizes = f"{gold} has {plural(len(lines), 'line')}, but {pairs} has {plural(len(texts), 'pair')}"
-            raise UserError(f"{sizes}; expected a line for each")
-        people = [align.parse_pharaoh(line) for line in lines]
-        head, error = align.best_alignment_head(seen, [sure for sure, _ in people], [possible for _, possible in people])
+            raise UserError(f"{sizes}; expected one line per pair")
+        links = [align.parse_pharaoh(line) for line in lines]
+        head, error = align.best_alignment_head(inspections, [sure for sure, _ in links], [possible for _, possible in links])
         align.write_alignment_head(model, head, error_rate=error, by="gold")
     elif backward:
         other = open_model(backward, score, device, threads)
-        turned = align.inspect_pairs(other, [(target, source) for source, target in texts])
-        head, there, error = align.best_agreement(seen, turned)
+        exchanged = align.inspect_pairs(other, [(target, source) for source, target in texts])
+        head, backward_head, error = align.best_agreement(inspections, exchanged)
         align.write_alignment_head(model, head, error_rate=error, by="agreement")
-        align.write_alignment_head(backward, there, error_rate=error, by="agreement")
+        align.write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
     if gold or backward:
-        print(f"regard: aligned by {head}, alignment error rate {error:.3f}; kept in {model}", file=sys.stderr)
-    for one in seen:
-        print(align.pharaoh(align.links(head, one)))
+        print(f"regard: aligned by {head}, alignment error rate {error:.3f}; saved in {model}", file=sys.stderr)
+    for inspection in inspections:
+        print(align.pharaoh(align.links(head, inspection)))

@@ -1,11 +1,11 @@
-"""regard demo: from nothing to a trained model that shows its attention."""
+"""regard demo: trains a small model and shows its attention."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Set, Threads, make_console, prepare
+from regard.cli.options import Device, Set, Threads, make_console, prepare_device
 
 if TYPE_CHECKING:
     from regard.training.predictions import Prediction
@@ -14,21 +14,21 @@ NUM_SHOWN = 5
 
 
 def sample(predictions: "list[Prediction]") -> "list[Prediction]":
-    """The same few words every time, chosen before anybody saw how well they are pronounced."""
+    """Returns a few words of medium length, always the same ones, chosen independently of how well they are predicted."""
     from hashlib import sha1
 
-    longish = (prediction for prediction in predictions if 8 <= len(prediction.source) <= 11)
-    return sorted(longish, key=lambda prediction: sha1(prediction.source.encode()).digest())[:NUM_SHOWN]
+    candidates = (prediction for prediction in predictions if 8 <= len(prediction.source) <= 11)
+    return sorted(candidates, key=lambda prediction: sha1(prediction.source.encode()).digest())[:NUM_SHOWN]
 
 
 def demo(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Where to put the model and the picture.")] = Path("regard-demo"),
+    out: Annotated[Path, typer.Option(help="Folder to write the model and the pictures to.")] = Path("regard-demo"),
     set_: Set = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Learn to pronounce English in two minutes, then pronounce words never seen and draw the attention."""
+    """Train a model to pronounce English in two minutes, test it on words it has never seen, and draw its attention."""
     from regard.checkpoint import folder
     from regard.checkpoint.lock import locked
     from regard.data.dictionary import pronunciations
@@ -44,15 +44,16 @@ def demo(
     folder.recover(out / "model")
     folder.check_destination(out / "model", replace=True)
     settings = override(DEMO, set_ or [])
-    chosen = prepare(device, threads)
-    console.print("Learning to pronounce English words from the CMU Pronouncing Dictionary (letters -> phonemes).")
+    torch_device = prepare_device(device, threads)
+    console.print("Training a model to pronounce English words, from letters to phonemes (CMU Pronouncing Dictionary).")
     training_data = in_memory("cmudict-test", pronunciations("train"), pronunciations("test"), settings.data)
-    trained = run(training_data, settings, console, chosen)
+    trained = run(training_data, settings, console, torch_device)
     folder.save(trained.saved, out / "model", replace=True)
 
     console.print(
         f"\nOn {trained.rates.num_sentences:,} words never seen: phoneme error rate {trained.rates.symbol:.1%}, "
-        f"word error rate {trained.rates.sequence:.1%}\n  {trained.signature}\n{trained.assessment.verdict}\n\nFive of them:"
+        f"{trained.rates.sequence:.1%} of the words not exactly right (sequence error rate)\n"
+        f"  {trained.signature}\n{trained.assessment.verdict}\n\nFive of them:"
     )
     shown = sample(trained.predictions)
     for prediction in shown:
@@ -62,9 +63,9 @@ def demo(
     console.print("\nWhere the model looked (rows: phonemes written, columns: letters read):\n")
     console.print(in_terminal(maps[0]))
     if can_draw():
-        console.print(f"The same for all five as a picture: {draw(maps, out / 'attention.png')}")
+        console.print(f"A picture of the attention for all five: {draw(maps, out / 'attention.png')}")
     else:
-        console.print('For pictures: pip install "regard[plot]"')
+        console.print('To draw pictures: pip install "regard[plot]"')
     page = write_page(inspect(trained.translator, shown[0].source, what=("weights", "scores", "norms")), out / "attention.html")
-    console.print(f"To explore the first in a browser: {page}")
+    console.print(f"To explore the first word in a browser, open {page}")
     console.print(f"Next: echo serendipity | regard translate {out / 'model'}")

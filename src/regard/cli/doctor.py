@@ -1,4 +1,4 @@
-"""regard doctor: what this installation can do, and whether it computes rightly."""
+"""regard doctor: reports what this installation supports and whether it computes correctly."""
 
 import typer
 
@@ -18,15 +18,15 @@ def doctor() -> None:
         typer.echo(f"{name:<12} {value}")
 
     def extra(name: str, module: str) -> str:
-        there = importlib.util.find_spec(module) is not None
-        return f"{name}: yes" if there else f'{name}: no (pip install "regard[{name}]")'
+        installed = importlib.util.find_spec(module) is not None
+        return f"{name}: yes" if installed else f'{name}: no (pip install "regard[{name}]")'
 
     line("regard", regard.__version__)
     line("python", f"{platform.python_version()} on {platform.platform()}")
     line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
     for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
         line(name, version(name))
-    line("devices", ", ".join(name for name, there in available_devices().items() if there))
+    line("devices", ", ".join(name for name, available in available_devices().items() if available))
     extras = {"plot": "matplotlib", "audio": "soundfile", "metrics": "sacrebleu", "tensorboard": "tensorboard"}
     line("extras", "; ".join(extra(name, package) for name, package in extras.items()))
 
@@ -36,7 +36,9 @@ def doctor() -> None:
     fused = regard.attend(query, key, value, allow=allow)
     plain = regard.attention_weights(query, key, allow=allow) @ value
     difference = (fused - plain).abs().max().item()
-    line("attention", f"fused and plain differ by {difference:.1e} at most")
+    line("attention", f"fused and plain differ by at most {difference:.1e}")
     if not difference < 1e-5:
-        typer.echo("regard: the fused kernel is wrong on this machine; please report this with the lines above", err=True)
+        typer.echo(
+            "regard: the fused kernel computes wrong results on this machine; please report this with the lines above", err=True
+        )
         raise typer.Exit(1)

@@ -19,12 +19,12 @@ from regard.cli.options import (
     SkipBadLines,
     Threads,
     check_search,
-    columns_of,
+    describe_unknown,
     make_console,
-    never_seen,
     on_bad_lines,
     one_cell,
     open_model,
+    split_columns,
 )
 from regard.errors import UserError, plural
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from regard.evaluation import TestSet
     from regard.pipeline import Translator
 
-SHOWN = 5
-"""Files that are named, of those that cannot be read."""
+NUM_LISTED = 5
+"""How many of the files that cannot be read are listed."""
 
 
 def evaluate(
@@ -47,23 +47,34 @@ def evaluate(
     from_: From = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="COL[,COL]", help="Columns of references; in a .tsv all but the first.", show_default=False),
+        typer.Option(
+            metavar="COL[,COL]",
+            help="Reference columns, by name or number. Default: the target column used in training; if none was chosen "
+            "there, all columns of a .tsv but the first.",
+            show_default=False,
+        ),
     ] = None,
     header: Header = None,
     skip_bad_lines: SkipBadLines = False,
     against: Annotated[
-        Path | None, typer.Option(help="Another model folder: is this one better? A paired test.", show_default=False)
+        Path | None,
+        typer.Option(help="Another model folder to compare with, by a paired significance test.", show_default=False),
     ] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = "0.6",
     max_length: MaxLength = 256,
-    outputs: Annotated[bool, typer.Option("--outputs", help="Also print every source, output and first reference.")] = False,
+    outputs: Annotated[
+        bool, typer.Option("--outputs", help="Also print each source, its output and its first reference.")
+    ] = False,
     max_source: MaxSource = 1024,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Measure a model on a test set: BLEU, chrF, error rates, exact matches, with intervals and what reproduces them."""
+    """Measure a model on a test set: BLEU, chrF, error rates and exact match, with confidence intervals.
+
+    The last line is a signature of all that is needed to reproduce the figures.
+    """
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
 
     import torch
@@ -73,26 +84,28 @@ def evaluate(
     from regard.evaluation import read_test_set, signature
 
     folders = [model] if against is None else [model, against]
-    systems = [open_model(folder, score, device, threads, max_source, names_in=test[0]) for folder in folders]
+    systems = [open_model(folder, score, device, threads, max_source, listed_in=test[0]) for folder in folders]
     trained = TrainedOn.from_facts(systems[0].training)
-    columns = trained.columns(test, columns_of(from_), columns_of(to), header=header, bad_lines=on_bad_lines(skip_bad_lines))
-    whole = read_test_set(test, columns.each, normalisation=systems[0].normalisation, one_reference=trained.one_reference)
-    data, (results, *others), bad = translated(systems, whole, search)
-    texts = spelt_like(systems[0], results)
+    columns = trained.columns(
+        test, split_columns(from_), split_columns(to), header=header, bad_lines=on_bad_lines(skip_bad_lines)
+    )
+    test_set = read_test_set(test, columns.each, normalisation=systems[0].normalisation, one_reference=trained.one_reference)
+    data, (results, *others), unreadable = translate_test_set(systems, test_set, search)
+    texts = normalised_texts(systems[0], results)
     if outputs:
-        for source, text, known in zip(data.sources, texts, data.references, strict=True):
-            print(*map(one_cell, (source, text, known[0])), sep="\t")  # a console would make spaces of TABs
+        for source, text, references in zip(data.sources, texts, data.references, strict=True):
+            print(*map(one_cell, (source, text, references[0])), sep="\t")  # a console would turn TABs into spaces
     console = make_console()
-    say_data(console, data, bad)
+    print_test_set(console, data, unreadable)
     for line in (*columns.describe(), *describe_seen(folders, systems, data.sources)):
         console.print(line)
     if stopped := sum(not result.finished for result in results):
         console.print(f"outputs that did not end and were stopped at {plural(max_length, 'token')}: {stopped:,}")
     if unknown := sum(len(result.unknown) for result in results):
-        console.print(never_seen(unknown))
+        console.print(describe_unknown(unknown))
     sizes = [len(result.source_tokens) for result in results]
-    rival = spelt_like(systems[0], others[0]) if others else None
-    say_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
+    rival = normalised_texts(systems[0], others[0]) if others else None
+    print_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
     digests = [weights_digest(system.model)[:6] for system in systems]  # type: ignore[arg-type]
     facts = {
         "data": f"{data.name}:{data.fingerprint}",
@@ -103,13 +116,13 @@ def evaluate(
     console.print(f"\n{signature(facts)}")
 
 
-def spelt_like(system: "Translator", results: "Sequence[Result]") -> list[str]:
-    """Outputs in the spelling of the references."""
+def normalised_texts(system: "Translator", results: "Sequence[Result]") -> list[str]:
+    """Returns the outputs, normalised as the references are."""
     return [system.target.normalised(result.text) for result in results]
 
 
 def describe_seen(folders: "Sequence[Path]", systems: "Sequence[Translator]", sources: "Sequence[str]") -> "Iterator[str]":
-    """What of the test set was seen in training, a line for each model."""
+    """Yields a line for each model that was trained on some of these sources."""
     from regard.data.trained import TrainedOn
 
     for folder, system in zip(folders, systems, strict=True):
@@ -118,10 +131,14 @@ def describe_seen(folders: "Sequence[Path]", systems: "Sequence[Translator]", so
             yield f"{folder}: {line}"
 
 
-def translated(
-    systems: "Sequence[Translator]", whole: "TestSet", search: dict[str, Any]
+def translate_test_set(
+    systems: "Sequence[Translator]", test_set: "TestSet", search: dict[str, Any]
 ) -> "tuple[TestSet, list[list[Result]], list[str]]":
-    """(what all systems can read, what each makes of that, and of what is left out the lines and why)."""
+    """Returns the part of the test set that all systems can read, the results of each system, and a line with the reason for
+    each source that is left out.
+
+    Raises UserError if a text is refused, or if no file can be read.
+    """
     from functools import partial
 
     from regard.data.sources import FileCodec
@@ -129,29 +146,35 @@ def translated(
     from regard.training.progress import with_progress
 
     progress = partial(with_progress, what="translating", console=make_console(stderr=True))
-    bad: dict[int, str] = {}  # by their places
-    found: list[dict[int, Result]] = []
+    unreadable: dict[int, str] = {}  # index of a source -> line and reason
+    results: list[dict[int, Result]] = []
     for system in systems:
-        for source in whole.sources:
+        for source in test_set.sources:
             system.check_columns(source)
     for system in systems:
-        own: dict[int, Result] = {}
-        for index, one in enumerate(system.translate(whole.sources, progress=progress, **search)):
-            if not isinstance(one, Refused):
-                own[index] = one
+        translated: dict[int, Result] = {}
+        for index, result in enumerate(system.translate(test_set.sources, progress=progress, **search)):
+            if not isinstance(result, Refused):
+                translated[index] = result
             elif isinstance(system.source, FileCodec):
-                bad.setdefault(index, f"line {whole.lines[index][0]}: {one.reason}")
-            else:  # without its longest texts a test set would flatter
-                raise UserError(f"{whole.name}: line {whole.lines[index][0]}: {one.reason}")
-        found.append(own)
-    good = [index for index in range(len(whole.sources)) if index not in bad]
-    if not good:
-        raise UserError(f"none of the {len(whole.sources):,} files in {whole.name} can be read; the first: {bad[0]}")
-    return whole.only(good), [[own[index] for index in good] for own in found], [bad[index] for index in sorted(bad)]
+                unreadable.setdefault(index, f"line {test_set.lines[index][0]}: {result.reason}")
+            else:  # a test set without its longest texts would give too good a figure
+                raise UserError(f"{test_set.name}: line {test_set.lines[index][0]}: {result.reason}")
+        results.append(translated)
+    readable = [index for index in range(len(test_set.sources)) if index not in unreadable]
+    if not readable:
+        raise UserError(
+            f"none of the {len(test_set.sources):,} files in {test_set.name} can be read; the first: {unreadable[0]}"
+        )
+    return (
+        test_set.only(readable),
+        [[translated[index] for index in readable] for translated in results],
+        [unreadable[index] for index in sorted(unreadable)],
+    )
 
 
-def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:
-    """What is measured with. bad: what was left out of it, and why."""
+def print_test_set(console: "Console", data: "TestSet", unreadable: "Sequence[str]") -> None:
+    """Prints the size of the test set and what was left out of it. unreadable: a line for each file, with the reason."""
     console.print(f"{data.name}: {plural(len(data.sources), 'source')}, {plural(sum(map(len, data.references)), 'reference')}")
     for note in data.notes:
         console.print(note)
@@ -159,16 +182,16 @@ def say_data(console: "Console", data: "TestSet", bad: "Sequence[str]") -> None:
         console.print(f"{plural(data.num_empty, 'line')} left out because a side is empty")
     if data.num_repeats:
         repeats = plural(data.num_repeats, "row repeats", "rows repeat")
-        console.print(f"{repeats} a source: outputs that differ are further references")
-    if bad:
-        console.print(f"files that cannot be read and are left out: {len(bad):,}")
-        for line in bad[:SHOWN]:
+        console.print(f"{repeats} a source: different targets count as further references")
+    if unreadable:
+        console.print(f"files that cannot be read and are left out: {len(unreadable):,}")
+        for line in unreadable[:NUM_LISTED]:
             console.print(f"  {line}")
-        if len(bad) > SHOWN:
-            console.print(f"  and {len(bad) - SHOWN:,} more")
+        if len(unreadable) > NUM_LISTED:
+            console.print(f"  and {len(unreadable) - NUM_LISTED:,} more")
 
 
-def say_measures(
+def print_measures(
     console: "Console",
     data: "TestSet",
     texts: "Sequence[str]",
@@ -176,21 +199,27 @@ def say_measures(
     symbols: "Callable[[str], tuple[str, ...]]",
     sizes: "Sequence[int] | None",
 ) -> None:
-    """All figures, then those of sources of like length. sizes: tokens of the sources; None: they have none."""
+    """Prints all figures, then those of groups of sources of similar length.
+
+    rival: the outputs of the model to compare with. sizes: tokens per source; None if the sources are not made of tokens, then
+    the length of the first reference counts.
+    """
     from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, above_all, by_length, can_use_sacrebleu, measures
 
-    groups = by_length(sizes or [len(symbols(known[0])) for known in data.references])
+    groups = by_length(sizes or [len(symbols(references[0])) for references in data.references])
     parts = [
-        measures([texts[i] for i in inside], [data.references[i] for i in inside], symbols, intervals=False)
-        for _, inside in groups
+        measures([texts[i] for i in members], [data.references[i] for i in members], symbols, intervals=False)
+        for _, members in groups
     ]
     for measure in measures(texts, data.references, symbols, rival):
         console.print(f"{measure}{above_all(measure.value) if measure.percent else ''}")
     if not can_use_sacrebleu():
         console.print(NEEDS_SACREBLEU)
-    elif not all(any(one.name == "BLEU" for one in part) for part in parts):
+    elif not all(any(measure.name == "BLEU" for measure in part) for part in parts):
         console.print(NO_BLEU)
-    console.print("\nby source length (tokens):" if sizes else "\nby length of the reference (tokens):")
-    for (lengths, inside), part in zip(groups, parts, strict=True):
-        figures = ", ".join(f"{one.name} {one.value * (100 if one.percent else 1):.2f}{'%' * one.percent}" for one in part)
-        console.print(f"  {lengths:>9}: {plural(len(inside), 'source')}: {figures}")
+    console.print("\nby source length (tokens):" if sizes else "\nby reference length (tokens):")
+    for (lengths, members), part in zip(groups, parts, strict=True):
+        figures = ", ".join(
+            f"{measure.name} {measure.value * (100 if measure.percent else 1):.2f}{'%' * measure.percent}" for measure in part
+        )
+        console.print(f"  {lengths:>9}: {plural(len(members), 'source')}: {figures}")

@@ -4,74 +4,75 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, trimmed
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, strip_source
 
 if TYPE_CHECKING:
     from regard.inspection.explain import Explanation, Line
 
-SHOWN = 6
-"""How many numbers of a vector are printed, and how many words."""
+NUM_SHOWN = 6
+"""How many numbers of a vector are printed, and how many words of the vocabulary."""
 
 
 def explain(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What to translate.")],
-    token: Annotated[int, typer.Option(help="Which token of the output, from 0; -1 is the last, <eos>.")] = 0,
-    layer: Annotated[int, typer.Option(help="Transformers: which layer; -1 is the last.")] = -1,
-    head: Annotated[int, typer.Option(help="Transformers: which head.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON.")] = False,
+    text: Annotated[str, typer.Argument(help="Text to translate.")],
+    token: Annotated[int, typer.Option(help="Index of the output token, from 0; -1 is the last one, <eos>.")] = 0,
+    layer: Annotated[int, typer.Option(help="Transformers: index of the layer, from 0; -1 is the last.")] = -1,
+    head: Annotated[int, typer.Option(help="Transformers: index of the head, from 0.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Show how one output token came about, number by number: query, keys, scores, mask, softmax, context, logits, word."""
+    """Show how one output token is computed, number by number: query, keys, scores, mask, softmax, context, logits, word."""
     import json
 
     from regard.data.labels import label, readable
-    from regard.inspection.explain import explain as explained
+    from regard.inspection.explain import explain as explain_token
 
     translator = open_model(model, score, device, threads)
-    found = explained(translator, trimmed(translator, text), token, layer=layer, head=head)
+    explanation = explain_token(translator, strip_source(translator, text), token, layer=layer, head=head)
     if as_json:
-        print(json.dumps(found.as_dict(), ensure_ascii=False))
+        print(json.dumps(explanation.as_dict(), ensure_ascii=False))
         return
     console = make_console()
-    console.print(f"{readable(found.text)} -> {readable(found.output)}\n")
-    console.print(f"token {found.position} of the output, {label(found.token)} ({found.about})\n")
-    for line in found.lines:
+    console.print(f"{readable(explanation.text)} -> {readable(explanation.output)}\n")
+    console.print(f"token {explanation.position} of the output, {label(explanation.token)} ({explanation.about})\n")
+    for line in explanation.lines:
         size = "×".join(map(str, line.values.shape))
         console.print(f"{line.name:<14} {line.formula}" + (f"   [{size}]" if size else ""), style="bold")
-        for row in numbers(line, found):
+        for row in format_line(line, explanation):
             console.print(f"  {row}")
 
 
-def numbers(line: "Line", found: "Explanation") -> list[str]:
-    """A line for each token where there are tokens, else the first few numbers."""
+def format_line(line: "Line", explanation: "Explanation") -> list[str]:
+    """Returns a row for each token if the first axis is tokens, otherwise one row with the first few numbers."""
     from rich.cells import cell_len
 
     from regard.data.labels import label
 
     values = line.values
     if values.dim() == 0:
-        return [f"{values.item()}  {label(found.token)}"]
+        return [f"{values.item()}  {label(explanation.token)}"]
     if not line.rows:
-        return [vector(values.tolist())]
+        return [format_vector(values.tolist())]
     rows = range(len(values))
     if line.name in ("logits", "probabilities"):
-        rows = values.topk(min(SHOWN, len(values))).indices.tolist()  # type: ignore[assignment]
+        rows = values.topk(min(NUM_SHOWN, len(values))).indices.tolist()  # type: ignore[assignment]
     labels = [label(line.rows[row]) for row in rows]
     width = max(map(cell_len, labels))
     return [
-        f"{one}{' ' * (width - cell_len(one))}  {shown(values[row].tolist())}" for one, row in zip(labels, rows, strict=True)
+        f"{name}{' ' * (width - cell_len(name))}  {format_value(values[row].tolist())}"
+        for name, row in zip(labels, rows, strict=True)
     ]
 
 
-def shown(number: list[float] | float | int) -> str:
-    if isinstance(number, list):
-        return vector(number)
-    return f"{number:9.4f}" if isinstance(number, float) else f"{number:4}"
+def format_value(value: list[float] | float | int) -> str:
+    if isinstance(value, list):
+        return format_vector(value)
+    return f"{value:9.4f}" if isinstance(value, float) else f"{value:4}"
 
 
-def vector(numbers: list[float]) -> str:
-    shown = "  ".join(f"{number:7.3f}" for number in numbers[:SHOWN])
-    return shown + ("  …" if len(numbers) > SHOWN else "")
+def format_vector(numbers: list[float]) -> str:
+    first = "  ".join(f"{number:7.3f}" for number in numbers[:NUM_SHOWN])
+    return first + ("  …" if len(numbers) > NUM_SHOWN else "")

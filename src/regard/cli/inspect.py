@@ -5,31 +5,37 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, trimmed
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, strip_source
 
 PAGE, ARRAYS = ".html", ".npz"
 
 
 def inspect(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What to translate: a text, or the name of a picture or sound.")],
+    text: Annotated[str, typer.Argument(help="Text to translate, or path of a picture or sound.")],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Also write a file: .html (a page to explore, offline), .png, .svg, .pdf (pictures) or .npz (all numbers).",
+            help="Also write a file: .html (an interactive page that works offline), .png, .svg or .pdf (a picture), or .npz "
+            "(all numbers).",
             show_default=False,
         ),
     ] = None,
     auxiliary: Annotated[
-        str | None, typer.Option(help="The text that stands beside a sound or picture.", show_default=False)
+        str | None, typer.Option(help="Auxiliary text that comes with the picture or sound.", show_default=False)
     ] = None,
-    kind: Annotated[str, typer.Option(help="cross, encoder, decoder or fusion.")] = "cross",
-    layer: Annotated[int, typer.Option(help="Which layer; -1 is the last.")] = -1,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="Kind of attention: cross (output to source), encoder, decoder, or fusion (source to auxiliary text)."
+        ),
+    ] = "cross",
+    layer: Annotated[int, typer.Option(help="Index of the layer, from 0; -1 is the last.")] = -1,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate one text and show where the model looked for every token of the output."""
+    """Translate one text and show where the model looked for each token of the output."""
     import os
     import sys
     import warnings
@@ -48,41 +54,43 @@ def inspect(
     ending = "" if out is None else out.suffix.lower()
     if out is not None and ending not in (PAGE, ARRAYS):
         if ending not in ENDINGS:
-            raise UserError(f"{out}: the ending says what to write; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}")
+            raise UserError(
+                f"{out}: the file extension selects the format; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}"
+            )
         check_drawing(out)
     translator = open_model(model, score, device, threads)
-    text = trimmed(translator, text if auxiliary is None else f"{text}\t{auxiliary}")
+    text = strip_source(translator, text if auxiliary is None else f"{text}\t{auxiliary}")
     result = translator.whole(text)
     console = make_console()
     title = translator.source.title(text) if isinstance(translator.source, FileCodec) else translator.read(text).text
     console.print(f"{readable(title)} -> {readable(result.text)}\n")
-    whole = ending in (PAGE, ARRAYS)
+    all_layers = ending in (PAGE, ARRAYS)
     try:
         attention = result.attention(kind, layer) if len(result.source_tokens) + len(result.tokens) <= 400 else None  # type: ignore[arg-type]
     except UserError:
-        if not whole:
+        if not all_layers:
             raise
-        attention = None  # a model without attention has gates and probabilities to show
+        attention = None  # a model without attention still has gates and probabilities to show
     if attention is not None:
         width = console.width if console.is_terminal or "COLUMNS" in os.environ else WIDEST
         console.print(in_words(attention) if attention.axes else in_terminal(attention, width))
     if result.unknown:
         console.print(f"never seen in training: {visible(dict.fromkeys(result.unknown))}")
     if not result.finished:
-        console.print("the output did not come to an end and was stopped")
+        console.print("the output did not end and was stopped")
     if out is None:
         return
-    if whole:
+    if all_layers:
         from regard.inspection.capture import inspect
-        from regard.inspection.report import opens_at, write_npz, write_page
+        from regard.inspection.report import first_layer, write_npz, write_page
 
-        seen = inspect(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
-        opens_at(seen, kind, layer)  # type: ignore[arg-type]  # whether there is such a layer
+        inspection = inspect(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
+        first_layer(inspection, kind, layer)  # type: ignore[arg-type]  # raises if there is no such layer
         name = f"{model} · regard {regard.__version__}"
         if ending == PAGE:
-            console.print(f"written to {write_page(seen, out, model=name, kind=kind, layer=layer)}; open it in a browser")  # type: ignore[arg-type]
+            console.print(f"written to {write_page(inspection, out, model=name, kind=kind, layer=layer)}; open it in a browser")  # type: ignore[arg-type]
         else:
-            console.print(f"written to {write_npz(seen, out)}")
+            console.print(f"written to {write_npz(inspection, out)}")
         return
     attention = attention or result.attention(kind, layer)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
@@ -92,5 +100,5 @@ def inspect(
         else:
             drawn = regard.draw(attention, out, over=split_source(text)[0] if attention.seconds else None)
     console.print(f"drawn in {drawn}")
-    for one in caught:
-        print(f"regard: {one.message}", file=sys.stderr)
+    for warning in caught:
+        print(f"regard: {warning.message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`regard`: one command, one small file. Nothing here imports torch, so that --help is quick."""
+"""The `regard` command, with one small file per subcommand. Nothing here imports torch, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ app = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"regard {__version__}")
         raise typer.Exit
 
@@ -32,7 +32,7 @@ def options(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
     details: Annotated[
-        bool, typer.Option("--details", help="After an error, print all that is known about it: regard --details translate …")
+        bool, typer.Option("--details", help="After an error, also print its details: regard --details translate …")
     ] = False,
 ) -> None:
     """Train, look inside, and ship sequence-to-sequence models with attention."""
@@ -50,19 +50,20 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """Mistakes of the user end in one line; anything else is a bug of ours and keeps its traceback."""
-    for name in ("stdout", "stderr"):  # closed, as by `regard … >&-`: what is said goes nowhere
+    """Runs the command line. Errors that the user can fix are printed in one line; any other exception is a bug of regard and
+    keeps its traceback."""
+    for name in ("stdout", "stderr"):  # closed, as by `regard … >&-`: discard what is printed
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 open to the end
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says; no name is unprintable
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale; every name can be printed
     try:
         check_folder()
         check_arguments(sys.argv[1:])
         sys.exit(app(prog_name="regard", standalone_mode=False))
     except UsageError as error:
-        sys.exit(explain_usage(error))
+        sys.exit(print_usage_error(error))
     except UserError as error:
         details = "--details" in sys.argv[1:2] and error.details
         lines = error.lines if isinstance(error, Mistakes) else [str(error)]
@@ -76,15 +77,15 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
-        sys.exit("regard: memory ran out; try a smaller --beam, --n-best or --max-length, a smaller model, or a smaller batch")
+        sys.exit("regard: out of memory; try a smaller --beam, --n-best or --max-length, a smaller model, or a smaller batch")
 
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What typer raises for options and commands that it does not know or understand."""
+"""The exception that typer raises for unknown or invalid commands and options."""
 
 
 def check_folder() -> None:
-    """Without a current folder, names lead nowhere, and torch ends the process."""
+    """Raises if the current folder was removed: relative paths would not resolve, and torch would end the process."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -92,7 +93,7 @@ def check_folder() -> None:
 
 
 def check_arguments(arguments: list[str]) -> None:
-    """Texts and names of files are UTF-8: they are printed, and written into settings and model folders."""
+    """Raises if an argument is not UTF-8: texts and file names are printed, and written to settings and model folders."""
     for number, argument in enumerate(arguments, start=1):
         if not is_utf_8(argument):
             typed = printable(os.fsencode(argument).decode(errors="backslashreplace"), 60)
@@ -101,10 +102,10 @@ def check_arguments(arguments: list[str]) -> None:
             )
 
 
-def explain_usage(error: Exception) -> int:
-    """Prints what was typed wrongly in one line; gives the exit code."""
+def print_usage_error(error: Exception) -> int:
+    """Prints a usage error in one line and returns the exit code."""
     message = printable(" ".join(error.format_message().split()).removesuffix("."))  # type: ignore[attr-defined]
-    if message:  # else the help was printed
+    if message:  # otherwise the help was printed
         context = error.ctx  # type: ignore[attr-defined]
         command = context.command_path if context else "regard"
         print(f"regard: {message[0].lower()}{message[1:]} (see {command} --help)", file=sys.stderr)
@@ -113,7 +114,7 @@ def explain_usage(error: Exception) -> int:
 
 
 def printable(text: str, width: int = 1000) -> str:
-    """One line that a terminal does not obey, and that is not too long to be read: of a longer one both ends."""
-    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    """Returns `text` as one line without control characters; a line longer than `width` is shortened in the middle."""
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     half = width // 2
     return line if len(line) <= width else f"{line[:half]}…{line[-half:]}"

@@ -16,45 +16,73 @@ if TYPE_CHECKING:
     from regard.layers.scores import ScoreMaker
     from regard.pipeline import Translator
 
-Model = Annotated[Path, typer.Argument(help="A model folder.")]
+Model = Annotated[Path, typer.Argument(help="Model folder.")]
 Pairs = Annotated[
     list[Path],
     typer.Argument(
-        help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, .xlsx, or two parallel texts; texts may be .gz.", metavar="FILE"
+        help="Pairs: a .tsv (source<TAB>target), .csv, .jsonl or .xlsx file, or two parallel text files. Text files may be "
+        "compressed (.gz).",
+        metavar="FILE",
     ),
 ]
 From = Annotated[
-    str | None, typer.Option("--from", metavar="COL[,COL]", help="Source columns, by name or number.", show_default=False)
-]
-To = Annotated[str | None, typer.Option(metavar="COL", help="Target column.", show_default=False)]
-Header = Annotated[
-    bool | None,
+    str | None,
     typer.Option(
-        "--header/--no-header", help="Line 1 holds names of columns, or data; else it is guessed.", show_default=False
+        "--from",
+        metavar="COL[,COL]",
+        help="Source columns, by name or number. Default: the columns used in training.",
+        show_default=False,
     ),
 ]
-SkipBadLines = Annotated[bool, typer.Option("--skip-bad-lines", help="Leave out lines with other columns, and say which.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="CPU threads; all cores if not given.", show_default=False)]
+To = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COL", help="Target column, by name or number. Default: the column used in training.", show_default=False
+    ),
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether line 1 holds column names. Default: guessed.", show_default=False),
+]
+SkipBadLines = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad-lines", help="Skip lines whose columns do not match, and report them. Default: stop with an error."
+    ),
+]
+Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda or mps.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Number of CPU threads. Default: all cores.", show_default=False)
+]
 Score = Annotated[
     str | None,
-    typer.Option("--score", metavar="FILE.py:CLASS", help="A score function of your own (runs that file).", show_default=False),
+    typer.Option("--score", metavar="FILE.py:CLASS", help="Custom score function. FILE.py is executed.", show_default=False),
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.steps=300.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.steps=300. Can be repeated."),
+]
 
-Beam = Annotated[int, typer.Option(help="Hypotheses side by side; 1 is greedy search.")]
+Beam = Annotated[int, typer.Option(help="Number of hypotheses that the search keeps; 1 is greedy search.")]
 LengthPenalty = Annotated[
-    str, typer.Option(metavar="NUMBER|mean", help="Outputs of n tokens rank by log_prob / ((5+n)/6)^NUMBER, or by their mean.")
+    str,
+    typer.Option(
+        metavar="NUMBER|mean",
+        help="Rank outputs of n tokens by log_prob / ((5+n)/6)^NUMBER, or by the mean log_prob of their tokens.",
+    ),
 ]
 MaxLength = Annotated[int, typer.Option(help="Stop an output after this many tokens.")]
-MaxSource = Annotated[int, typer.Option(min=1, max=100_000, help="Longer texts (tokens) are split into sentences.")]
+MaxSource = Annotated[int, typer.Option(min=1, max=100_000, help="Split texts with more tokens than this into sentences.")]
 
 
 def check_search(given: dict[str, Any]) -> dict[str, Any]:
-    """Search options as typed, checked before a model is loaded. Words are still words."""
+    """Checks search options as typed, before a model is loaded, and returns them with length_penalty as a number.
+
+    `banned` and `prefix` are still words, so they are not checked here.
+    """
     from regard.contracts import SearchOptions
 
-    with suppress(ValueError):  # else it is "mean", or is refused like other words
+    with suppress(ValueError):  # "mean" stays a word; any other word is refused by SearchOptions
         given["length_penalty"] = float(given["length_penalty"])
     SearchOptions(**{name: value for name, value in given.items() if name not in ("banned", "prefix")})
     return given
@@ -66,22 +94,25 @@ def open_model(
     device: str,
     threads: int | None,
     max_source: int | None = None,
-    names_in: Path | None = None,
+    listed_in: Path | None = None,
 ) -> "Translator":
-    """names_in: a file that names pictures or sounds, which are then looked for from its folder."""
+    """Loads a model. listed_in: a file that lists pictures or sounds; their paths are relative to its folder."""
     from dataclasses import replace
 
     import regard
 
-    prepare(device, threads)
-    translator = regard.load(folder, device=device, scores=own_score(score))
-    if names_in is not None:
-        translator = replace(translator, source=translator.source.at(names_in.parent))
+    prepare_device(device, threads)
+    translator = regard.load(folder, device=device, scores=load_score(score))
+    if listed_in is not None:
+        translator = replace(translator, source=translator.source.at(listed_in.parent))
     return translator if max_source is None else replace(translator, max_source=max_source)
 
 
-def own_score(spec: str | None) -> "dict[str, ScoreMaker]":
-    """Runs the file that the user names and takes the class out of it: {"its name": class}."""
+def load_score(spec: str | None) -> "dict[str, ScoreMaker]":
+    """Executes the user's file FILE.py:CLASS and returns {name of the score: class}, or {} without a file.
+
+    Raises UserError if the file cannot be executed or does not define a named score.
+    """
     if spec is None:
         return {}
     from types import ModuleType
@@ -99,25 +130,28 @@ def own_score(spec: str | None) -> "dict[str, ScoreMaker]":
     if maker is None:
         raise UserError(f"--score {spec}: {file} has no {name!r}{did_you_mean(name, dir(module))}")
     if not isinstance(getattr(maker, "name", None), str):
-        raise UserError(f'--score {spec}: {name} needs a name, such as name = "{name.lower()}", which model folders call it by')
+        raise UserError(
+            f'--score {spec}: {name} needs a name for model folders to refer to, such as name = "{name.lower()}" in the class'
+        )
     return {maker.name: maker}
 
 
-def columns_of(text: str | None) -> tuple[str, ...]:
-    """ "lemma,features" as it was typed."""
+def split_columns(text: str | None) -> tuple[str, ...]:
+    """Splits "lemma,features" into ("lemma", "features"). Raises UserError if one of them is empty."""
     names = tuple(name.strip() for name in text.split(",")) if text else ()
     if not all(names):
-        raise UserError(f"columns {text!r}: expected names or numbers with commas between them, such as 1,3; got an empty one")
+        raise UserError(f"columns {text!r}: expected names or numbers separated by commas, such as 1,3; got an empty one")
     return names
 
 
 def on_bad_lines(skip: bool) -> Literal["stop", "skip"]:
+    """Returns the value of `bad_lines` for --skip-bad-lines."""
     return "skip" if skip else "stop"
 
 
-def trimmed(translator: "Translator", text: str) -> str:
-    """One text as `translate` reads a line: stripped as the sides of a pair are in training. Before the TAB of a text that
-    stands beside a file, the name of that file may be missing."""
+def strip_source(translator: "Translator", text: str) -> str:
+    """Strips a text as the sides of a pair are stripped in training. If the model reads files with an auxiliary text, a leading
+    TAB is kept: the file before it may be missing."""
     from regard.data.sources import auxiliary_vocabulary_size
 
     if auxiliary_vocabulary_size(translator.source):
@@ -126,23 +160,24 @@ def trimmed(translator: "Translator", text: str) -> str:
 
 
 def one_cell(text: str) -> str:
-    """For a line of columns parted by TABs: those of a source are parted by spaces."""
+    """Returns a text for a cell of a TAB-separated line: the TABs between source columns and line breaks become spaces."""
     return " ".join(part.strip() for part in re.split(r"[\t\r\n]+", text)).strip()
 
 
-def never_seen(number: int) -> str:
+def describe_unknown(number: int) -> str:
+    """Returns a sentence on how many source symbols were never seen in training."""
     return f"{plural(number, 'source symbol')} {'was' if number == 1 else 'were'} never seen in training"
 
 
 def make_console(*, stderr: bool = False) -> "Console":
-    """Prints what it is given: no colours of its own, no [markup], no broken lines in a log."""
+    """Returns a console that prints texts as they are: no highlighting, no [markup], no wrapped lines in a log."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True, markup=False, stderr=stderr)
 
 
-def prepare(device: str, threads: int | None) -> "torch.device":
-    """Sets up memory and the number of threads, and gives the device."""
+def prepare_device(device: str, threads: int | None) -> "torch.device":
+    """Sets up memory and the number of threads, and returns the device."""
     import torch
 
     from regard.core.devices import choose_device, keep_freed_memory

@@ -12,17 +12,15 @@ import typer
 
 from regard.cli.options import (
     Device,
-    From,
     Header,
     Score,
     Set,
     SkipBadLines,
     Threads,
-    To,
-    columns_of,
+    load_score,
     make_console,
-    own_score,
-    prepare,
+    prepare_device,
+    split_columns,
 )
 from regard.errors import UserError, plural
 
@@ -41,19 +39,20 @@ READING = {
     f"data.{name}"
     for name in ("files", "held_out_files", "source_columns", "target_column", "header", "bad_lines", "normalise", "max_length")
 }
-"""What must be known before the data is read."""
+"""Settings that must be known before the data is read."""
 RATES = ("train.steps", "train.warmup", "train.schedule", "train.learning_rate")
-"""What the learning rate depends on. A run goes on with others if they would have given it the same rates so far."""
+"""Settings that the learning rate depends on. A run continues with other values if they give the same rates so far."""
 AT_THE_END = ("train.average",)
-"""What matters only when a run ends, and may change until then."""
+"""Settings that matter only when a run ends, and may change until then."""
 
 
-def run_file(files: list[Path]) -> Path | None:
-    """The run file among these; it must be the only one."""
+def find_run_file(files: list[Path]) -> Path | None:
+    """Returns the run file (.yaml), or None if these are data files. Raises UserError if there are both."""
     runs = [file for file in files if file.suffix in (".yaml", ".yml")]
     if runs and len(files) > 1:
         raise UserError(
-            f"{runs[0]} is a run file and stands alone; name the data in it, as data.files, or with --set data.files=…"
+            f"{runs[0]} is a run file, so no other files are accepted; name the data in it, as data.files, or with --set "
+            "data.files=…"
         )
     return runs[0] if runs else None
 
@@ -63,46 +62,67 @@ def train(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Pairs: .tsv (source<TAB>target), .csv, .jsonl, .xlsx, or two parallel texts; texts may be .gz; a source may "
-            "be the name of a picture or sound. Or a run file, .yaml."
+            help="Pairs: a .tsv (source<TAB>target), .csv, .jsonl or .xlsx file, or two parallel text files. Text files may be "
+            "compressed (.gz). A source may be the path of a picture or sound. Or a run file (.yaml)."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where to put the model folder.")] = Path("model"),
-    from_: From = None,
-    to: To = None,
+    out: Annotated[Path, typer.Option(help="Model folder to write.")] = Path("model"),
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="COL[,COL]",
+            help="Source columns, by name or number. Default: recognised by name, or the first of two.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COL",
+            help="Target column, by name or number. Default: recognised by name, or the second of two.",
+            show_default=False,
+        ),
+    ] = None,
     header: Header = None,
     skip_bad_lines: SkipBadLines = False,
     held_out: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Pairs to measure with; twice for parallel files.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Pairs to validate on; give it twice for parallel files. Default: a part of the data.",
+            show_default=False,
+        ),
     ] = None,
     set_: Set = None,
     score: Score = None,
     encoder_from: Annotated[
-        Path | None, typer.Option(help="A model folder whose encoder this model starts with.", show_default=False)
+        Path | None, typer.Option(help="Model folder whose trained encoder the new model starts with.", show_default=False)
     ] = None,
-    freeze: Annotated[bool, typer.Option("--freeze", help="That encoder stays as it is.")] = False,
+    freeze: Annotated[bool, typer.Option("--freeze", help="With --encoder-from: do not train that encoder.")] = False,
     start_from: Annotated[
-        Path | None, typer.Option(help="A model folder that learns on, with its settings and vocabulary.", show_default=False)
+        Path | None,
+        typer.Option(help="Model folder to train further, with its settings and vocabulary.", show_default=False),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write the log for TensorBoard too, into OUT.run/tensorboard.")
+        bool, typer.Option("--tensorboard", help="Also write the log for TensorBoard, to OUT.run/tensorboard.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew, and replace the model folder if it exists.")
+        bool, typer.Option("--overwrite", help="Start over, and replace the model folder if it exists.")
     ] = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Train a model on pairs of texts. Nothing to configure: the settings are chosen from the data and printed.
+    """Train a model on pairs of texts. No configuration needed: the settings are chosen from the data and printed.
 
-    They are also written to OUT.run/run.yaml, with the reasons; `regard train` with that file repeats the run.
+    They are also written to OUT.run/run.yaml, with the reasons. `regard train OUT.run/run.yaml` repeats the run.
 
-    A run that was interrupted or killed goes on when the same command is typed again.
+    To continue a run that was interrupted or killed, run the same command again.
     """
     for file in [*files, *(held_out or ())]:
         if not file.exists():
-            raise UserError(f"{file}: no such file")  # before torch is imported: a mistyped name is answered at once
-    given = run_file(files)
+            raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
+    run_file = find_run_file(files)
 
     from regard.checkpoint import folder
     from regard.checkpoint.lock import locked
@@ -111,103 +131,122 @@ def train(
     from regard.training.run import run
     from regard.training.run_folder import RunFolder
 
-    console, chosen = make_console(), prepare(device, threads)
+    console, torch_device = make_console(), prepare_device(device, threads)
     if tensorboard:
         check_tensorboard()
     run_folder = RunFolder.for_model(out, tensorboard=tensorboard)
     context.with_resource(locked(out))
     folder.recover(out)
     run_folder.clean()
-    begun = not overwrite and run_folder.begun
-    folder.check_destination(out, replace=overwrite or begun)
-    scores = own_score(score)
-    start = start_of(given, str(start_from or ""), str(encoder_from or ""), freeze, scores)
-    transfer, parent = origins(start, scores)
-    origin = transfer.saved if transfer else parent
-    done, learnt = run_folder.checkpoints(1).learnt() if begun else (0, {})
-    before = settings_before(run_folder, learnt, scores) if begun else None
+    resuming = not overwrite and run_folder.begun
+    folder.check_destination(out, replace=overwrite or resuming)
+    scores = load_score(score)
+    start = start_settings(run_file, str(start_from or ""), str(encoder_from or ""), freeze, scores)
+    transfer, parent = load_start_models(start, scores)
+    start_model = transfer.saved if transfer else parent
+    num_updates, checkpoint_facts = run_folder.checkpoints(1).learnt() if resuming else (0, {})
+    previous = previous_settings(run_folder, checkpoint_facts, scores) if resuming else None
     options: dict[str, Any] = {
-        "files": () if given else tuple(map(str, files)),
+        "files": () if run_file else tuple(map(str, files)),
         "held_out_files": tuple(map(str, held_out or ())),
-        "source_columns": columns_of(from_),
+        "source_columns": split_columns(from_),
         "target_column": to,
         "header": None if header is None else "yes" if header else "no",
         "bad_lines": "skip" if skip_bad_lines else None,
     }
-    if before and before["data"]["header"] == "usual":
+    if previous and previous["data"]["header"] == "usual":
         options["header"] = options["header"] or "usual"
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-    normalise = before["data"]["normalise"] if before else normal_form(start, origin)
+    normalise = previous["data"]["normalise"] if previous else normal_form(start, start_model)
     with console.status("reading the data"):
-        settings, reasons, found = settle(given, options, changes, scores, start, origin, normalise)
+        settings, reasons, surveyed = choose_settings(run_file, options, changes, scores, start, start_model, normalise)
     if parent and settings.model != parent.settings:
-        raise UserError(f"--start-from {start.model}: its model settings stay as they are; leave out what changes them")
-    check_columns(settings, origin)
-    check_normalisation(settings, origin)
-    if before:
-        check_same(settings, before, done, files, out)
+        raise UserError(
+            f"--start-from {start.model}: the settings of that model cannot change; remove the options that change them"
+        )
+    check_columns(settings, start_model)
+    check_normalisation(settings, start_model)
+    if previous:
+        check_same_run(settings, previous, num_updates, files, out)
 
-    print_choices(console, found, f"from {given}" if given else "chosen from the data", run_folder.config, settings, reasons)
-    known = StartCodecs(parent.source, parent.target) if parent else StartCodecs(transfer.saved.source if transfer else None)
-    if not begun:
+    settings_from = f"from {run_file}" if run_file else "chosen from the data"
+    print_settings(console, surveyed, settings_from, run_folder.config, settings, reasons)
+    start_codecs = (
+        StartCodecs(parent.source, parent.target) if parent else StartCodecs(transfer.saved.source if transfer else None)
+    )
+    if not resuming:
         run_folder.clear()
-    training_data = from_files(settings.data, found, run_folder.path, console, known, begun=begun, learnt=learnt)
-    if write_settings(run_folder, given, settings, reasons, scores, begun=begun) and begun:
-        console.print(f"{run_folder.config} is written again: it did not say what this run does from here on")
+    training_data = from_files(
+        settings.data, surveyed, run_folder.path, console, start_codecs, begun=resuming, learnt=checkpoint_facts
+    )
+    if write_settings(run_folder, run_file, settings, reasons, scores, resuming=resuming) and resuming:
+        console.print(f"{run_folder.config} was rewritten with the settings that this run continues with")
     trained = run(
-        training_data, settings, console, chosen, run_folder=run_folder, scores=scores, transfer=transfer, start_from=parent
+        training_data,
+        settings,
+        console,
+        torch_device,
+        run_folder=run_folder,
+        scores=scores,
+        transfer=transfer,
+        start_from=parent,
     )
     folder.save(trained.saved, out, replace=True)
     print_result(trained, out, console)
 
 
-def start_of(given: Path | None, model: str, encoder: str, freeze: bool, scores: "Mapping[str, ScoreMaker]") -> "StartSettings":
-    """What the command says a run starts from; if it says nothing, what the run file does."""
+def start_settings(
+    run_file: Path | None, model: str, encoder: str, freeze: bool, scores: "Mapping[str, ScoreMaker]"
+) -> "StartSettings":
+    """Returns the settings of what a run starts from: those of the options or, if there are none, of the run file."""
     from regard.training.config import read_config
     from regard.training.settings import StartSettings
 
     start = StartSettings(model=model, encoder=encoder, freeze=freeze)
-    return read_config(given, scores).start if given and start == StartSettings() else start
+    return read_config(run_file, scores).start if run_file and start == StartSettings() else start
 
 
 def write_settings(
     run_folder: "RunFolder",
-    given: Path | None,
+    run_file: Path | None,
     settings: "RunSettings",
     reasons: Mapping[str, str],
     scores: "Mapping[str, ScoreMaker]",
     *,
-    begun: bool,
+    resuming: bool,
 ) -> bool:
-    """Writes run.yaml, if it must be: one that says the same already is left alone, if it is of this run or the file given."""
+    """Writes run.yaml and returns True, unless the file of this run, or the run file that was given, has the same settings."""
     from regard.training.config import read_config, save_config
     from regard.training.settings import OLDER
 
-    if run_folder.config.exists() and (begun or (given and run_folder.config.samefile(given))):
+    if run_folder.config.exists() and (resuming or (run_file and run_folder.config.samefile(run_file))):
         with suppress(UserError):
-            if read_config(run_folder.config, scores, OLDER, old_names=begun) == settings:
+            if read_config(run_folder.config, scores, OLDER, old_names=resuming) == settings:
                 return False
     save_config(run_folder.config, settings, reasons)
     return True
 
 
-def settings_before(run_folder: "RunFolder", learnt: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]") -> dict[str, Any]:
-    """With which settings a run has learnt or, if it has not yet, or with an earlier version, those in its run.yaml."""
+def previous_settings(
+    run_folder: "RunFolder", checkpoint_facts: Mapping[str, Any], scores: "Mapping[str, ScoreMaker]"
+) -> dict[str, Any]:
+    """Returns the settings that a run was trained with so far: those of its last checkpoint or, if there is none, or if an
+    earlier version of regard wrote it, those of its run.yaml. Raises UserError if neither has them."""
     from regard.training.config import read_config
     from regard.training.settings import OLDER
 
-    if "settings" in learnt:
-        return dict(learnt["settings"])
+    if "settings" in checkpoint_facts:
+        return dict(checkpoint_facts["settings"])
     if not run_folder.config.exists():
         raise UserError(
-            f"{run_folder.path} holds checkpoints, but no {run_folder.config.name} that says with which settings; bring it back, or "
-            "begin anew with another --out, or with --overwrite"
+            f"{run_folder.path} holds checkpoints, but no {run_folder.config.name} with their settings; restore that file, or "
+            "start over with another --out, or with --overwrite"
         )
     return asdict(read_config(run_folder.config, scores, OLDER, old_names=True))
 
 
-def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
-    """(a model whose encoder is taken over, a model that learns on)."""
+def load_start_models(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tuple[Transfer | None, Saved | None]":
+    """Returns the model whose encoder is reused and the model that is trained further, each None if there is none."""
     from regard.checkpoint import folder
     from regard.training.transfer import Transfer
 
@@ -215,29 +254,30 @@ def origins(start: "StartSettings", scores: "Mapping[str, ScoreMaker]") -> "tupl
     return transfer, folder.load(Path(start.model), scores) if start.model else None
 
 
-def normal_form(start: "StartSettings", origin: "Saved | None") -> "NormalForm":
-    """How the texts of this run are normalised where nobody says so: as the vocabularies of `origin` that it takes over do."""
+def normal_form(start: "StartSettings", start_model: "Saved | None") -> "NormalForm":
+    """Returns the default of data.normalise: that of the vocabularies which the run takes over from the start model."""
     from regard.data.tokenizers.codec import Codec
 
-    if origin is None:
+    if start_model is None:
         return "nfc"
-    source = origin.source if isinstance(origin.source, Codec) else origin.source.auxiliary
-    taken = [codec for codec in (source, origin.target if start.model else None) if codec is not None]
-    return "nfc" if all(codec.normalises for codec in taken) else "none"
+    source = start_model.source if isinstance(start_model.source, Codec) else start_model.source.auxiliary
+    reused = [codec for codec in (source, start_model.target if start.model else None) if codec is not None]
+    return "nfc" if all(codec.normalises for codec in reused) else "none"
 
 
-def settle(
-    given: Path | None,
+def choose_settings(
+    run_file: Path | None,
     options: Mapping[str, Any],
     changes: list[str],
     scores: "Mapping[str, ScoreMaker]",
     start: "StartSettings",
-    origin: "Saved | None",
+    start_model: "Saved | None",
     normalise: "NormalForm",
 ) -> "tuple[RunSettings, dict[str, str], Survey]":
-    """All settings of the run, the reasons for them, and what was found in the data, which had to be read for that.
+    """Reads the data, and returns all settings of the run, the reasons for them, and the survey of the data.
 
-    origin: the model that this one starts from, whole or with its encoder only. normalise: where nobody says so.
+    options: data settings from the command line. changes: arguments of --set. start_model: the model that this one starts from,
+    as a whole or with its encoder only. normalise: the default of data.normalise.
     """
     from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
@@ -248,109 +288,118 @@ def settle(
         data = replace(settings.data, **{name: value for name, value in options.items() if value})
         return replace(settings, data=data, start=start)
 
-    told_changes = [tuple(part.strip() for part in change.partition("=")) for change in changes]
-    given_reasons = {key: "given with --set" for key, _, _ in told_changes}
-    if any(key.startswith("start.") for key in given_reasons):
-        raise UserError("--set start.…: what a run starts from is said with --start-from, --encoder-from and --freeze")
-    if given:
-        settings = override(with_options(read_config(given, scores, {"data.normalise": normalise})), changes, scores)
+    key_values = [tuple(part.strip() for part in change.partition("=")) for change in changes]
+    set_reasons = {key: "given with --set" for key, _, _ in key_values}
+    if any(key.startswith("start.") for key in set_reasons):
+        raise UserError("--set start.…: use --start-from, --encoder-from and --freeze to say what a run starts from")
+    if run_file:
+        settings = override(with_options(read_config(run_file, scores, {"data.normalise": normalise})), changes, scores)
         if not settings.data.files:
-            raise UserError(f"{given}: data.files: got none, expected what to learn from, such as files: [pairs.tsv]")
-        return settings, given_reasons, survey(settings.data)
+            raise UserError(f"{run_file}: data.files: got none, expected files to train on, such as files: [pairs.tsv]")
+        return settings, set_reasons, survey(settings.data)
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
     reading = override(with_options(RunSettings(data=DataSettings(normalise=normalise))), early).data
-    unit = next((value for key, _, value in told_changes if key == "data.source_unit"), "")
-    found = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
+    unit = next((value for key, _, value in key_values if key == "data.source_unit"), "")
+    surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
     of_text = bool(unit) and unit not in FILE_CODECS
-    suggestion = suggest(found.sample, found.counts.pairs, folder_of(tuple(map(str, options["files"]))), of_text=of_text)
+    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, folder_of(tuple(map(str, options["files"]))), of_text=of_text)
     settings = with_options(suggestion.settings)
     settings, reasons = replace(settings, data=replace(settings.data, normalise=normalise)), {**suggestion.reasons}
-    if origin:  # its model, and tokens as it knows them
-        reasons["data.normalise"] = f"as {start.model or start.encoder} reads texts"
-        before = origin.training.get("settings", {}).get("data", {})
+    if start_model:  # take over its model settings, and the units of its vocabularies
+        reasons["data.normalise"] = f"as {start.model or start.encoder} normalises texts"
+        start_data = start_model.training.get("settings", {}).get("data", {})
         same = ("source_unit", "target_unit", "shared", "vocabulary") if start.model else ("source_unit",)
-        tokens = {name: before[name] for name in same if name in before}
-        settings = replace(settings, model=origin.settings, data=replace(settings.data, **tokens))
-    return override(settings, changes, scores), {**reasons, **given_reasons}, found
+        tokens = {name: start_data[name] for name in same if name in start_data}
+        settings = replace(settings, model=start_model.settings, data=replace(settings.data, **tokens))
+    return override(settings, changes, scores), {**reasons, **set_reasons}, surveyed
 
 
-def print_choices(
-    console: "Console", found: "Survey", whence: str, config: Path, settings: "RunSettings", reasons: Mapping[str, str]
+def print_settings(
+    console: "Console",
+    surveyed: "Survey",
+    settings_from: str,
+    config: Path,
+    settings: "RunSettings",
+    reasons: Mapping[str, str],
 ) -> None:
-    """What there is to learn from, and how it will be learnt."""
+    """Prints a description of the data and the settings of the run."""
     from regard.training.settings import describe, expectation
 
-    console.print(found.counts.describe())
-    if advice := expectation(found.counts.pairs):
+    console.print(surveyed.counts.describe())
+    if advice := expectation(surveyed.counts.pairs):
         console.print(advice)
-    console.print(f"settings {whence}; all of them: {config}; change any with --set")
+    console.print(f"settings {settings_from}; all of them: {config}; change any with --set")
     console.print(describe(settings, reasons))
 
 
 def print_result(trained: "Trained", out: Path, console: "Console") -> None:
-    """How good it is, where it is wrong, and what to type next."""
+    """Prints how good the model is, some of its outputs and errors, and the next command."""
     from regard.data.tokenizers.codec import Codec
 
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}\n\n{trained.assessment}")
-    worst = sorted((one for one in trained.predictions if not one.right), key=lambda one: one.result.log_prob)
-    for title, some in (("some of them", trained.predictions), ("wrong, and what the model was least sure of", worst)):
-        if some:
+    wrong = (prediction for prediction in trained.predictions if not prediction.right)
+    worst = sorted(wrong, key=lambda prediction: prediction.result.log_prob)
+    for title, predictions in (("some outputs", trained.predictions), ("wrong outputs, the least probable first", worst)):
+        if predictions:
             console.print(f"\n{title}:")
-        for prediction in some[:5]:
+        for prediction in predictions[:5]:
             console.print(f"  {prediction}")
-    what = "texts" if isinstance(trained.saved.source, Codec) else "names"
-    console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {what}.txt")
+    inputs = "texts" if isinstance(trained.saved.source, Codec) else "names"
+    console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {inputs}.txt")
 
 
-def check_columns(settings: "RunSettings", origin: "Saved | None") -> None:
-    """Raises if there are texts beside the files, but the model that this one starts from cannot read them."""
+def check_columns(settings: "RunSettings", start_model: "Saved | None") -> None:
+    """Raises if there are auxiliary texts, but the model that this one starts from cannot read them."""
     from regard.data.sources import FileCodec
 
     columns, start = settings.data.source_columns, settings.start
-    if origin and isinstance(origin.source, FileCodec) and origin.source.auxiliary is None and len(columns) > 1:
+    source = start_model.source if start_model else None
+    if isinstance(source, FileCodec) and source.auxiliary is None and len(columns) > 1:
         raise UserError(
-            f"{start.model or start.encoder} reads no text beside its {origin.source.nouns}, but there are the source columns "
-            f"{' and '.join(columns)}; say --from {columns[0]}, or train without that model"
+            f"{start.model or start.encoder} reads {source.nouns} without an auxiliary text, but there are the source columns "
+            f"{' and '.join(columns)}; use --from {columns[0]}, or train without that model"
         )
 
 
-def check_normalisation(settings: "RunSettings", origin: "Saved | None") -> None:
-    """Raises if texts would be normalised in another way than the model that this one starts from reads them."""
-    normalise, expected = settings.data.normalise, normal_form(settings.start, origin)
-    if origin and normalise != expected:
+def check_normalisation(settings: "RunSettings", start_model: "Saved | None") -> None:
+    """Raises if texts would be normalised differently from those of the model that this one starts from."""
+    normalise, expected = settings.data.normalise, normal_form(settings.start, start_model)
+    if start_model and normalise != expected:
         raise UserError(
-            f"data.normalise is {normalise}, but {settings.start.model or settings.start.encoder} reads texts with {expected}, "
-            f"and its vocabulary stays as it is; set data.normalise={expected}, or train without that model"
+            f"data.normalise is {normalise}, but the vocabulary of {settings.start.model or settings.start.encoder} was made "
+            f"with {expected} and cannot change; set data.normalise={expected}, or train without that model"
         )
 
 
-def check_same(settings: "RunSettings", before: Mapping[str, Any], done: int, files: list[Path], out: Path) -> None:
-    """A run goes on only as it began. before: its settings. done: how many updates it has learnt with them."""
+def check_same_run(
+    settings: "RunSettings", previous: Mapping[str, Any], num_updates: int, files: list[Path], out: Path
+) -> None:
+    """Raises if a run cannot continue with these settings. previous: its settings so far. num_updates: how many it has done."""
     from regard.training.loop import same_rates
     from regard.training.settings import OLDER, RunSettings, leaves
 
-    defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that came with a later version
-    old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (before, asdict(settings)))
+    defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that an older version did not have
+    old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (previous, asdict(settings)))
     old = {**dict(leaves(json.loads(json.dumps(defaults)))), **OLDER, **old}
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if not changed:
         return
     longer = ""
     if set(changed) <= {*RATES, *AT_THE_END}:
-        then = replace(settings.train, **{key.removeprefix("train."): old[key] for key in RATES})
-        if done <= settings.train.steps and same_rates(then, settings.train, done):
+        old_train = replace(settings.train, **{key.removeprefix("train."): old[key] for key in RATES})
+        if num_updates <= settings.train.steps and same_rates(old_train, settings.train, num_updates):
             return
-        longer = how_to_train_longer(then, settings, done, files, out)
+        longer = how_to_train_longer(old_train, settings, num_updates, files, out)
     what = "; ".join(f"{key} was {old.get(key)} and is now {new.get(key)}" for key in changed[:5])
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
     raise UserError(
-        f"{out}.run holds a run with other settings, which is left alone: {what}{more}. {longer}To go on, type the command of "
-        "that run; to begin anew, choose another --out, or say --overwrite"
+        f"{out}.run holds a run with other settings, which was not modified: {what}{more}. {longer}To continue that run, "
+        "repeat its command; to start over, choose another --out, or use --overwrite"
     )
 
 
-def how_it_reads(data: "DataSettings") -> list[str]:
-    """The options that read files in the same way."""
+def reading_options(data: "DataSettings") -> list[str]:
+    """Returns the options that read files in the same way."""
     return [
         *(("--from", ",".join(data.source_columns)) if data.source_columns else ()),
         *(("--to", data.target_column) if data.target_column else ()),
@@ -360,23 +409,25 @@ def how_it_reads(data: "DataSettings") -> list[str]:
     ]
 
 
-def how_to_train_longer(then: "TrainSettings", settings: "RunSettings", done: int, files: list[Path], out: Path) -> str:
-    """What to type for more updates than a run began with; nothing if fewer were asked for."""
+def how_to_train_longer(
+    old_train: "TrainSettings", settings: "RunSettings", num_updates: int, files: list[Path], out: Path
+) -> str:
+    """Returns a sentence on how to train for more updates than a run started with; "" if no more are requested."""
     from regard.training.loop import num_warmup, same_rates
 
-    now = settings.train
-    if now.steps <= then.steps:
+    new_train = settings.train
+    if new_train.steps <= old_train.steps:
         return ""
-    warmup = float(f"{num_warmup(then) / now.steps:.6g}")
-    if same_rates(then, replace(now, warmup=warmup), done):
+    warmup = float(f"{num_warmup(old_train) / new_train.steps:.6g}")
+    if same_rates(old_train, replace(new_train, warmup=warmup), num_updates):
         return (
-            f"Its learning rate rises for {plural(num_warmup(then), 'update')}; to train longer with the same rise, add "
-            f"--set train.warmup={warmup:g}. "
+            f"Its learning rate warms up for {plural(num_warmup(old_train), 'update')}; to train longer with the same warm-up, "
+            f"add --set train.warmup={warmup:g}. "
         )
-    how = [] if run_file(files) else how_it_reads(settings.data)
-    command = ["regard", "train", *map(str, files), *how, "--start-from", str(out), "--out", f"{out}-longer"]
-    command += ["--set", f"train.steps={now.steps - then.steps}"]
+    options = [] if find_run_file(files) else reading_options(settings.data)
+    command = ["regard", "train", *map(str, files), *options, "--start-from", str(out), "--out", f"{out}-longer"]
+    command += ["--set", f"train.steps={new_train.steps - old_train.steps}"]
     return (
-        f"Its learning rate ({then.schedule}) depends on train.steps, so the run cannot become longer; to train its model "
-        f"longer once it has ended, type: {shlex.join(command)}. "
+        f"Its learning rate ({old_train.schedule}) depends on train.steps, so the run cannot be extended; to train its model "
+        f"further once it has ended, type: {shlex.join(command)}. "
     )

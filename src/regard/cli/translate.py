@@ -18,9 +18,9 @@ from regard.cli.options import (
     Score,
     Threads,
     check_search,
-    never_seen,
+    describe_unknown,
     open_model,
-    trimmed,
+    strip_source,
 )
 from regard.data.labels import visible
 from regard.errors import UserError, plural
@@ -33,7 +33,8 @@ CHUNK_LINES = 1024
 
 
 def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
-    """Lines by the handful, stripped as the sides of a pair are in training. A bad line ends it, after those before it."""
+    """Yields lists of up to `size` lines, stripped as the sides of a pair are in training. When a line cannot be read, yields
+    the lines before it, then raises UserError."""
     group: list[str] = []
     try:
         for line in lines:
@@ -48,9 +49,9 @@ def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.str
 
 
 def as_they_come(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
-    """The same from a pipe: whatever has arrived while the last handful was translated, and at least one line.
+    """Like `groups`, for a pipe: yields the lines that arrived while the last list was translated, and at least one.
 
-    Reading goes on beside the translation, so a slow pipe is answered line by line and a fast one in full chunks.
+    A thread reads during the translation, so a slow pipe is answered line by line and a fast one in full chunks.
     """
     from queue import Empty, Queue
     from threading import Thread
@@ -69,36 +70,37 @@ def as_they_come(lines: Iterator[str], size: int, trim: Callable[[str], str] = s
     Thread(target=read, daemon=True).start()
     while True:
         group: list[str] = []
-        news = arrived.get()
-        while isinstance(news, str):
-            group.append(news)
+        item = arrived.get()
+        while isinstance(item, str):
+            group.append(item)
             if len(group) == size:
                 break
             try:
-                news = arrived.get_nowait()
+                item = arrived.get_nowait()
             except Empty:
                 break
         yield group
-        if news is None:
+        if item is None:
             return
-        if isinstance(news, BaseException):
-            raise news
+        if isinstance(item, BaseException):
+            raise item
 
 
 def one_line(text: str) -> str:
-    """A line for a line, whatever a model writes."""
+    """Replaces line breaks by spaces, so that there is one output line per input line."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
 def moses(number: int, result: "Result") -> str:
-    """Moses' n-best format: number of the line, output, what it consists of, what it was sorted by."""
+    """Formats n-best outputs as Moses does: number of the line, output, log probability, score that ranked it."""
     return "\n".join(
-        f"{number} ||| {one_line(one.text)} ||| log_prob= {one.log_prob:.6f} ||| {one.rank_score:.6f}" for one in result.n_best
+        f"{number} ||| {one_line(output.text)} ||| log_prob= {output.log_prob:.6f} ||| {output.rank_score:.6f}"
+        for output in result.n_best
     )
 
 
 def aligned(result: "Result") -> str:
-    """The output and its alignment, in the order of the target, as Marian writes them. An empty line stays empty."""
+    """Formats the output and its alignment, in the order of the target, as Marian does. An empty line stays empty."""
     if not result.tokens:
         return ""
     return f"{one_line(result.text)} ||| {' '.join(f'{source}-{target}' for source, target in result.alignment())}"
@@ -120,14 +122,14 @@ def as_json(number: int, source: str, result: "Result", *, align: bool) -> str:
         "unknown": result.unknown,
         "n_best": [
             {
-                "text": one.text,
-                "tokens": one.tokens,
-                "token_log_probs": one.token_log_probs,
-                "log_prob": one.log_prob,
-                "rank_score": one.rank_score,
-                "finished": one.finished,
+                "text": output.text,
+                "tokens": output.tokens,
+                "token_log_probs": output.token_log_probs,
+                "log_prob": output.log_prob,
+                "rank_score": output.rank_score,
+                "finished": output.finished,
             }
-            for one in result.n_best
+            for output in result.n_best
         ],
     }
     if align:
@@ -141,8 +143,8 @@ def refused_as_json(number: int, source: str, reason: str) -> str:
     return json.dumps({"line": number + 1, "source": source, "text": "", "error": reason}, ensure_ascii=False)
 
 
-def written(number: int, source: str, result: "Result | Refused", *, json: bool, align: bool, lists: bool) -> str | None:
-    """What is printed for a line; None: nothing, as Moses' lists lack the number of one that is refused."""
+def format_result(number: int, source: str, result: "Result | Refused", *, json: bool, align: bool, lists: bool) -> str | None:
+    """Formats the result of a line. lists: as an n-best list, which has no entry for a refused line: returns None."""
     from regard.pipeline import Refused
 
     if isinstance(result, Refused):
@@ -158,30 +160,38 @@ def translate(
     model: Model,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="Texts, a line for each; may be .gz. Standard input if not given."),
+        typer.Argument(metavar="FILE", help="Files with one text per line; may be compressed (.gz). Default: standard input."),
     ] = None,
     beam: Beam = 1,
-    n_best: Annotated[int, typer.Option(help="So many outputs of each line, in Moses' format (or with --json).")] = 1,
+    n_best: Annotated[int, typer.Option(help="Number of outputs per line, in Moses' n-best format (or with --json).")] = 1,
     length_penalty: LengthPenalty = "0.6",
-    min_length: Annotated[int, typer.Option(help="No output ends before this many tokens.")] = 0,
+    min_length: Annotated[int, typer.Option(help="Do not end an output before this many tokens.")] = 0,
     max_length: MaxLength = 256,
     max_ratio: Annotated[
         float | None, typer.Option(help="Stop an output after this many tokens per source token, plus 10.", show_default=False)
     ] = None,
-    no_repeat: Annotated[int, typer.Option(metavar="N", help="No N tokens in a row come twice in an output.")] = 0,
-    repetition_penalty: Annotated[float, typer.Option(help="Makes tokens that came before dearer; 1 does not.")] = 1.0,
-    ban: Annotated[list[str] | None, typer.Option(help="A word that no output contains; may be repeated.")] = None,
-    prefix: Annotated[str, typer.Option(help="What every output begins with.", show_default=False)] = "",
-    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs instead of taking the best.")] = False,
-    temperature: Annotated[float, typer.Option(help="For --sample: below 1 more careful, above 1 more daring.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="For --sample: only from so many tokens; 0 from all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="For --sample: only from the fewest tokens with this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="For --sample: another seed, other samples.")] = 0,
-    stream: Annotated[bool, typer.Option("--stream", help="Print each word as soon as it is certain.")] = False,
-    align: Annotated[
-        bool, typer.Option("--align", help="Append ||| and the alignment, such as 0-0 1-2 (source-target tokens, from 0).")
+    no_repeat: Annotated[
+        int, typer.Option(metavar="N", help="Never write the same N tokens in a row twice in an output; 0: no limit.")
+    ] = 0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, make tokens that the output already contains less probable; 1: no change.")
+    ] = 1.0,
+    ban: Annotated[list[str] | None, typer.Option(help="Word that no output may contain. Can be repeated.")] = None,
+    prefix: Annotated[str, typer.Option(help="Text that every output starts with.", show_default=False)] = "",
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample outputs at random instead of searching for the best.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line, with everything.")] = False,
+    temperature: Annotated[float, typer.Option(help="With --sample: below 1 more conservative, above 1 more varied.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="With --sample: draw from this many most probable tokens; 0: from all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="With --sample: draw from the smallest set of tokens with this total probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="With --sample: seed of the random numbers.")] = 0,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each word as soon as it can no longer change.")] = False,
+    align: Annotated[
+        bool, typer.Option("--align", help="Append ||| and the alignment, such as 0-0 1-2 (source token-target token, from 0).")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with all details.")] = False,
     max_source: MaxSource = 1024,
     score: Score = None,
     device: Device = "auto",
@@ -189,9 +199,9 @@ def translate(
 ) -> None:
     """Translate files, or standard input, line by line. An empty line stays empty.
 
-    A model that learnt from several columns takes them as they stand in its table, with TABs: lemma<TAB>V;PST.
+    If the model was trained on several source columns, separate them by TABs, as in its table: lemma<TAB>V;PST.
 
-    For pictures and sounds, a line names a file, relative to the folder of the file that lists it.
+    For pictures and sounds, each line is a path, relative to the folder of the file that lists it.
     """
     given = {
         "beam": beam,
@@ -212,12 +222,12 @@ def translate(
     }
     search = check_search(given)
     if stream and (json or align or n_best > 1):
-        raise UserError("--stream prints text while it is written; it does not go with --json, --align or --n-best")
+        raise UserError("--stream prints text while it is generated; it cannot be combined with --json, --align or --n-best")
     if align and n_best > 1 and not json:
-        raise UserError("--align is for the best output; say --json to get several and their alignment")
+        raise UserError("--align is for the best output only; add --json to print several outputs and the alignment")
     for file in files or ():
         if not file.exists():
-            raise UserError(f"{file}: no such file")  # before torch is imported: a mistyped name is answered at once
+            raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
     translator = open_model(model, score, device, threads, max_source)
     from functools import partial
 
@@ -226,31 +236,34 @@ def translate(
     from regard.pipeline import Refused
 
     lists = n_best > 1 and not json
-    report = Report(max_length, of_text=isinstance(translator.source, Codec), left="left out" if lists else "left empty")
+    diagnostics = Diagnostics(
+        max_length, of_text=isinstance(translator.source, Codec), refused_are="left out" if lists else "left empty"
+    )
 
-    trim = partial(trimmed, translator)
+    trim = partial(strip_source, translator)
     number = 0
     for reader, lines in inputs(translator, files or ()):
         if stream:
-            number = stream_lines(reader, lines, search, report, trim, number)
+            number = stream_lines(reader, lines, search, diagnostics, trim, number)
             continue
         for group in groups(lines, CHUNK_LINES, trim) if files else chunks(lines, trim):
-            report.num_normalised += sum(reader.source.normalised(text) != text for text in group)
+            diagnostics.num_normalised += sum(reader.source.normalised(text) != text for text in group)
             for text, result in zip(group, reader.translate(group, first=number, **search), strict=True):
-                line = written(number, text, result, json=json, align=align, lists=lists)
+                line = format_result(number, text, result, json=json, align=align, lists=lists)
                 if line is not None:
                     print(line)
-                report.add(number, result)
-                if align and report.of_text and not report.cut and not isinstance(result, Refused):
-                    report.cut = cut_differently(reader, [(text, result.text)])
+                diagnostics.add(number, result)
+                if align and diagnostics.of_text and not diagnostics.cut and not isinstance(result, Refused):
+                    diagnostics.cut = cut_differently(reader, [(text, result.text)])
                 number += 1
             sys.stdout.flush()
-            report.progress(number)
-    report.print()
+            diagnostics.progress(number)
+    diagnostics.print()
 
 
 def inputs(translator: "Translator", files: Sequence[Path]) -> "Iterator[tuple[Translator, Iterator[str]]]":
-    """The lines of each file, and who reads them: names of pictures and sounds are relative to the folder of that file."""
+    """Yields a translator and the lines for each file, or for standard input. Paths of pictures and sounds are relative to the
+    file's folder."""
     from dataclasses import replace
 
     from regard.data.files import decode_lines, raw_lines, read_lines
@@ -262,12 +275,12 @@ def inputs(translator: "Translator", files: Sequence[Path]) -> "Iterator[tuple[T
     if sys.stdin is None:
         raise UserError("there is no standard input; name a file of texts, e.g. regard translate model texts.txt")
     if sys.stdin.isatty():
-        print("regard: reading standard input: type a text and press Enter; Ctrl-D ends", file=sys.stderr)
+        print("regard: reading standard input: type a text and press Enter; press Ctrl-D to end", file=sys.stderr)
     yield translator, decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
 
 
 def chunks(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[str]]:
-    """From a file always the same chunks, from a pipe or a keyboard what has come."""
+    """Groups the lines of standard input: always in the same way if it is a file, as they arrive from a pipe or a keyboard."""
     import os
     import stat
 
@@ -279,33 +292,37 @@ def stream_lines(
     translator: "Translator",
     lines: Iterator[str],
     search: dict[str, object],
-    report: "Report",
+    diagnostics: "Diagnostics",
     trim: Callable[[str], str],
     number: int,
 ) -> int:
-    """Prints each output while it is written. number: of the first line; gives that of the next."""
+    """Prints each output while it is generated. number: the number of the first line. Returns the number of the next line."""
     for line in lines:
         num_printed = 0
-        report.num_normalised += translator.source.normalised(line) != line
+        diagnostics.num_normalised += translator.source.normalised(line) != line
         try:
             for part in translator.stream(trim(line), **search):
                 text = one_line(part.text)
                 print(text[num_printed:], end="", flush=True)
                 num_printed = max(num_printed, len(text))
                 if part.result:
-                    report.add(number, part.result)
+                    diagnostics.add(number, part.result)
         except UserError as error:
-            report.refuse(number, str(error))
+            diagnostics.refuse(number, str(error))
         print(flush=True)
         number += 1
     return number
 
 
-class Report:
-    """What is said on standard error, at the end and while it lasts."""
+class Diagnostics:
+    """The messages on standard error, during the translation and at its end.
 
-    def __init__(self, max_length: int, *, of_text: bool = True, left: str = "left empty") -> None:
-        self.max_length, self.of_text, self.left = max_length, of_text, left
+    of_text: whether sources are texts, not files. refused_are: what happens to lines that cannot be translated. cut: a text
+    whose tokens are not words, for --align.
+    """
+
+    def __init__(self, max_length: int, *, of_text: bool = True, refused_are: str = "left empty") -> None:
+        self.max_length, self.of_text, self.refused_are = max_length, of_text, refused_are
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = self.num_normalised = 0
         self.cut = ""
@@ -314,7 +331,7 @@ class Report:
         from regard.pipeline import Refused
 
         if isinstance(result, Refused):
-            sys.stdout.flush()  # what is said of a line comes behind it
+            sys.stdout.flush()  # so that a message follows the line that it is about
             self.refuse(number, result.reason)
             return
         self.unknown.update(result.unknown)
@@ -323,7 +340,7 @@ class Report:
 
     def refuse(self, number: int, reason: str) -> None:
         self.num_refused += 1
-        print(f"regard: line {number + 1} is {self.left}: {reason}", file=sys.stderr)
+        print(f"regard: line {number + 1} is {self.refused_are}: {reason}", file=sys.stderr)
 
     def progress(self, number: int) -> None:
         if sys.stderr.isatty() and not sys.stdout.isatty():
@@ -336,9 +353,9 @@ class Report:
             print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = visible(symbol for symbol, _ in self.unknown.most_common(10))
-            print(f"regard: {never_seen(self.unknown.total())}: {most}", file=sys.stderr)
+            print(f"regard: {describe_unknown(self.unknown.total())}: {most}", file=sys.stderr)
         if self.num_normalised:
-            print(f"regard: normalised to Unicode's NFC: {plural(self.num_normalised, 'line')}", file=sys.stderr)
+            print(f"regard: {plural(self.num_normalised, 'line')} normalised to Unicode NFC", file=sys.stderr)
         if self.num_split:
             print(
                 f"regard: lines that were too long and were translated sentence by sentence: {self.num_split:,}",
@@ -351,5 +368,5 @@ class Report:
                 file=sys.stderr,
             )
         if self.num_refused:
-            why = "too long to translate" if self.of_text else "names of files that could not be read"
-            raise UserError(f"lines that were {why} and were {self.left}: {self.num_refused:,}")
+            which = "lines that were too long to translate" if self.of_text else "lines whose file could not be read"
+            raise UserError(f"{which} and were {self.refused_are}: {self.num_refused:,}")

@@ -1,4 +1,4 @@
-"""Everything that can be seen of one translation: all layers and heads, the gates of recurrent cells, the words not chosen."""
+"""Captures everything about one translation: all layers and heads, the gates of recurrent cells, the probabilities of words."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from regard.pipeline import Translator
 
 KINDS: tuple[Kind, ...] = ("cross", "fusion", "encoder", "decoder")
 LONGEST = 1024
-"""Longer texts are seen through summaries: a matrix of 4,096 x 4,096 weights per head is nothing that anybody can look at."""
+"""Texts with more tokens are captured as summaries: nobody can read a matrix of 4,096 x 4,096 weights per head."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layer(ByValue):
-    """One attention layer: its numbers (H, T, S), by what they are, or a summary of the weights."""
+    """One attention layer: its numbers (H, T, S) by name (weights, scores, norms), or a summary of its weights."""
 
     kind: Kind
     layer: int
@@ -41,6 +41,7 @@ class Layer(ByValue):
         return len(next(iter(self.numbers.values())) if self.summary is None else self.summary.entropy)
 
     def entropy_HT(self) -> Tensor:
+        """The entropy of each query's weights, in nats."""
         if self.summary is not None:
             return self.summary.entropy
         weights = self.numbers["weights"].abs()
@@ -49,10 +50,11 @@ class Layer(ByValue):
         return entropy
 
     def mass_HS(self) -> Tensor:
+        """The total weight that each key receives."""
         return self.numbers["weights"].sum(-2) if self.summary is None else self.summary.mass
 
     def distance_H(self) -> Tensor | None:
-        """Mean over the queries of Σ_j w_ij |i − j|: how far each head looks. None between two sequences."""
+        """Mean over the queries of Σ_j w_ij |i − j|: how far each head attends. None for attention between two sequences."""
         if self.kind in ("cross", "fusion"):
             return None
         if self.summary is not None:
@@ -61,14 +63,14 @@ class Layer(ByValue):
 
 
 def mean_distance(weights_HTS: Tensor) -> Tensor:
-    """(H,): the mean over the queries of Σ_j w_ij |i − j|, for attention within one sequence."""
+    """Returns (H,): the mean over the queries of Σ_j w_ij |i − j|, for attention within one sequence."""
     positions = torch.arange(weights_HTS.shape[-1], device=weights_HTS.device)
     return (weights_HTS * (positions[-weights_HTS.shape[-2] :, None] - positions).abs()).sum(-1).mean(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Gates(ByValue):
-    """The gates of one recurrent layer, (T, W) each, along the source or the output."""
+    """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`)."""
 
     where: str
     along: Kind
@@ -77,12 +79,13 @@ class Gates(ByValue):
 
 @dataclass(frozen=True, eq=False)
 class Inspection(ByValue):
-    """source, target: the tokens of both sides, with <eos>. read: what the decoder had read at each step, <sos> first.
+    """All that was captured of one translation.
 
-    log_probs_TV: of every word at every step, as the model gave them.
-    axes: (rows, columns) where the source is a picture or a grid. picture: it, as a data URI.
-    sound: what was heard, as data.sound.to_row gives it. beside: the tokens of the text beside the source, with <eos>.
-    title: what people call the source, if that is not its text.
+    source, target: the tokens of both sides, with <eos>. read: the token that the decoder reads at each step, <sos> first.
+    log_probs_TV: log probabilities of every word at every step, as the model computed them.
+    axes: (rows, columns) if the source is a picture or a grid. picture: the picture as a data URI.
+    sound: the samples of a sound, as returned by data.sound.to_row. auxiliary: the tokens of the auxiliary text, with <eos>.
+    title: a readable name of the source, if that is not its text.
     """
 
     text: str
@@ -106,18 +109,21 @@ class Inspection(ByValue):
         return (SPECIALS[SOS], *self.target[:-1])
 
     def rows(self, kind: Kind) -> tuple[str, ...]:
+        """The tokens that attend (queries) in this kind of attention."""
         return self.source if kind in ("encoder", "fusion") else self.target
 
     def columns(self, kind: Kind) -> tuple[str, ...]:
+        """The tokens that are attended to (keys) in this kind of attention."""
         return self.read if kind == "decoder" else self.auxiliary if kind == "fusion" else self.source
 
     def layer(self, kind: Kind, number: int) -> Layer:
-        found = {one.layer: one for one in self.layers if one.kind == kind}
-        if not found:
+        """Returns a layer by its index; -1 is the last. Raises UserError if there is none."""
+        layers = {layer.layer: layer for layer in self.layers if layer.kind == kind}
+        if not layers:
             raise UserError(f"this model has no {kind} attention")
-        if not isinstance(number, Integral) or not -len(found) <= number < len(found):
-            raise UserError(f"there is no {kind} attention in layer {number!r}: this model has layers 0 to {len(found) - 1}")
-        return found[number % len(found)]
+        if not isinstance(number, Integral) or not -len(layers) <= number < len(layers):
+            raise UserError(f"there is no {kind} attention in layer {number!r}: this model has layers 0 to {len(layers) - 1}")
+        return layers[number % len(layers)]
 
 
 @torch.no_grad()
@@ -130,9 +136,11 @@ def inspect(
     what: Sequence[What] = ("weights",),
     **options: Any,
 ) -> Inspection:
-    """Translates a text, or takes the output that it is to be given (ids without <eos>), and looks at one forced pass over it.
+    """Translates a text and captures one forced pass of the model over its output.
 
-    finished: whether <eos> follows that output. options: those of the search.
+    output: ids of a given output, without <eos>, instead of the model's own. finished: whether <eos> follows it.
+    what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead.
+    options: options of the search, as for a translator.
     """
     segment = translator.read(text)
     codec, file = translator.source, segment.ids.file if isinstance(segment.ids, FileAndText) else segment.ids
@@ -143,9 +151,9 @@ def inspect(
         result = translator.whole(text, **options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
-    long = max(num_positions(segment.ids) + 1, len(written)) > LONGEST
-    wanted: tuple[What, ...] = ("summary",) if long else tuple(what) if isinstance(what, Sequence) else (what,)
-    look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in wanted))
+    is_long = max(num_positions(segment.ids) + 1, len(written)) > LONGEST
+    captured: tuple[What, ...] = ("summary",) if is_long else tuple(what) if isinstance(what, Sequence) else (what,)
+    look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in captured))
     model, device = translator.model, translator.device
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
     with recurrent_inputs(cast(nn.Module, model)) as inputs:
@@ -172,18 +180,18 @@ def inspect(
 
 
 def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -> tuple[int, ...]:
-    """An output that is given, with <eos> if it is finished."""
+    """Returns the ids of a given output, with <eos> if it is finished. Raises if they are no ids of the target vocabulary."""
     try:
         ids = tuple(map(index, output))
     except TypeError:
-        raise TypeError(f"output is {shown(output)}, expected ids of tokens such as result.ids") from None
-    if not all(0 <= one < len(translator.target) for one in ids):
-        raise ValueError(f"output is {shown(output)}, expected ids of tokens from 0 to {len(translator.target) - 1}")
+        raise TypeError(f"output is {shown(output)}, expected token ids such as result.ids") from None
+    if not all(0 <= token < len(translator.target) for token in ids):
+        raise ValueError(f"output is {shown(output)}, expected token ids from 0 to {len(translator.target) - 1}")
     return (*ids, EOS) if finished else ids
 
 
 def check_numbers(logits: Tensor) -> None:
-    """NaN would be drawn as if it were a number."""
+    """Raises if there is a NaN, which would be drawn as if it were a number."""
     if bool(logits.isnan().any()):
         raise UserError(
             "this model computes NaN for this text, so there is nothing to show; its weights are damaged or too large"
@@ -191,16 +199,16 @@ def check_numbers(logits: Tensor) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:
-    positions = dict.fromkeys((one.kind, one.layer) for one in seen)
-    for kind, layer in sorted(positions, key=lambda position: (KINDS.index(position[0]), position[1])):
-        here = [one for one in seen if (one.kind, one.layer) == (kind, layer)]
-        summary = next((one.summary for one in here if one.summary is not None), None)
-        numbers = {one.what: one.weights_BHTS[0].cpu() for one in here if one.summary is None}
-        yield Layer(kind, layer, numbers, summary and _first(summary))
+    keys = dict.fromkeys((one.kind, one.layer) for one in seen)
+    for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
+        in_layer = [one for one in seen if (one.kind, one.layer) == (kind, layer)]
+        summary = next((one.summary for one in in_layer if one.summary is not None), None)
+        numbers = {one.what: one.weights_BHTS[0].cpu() for one in in_layer if one.summary is None}
+        yield Layer(kind, layer, numbers, summary and _first_sentence(summary))
 
 
-def _first(summary: Summary) -> Summary:
-    """Of the first, and only, sentence."""
+def _first_sentence(summary: Summary) -> Summary:
+    """Returns the summary of the first, and only, sentence of the batch."""
     parts = (getattr(summary, field.name) for field in fields(summary))
     return Summary(*(None if part is None else part[0].cpu() for part in parts))  # type: ignore[arg-type]
 
@@ -212,19 +220,24 @@ Inputs = dict[str, tuple[nn.RNNBase, Tensor, Tensor]]
 
 @contextmanager
 def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
-    """What went into every stack of recurrent cells that ran as a whole: name -> (stack, inputs, first states)."""
-    found: Inputs = {}
+    """Collects the inputs of all recurrent stacks that run over a whole sequence: name -> (stack, inputs, first states)."""
+    collected: Inputs = {}
 
-    def keep(name: str, stack: nn.Module, given: tuple[Any, ...]) -> None:
-        state = given[1]
-        found[name] = (cast(nn.RNNBase, stack), given[0], torch.cat(state, dim=-1) if isinstance(state, tuple) else state)
+    def keep(name: str, stack: nn.Module, arguments: tuple[Any, ...]) -> None:
+        state = arguments[1]
+        collected[name] = (
+            cast(nn.RNNBase, stack),
+            arguments[0],
+            torch.cat(state, dim=-1) if isinstance(state, tuple) else state,
+        )
 
     stacks = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
     hooks = [
-        stack.register_forward_pre_hook(lambda module, given, name=name: keep(name, module, given)) for name, stack in stacks
+        stack.register_forward_pre_hook(lambda module, arguments, name=name: keep(name, module, arguments))
+        for name, stack in stacks
     ]
     try:
-        yield found
+        yield collected
     finally:
         for hook in hooks:
             hook.remove()
@@ -234,29 +247,29 @@ def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator
     if isinstance(model, RnnSeq2Seq) and model.settings.waits:
         inputs = {**inputs, "decoder": (model.decoder, *_waiting_inputs(model, memory, read))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
-        if "embedding." in name:  # the text beside a source has no axis in the pictures
+        if "embedding." in name:  # the auxiliary text has no axis in the charts of gates
             continue
         backwards = ".backwards." in name
         for number, opened in enumerate(gates_over_time(stack, x_1TI, state_LNX)):
             along: Kind = "encoder" if name.startswith("encoder") else "decoder"
             layer = int(name.rpartition(".")[2]) if along == "encoder" else number
             direction = ", right to left" if backwards else ", left to right" if along == "encoder" else ""
-            turned = {gate: (one[0].flip(0) if backwards else one[0]).cpu() for gate, one in opened.items()}
-            yield Gates(f"{along}, layer {layer}{direction}", along, turned)
+            in_order = {gate: (values[0].flip(0) if backwards else values[0]).cpu() for gate, values in opened.items()}
+            yield Gates(f"{along}, layer {layer}{direction}", along, in_order)
 
 
 def _waiting_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
-    """The inputs of a decoder that goes step by step, [c_t; y] or [s̃; y], and its first state."""
+    """Returns the inputs of a decoder that runs step by step, [c_t; y] or [s̃; y], and its first state."""
     state: RnnState = model.start(memory)
     first_LNX, inputs = state.hidden_BKLX[:, 0].transpose(0, 1), []
     for position in range(read.shape[1]):
         before = state
         step = model.step(read[:, position : position + 1], state, Look((Tap("cross"),)))
-        late = (
+        attended = (
             before.fed_BKD[:, 0]
             if model.settings.input_feeding
             else (step.seen[0].weights_BHTS[:, 0] @ before.values_BSE)[:, 0]
         )
-        inputs.append(torch.cat((late, model.target_embedding(read[:, position])), dim=-1))
+        inputs.append(torch.cat((attended, model.target_embedding(read[:, position])), dim=-1))
         state = cast(RnnState, step.state)
     return torch.stack(inputs, dim=1), first_LNX

@@ -1,4 +1,4 @@
-"""One output token with its real numbers: from the query to the word, each line computed from those before it."""
+"""Explains one output token with its actual numbers, from query to word; each line is computed from the lines before it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.pipeline import Translator
 
-# S keys  D width  d, v width of a head's keys, of its values  H heads  V vocabulary
+# S keys  D width  d, v width of a head's keys, of its values  H heads  G key-value heads  V vocabulary
 
 FORMULAS = {
     "dot": "e_j = s · k_j",
@@ -43,9 +43,9 @@ WEIGHTS = {
 
 @dataclass(frozen=True, eq=False)
 class Line(ByValue):
-    """A number, a vector or a matrix, and where it comes from. `given`: it follows from nothing above.
+    """A number, a vector or a matrix, with the formula that it comes from.
 
-    rows: what stands on its first axis, where these are tokens.
+    given: whether it is taken from the model, not computed from the lines above. rows: the tokens of its first axis, if any.
     """
 
     name: str
@@ -55,11 +55,11 @@ class Line(ByValue):
     rows: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON wants it: −∞ is not a number there, so it becomes null."""
+        """Returns the line for JSON, which has no −∞: it becomes null."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, list):
-                return [plain(one) for one in value]
+                return [plain(item) for item in value]
             return value if not isinstance(value, float) or abs(value) != float("inf") else None
 
         facts = {"name": self.name, "formula": self.formula, "given": self.given, "values": plain(self.values.tolist())}
@@ -68,6 +68,12 @@ class Line(ByValue):
 
 @dataclass(frozen=True)
 class Explanation:
+    """How one output token was computed. `explanation["weights"]` returns the values of the line with that name.
+
+    text, output: the source and the whole output. position, token: the token that is explained, and its index in the output.
+    about: the part of the model that is explained, e.g. "cross-attention, layer 1, head 0".
+    """
+
     text: str
     output: str
     position: int
@@ -94,16 +100,17 @@ def explain(
     head: int = 0,
     **options: Any,
 ) -> Explanation:
-    """Why the model wrote this token: number `token` of the output, <eos> being the last one; -1 counts from there.
+    """Explains how the model computed one token of its output, number by number.
 
-    Transformers are explained by one head of one layer: of the attention to the source, or, where there is none, to what is
-    written. Recurrent models have one layer and one head, 0. output: ids to be explained instead of the model's own.
-    options: those of the search.
+    token: index in the output, whose last token is <eos>; -1 is the last.
+    layer, head: Transformers are explained by one head of one layer of their cross-attention or, without a source, of their
+    self-attention; recurrent models have only layer 0 and head 0.
+    output: ids of another output to explain instead of the model's own. options: options of the search.
+
+    Raises UserError if the text is empty, the model reads files, or there is no such token, layer or head.
     """
     if isinstance(translator.source, FileCodec):
-        raise UserError(
-            f"explain follows tokens, and this model reads {translator.source.nouns}; look at it with regard inspect"
-        )
+        raise UserError(f"explain follows tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
     segment = translator.read(text)
     if not segment.ids:
         raise UserError("the text is empty, so there is nothing to explain")
@@ -121,28 +128,28 @@ def explain(
     memory = model.encode(translator.encoder_batch([segment]))
     source = translator.labels(segment, memory.axes)
     before = model.start(memory, read[:, :position] if position else None)
-    now = StepInputs(
+    inputs = StepInputs(
         model, memory, before.copy(), read[:, position : position + 1], source, translator.target.tokens(read[0].tolist())
     )
     if isinstance(model, RnnSeq2Seq | RnnLm):
         pick("layer", (layer,), 1)
         pick("head", (head,), 1)
-        about, lines = "recurrent decoder", list(_recurrent(model, now))
+        about, lines = "recurrent decoder", list(_recurrent(model, inputs))
     else:
         decoder = cast(TransformerDecoder, cast(nn.Module, model).decoder)
-        about, lines = _transformer(decoder, now, layer, head)
-    logits, probabilities = now.step.logits_BKV[0, 0], now.step.logits_BKV[0, 0].softmax(-1)
+        about, lines = _transformer(decoder, inputs, layer, head)
+    logits, probabilities = inputs.step.logits_BKV[0, 0], inputs.step.logits_BKV[0, 0].softmax(-1)
     check_numbers(logits)
     lines += [
         Line("probabilities", "p = softmax(logits)", probabilities, rows=words),
         Line(
             "token",
-            "the likeliest word" if _is_best(logits, written[position]) else "the word written",
+            "the most probable word" if _is_best(logits, written[position]) else "the word written",
             torch.tensor(written[position]),
         ),
     ]
     name = words[written[position]]
-    lines = [Line(one.name, one.formula, one.values, one.given, words) if one.name == "logits" else one for one in lines]
+    lines = [Line(line.name, line.formula, line.values, line.given, words) if line.name == "logits" else line for line in lines]
     return Explanation(segment.text, translator.target.decode(output), position, name, about, tuple(lines))
 
 
@@ -152,7 +159,10 @@ def _is_best(logits_V: Tensor, token: int) -> bool:
 
 @dataclass
 class StepInputs:
-    """One step, ready to be taken: `read` (1, 1) is what it reads. `source`, `target`: the tokens of both sides so far."""
+    """The inputs of one decoder step. read: (1, 1), the token that it reads. source, target: the tokens of both sides.
+
+    step: the result of the last `take`.
+    """
 
     model: Any
     memory: Memory
@@ -163,6 +173,7 @@ class StepInputs:
     step: Step = None  # type: ignore[assignment]
 
     def take(self, *taps: Tap) -> tuple[Seen, ...]:
+        """Runs the step and returns what the taps asked for. `before` stays as it was."""
         kept = self.before.copy()
         self.step = self.model.step(self.read, self.before, Look(taps) if taps else None)
         self.before = kept
@@ -172,13 +183,13 @@ class StepInputs:
 # --- recurrent models --------------------------------------------------------------------------------------------------------
 
 
-def _recurrent(model: RnnSeq2Seq | RnnLm, now: StepInputs) -> Iterator[Line]:
+def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Line]:
     attends = isinstance(model, RnnSeq2Seq) and model.settings.decoder != "fixed"
-    seen = now.take(*(Tap("cross"), Tap("cross", what="scores")) if attends else ())
-    before, after = cast(RnnState, now.before), cast(RnnState, now.step.state)
+    seen = inputs.take(*(Tap("cross"), Tap("cross", what="scores")) if attends else ())
+    before, after = cast(RnnState, inputs.before), cast(RnnState, inputs.step.state)
     width = model.output.in_features if isinstance(model, RnnLm) else model.settings.width
-    old, new = (one.hidden_BKLX[0, 0, -1, :width] for one in (before, after))
-    logits = now.step.logits_BKV[0, 0]
+    old, new = (state.hidden_BKLX[0, 0, -1, :width] for state in (before, after))
+    logits = inputs.step.logits_BKV[0, 0]
     if not isinstance(model, RnnSeq2Seq) or not attends:
         yield Line("state", "s_t = RNN(s_{t−1}, y_{t−1}), the last layer's h", new, given=True)
         yield Line("logits", "W_o s_t + b_o", logits)
@@ -186,9 +197,11 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, now: StepInputs) -> Iterator[Line]:
     weights, scores = (one.weights_BHTS[0, 0, 0] for one in seen)
     waits = model.settings.decoder == "bahdanau"
     query = old if waits else new
-    yield Line("query", "s = s_{t−1}, the state before" if waits else "s = s_t, the state after reading", query, given=True)
-    yield Line("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=now.source)
-    yield from _attention(model.score, before.prepared_BSA[0], scores, weights, now.source, model.settings.attention)
+    yield Line(
+        "query", "s = s_{t−1}, the state before this step" if waits else "s = s_t, the state of this step", query, given=True
+    )
+    yield Line("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=inputs.source)
+    yield from _attention(model.score, before.prepared_BSA[0], scores, weights, inputs.source, model.settings.attention)
     context = weights @ before.values_BSE[0]
     yield Line("context", "c = Σ_j α_j h_j", context)
     if waits:
@@ -207,9 +220,9 @@ def _attention(
     formula = FORMULAS.get(score.name, f"e_j = {score.name}(s, k_j)")
     if isinstance(score, ScaledDot) and score.name == "scaled_dot" and score.divide_by != "√d":
         formula = f"e_j = s · k_j / {score.divide_by}"
-    yield Line("keys", "k_j, what the score compares with", keys_Sd, given=True, rows=rows)
+    yield Line("keys", "k_j, the keys that the score compares with s", keys_Sd, given=True, rows=rows)
     yield Line("scores", formula + added, scores_S, rows=rows)
-    yield Line("allowed", "1 where the query may look", torch.isfinite(scores_S).long(), given=True, rows=rows)
+    yield Line("allowed", "1 where the query may attend", torch.isfinite(scores_S).long(), given=True, rows=rows)
     yield Line("weights", WEIGHTS[attention], weights_S, rows=rows)
 
 
@@ -217,34 +230,35 @@ def _attention(
 
 
 @contextmanager
-def _watching(**modules: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """(first input, output) of each of these modules, the last time that they ran."""
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+def _recording(**modules: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """Records (first input, output) of the last call of each module."""
+    recorded: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def keep(name: str, given: tuple[Tensor, ...], output: Tensor) -> None:
-        found[name] = (given[0], output)
+    def keep(name: str, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        recorded[name] = (arguments[0], output)
 
     hooks = [
-        module.register_forward_hook(lambda _, given, output, name=name: keep(name, given, output))
+        module.register_forward_hook(lambda _, arguments, output, name=name: keep(name, arguments, output))
         for name, module in modules.items()
     ]
     try:
-        yield found
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _transformer(decoder: TransformerDecoder, now: StepInputs, layer: int, head: int) -> tuple[str, list[Line]]:
-    blocks = [cast(DecoderLayer, one) for one in decoder.layers]
+def _transformer(decoder: TransformerDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[Line]]:
+    blocks = [cast(DecoderLayer, block) for block in decoder.layers]
     kind: Kind = "decoder" if blocks[0].cross is None else "cross"
     number = pick("layer", (layer,), len(blocks))[0]
-    block, rows = blocks[number], now.source if kind == "cross" else now.target[: int(now.before.lengths_B) + 1]
+    block = blocks[number]
+    rows = inputs.source if kind == "cross" else inputs.target[: int(inputs.before.lengths_B) + 1]
     attention = block.attention if block.cross is None else block.cross
     head = pick("head", (head,), attention.heads)[0]
     around = cast(ResidualConnection, block.around_attention if block.cross is None else block.around_cross)
     last = number == len(blocks) - 1
-    with _watching(
+    with _recording(
         query=attention.query,
         into=around.norm,
         output=cast(nn.Module, attention.output),
@@ -252,43 +266,43 @@ def _transformer(decoder: TransformerDecoder, now: StepInputs, layer: int, head:
         between=block.around_feed_forward.norm,
         norm=decoder.norm,
         logits=decoder.output,
-    ) as found:
+    ) as recorded:
         taps = (Tap(kind, number, head), Tap(kind, number, head, what="scores"))
-        weights, scores = (one.weights_BHTS[0, 0, 0] for one in now.take(*taps))
-    here = {
-        name: (given.reshape(-1, given.shape[-1])[-1], output.reshape(-1, output.shape[-1])[-1])
-        for name, (given, output) in found.items()
+        weights, scores = (one.weights_BHTS[0, 0, 0] for one in inputs.take(*taps))
+    vectors = {  # (input, output) of each module for the token that this step reads
+        name: (x.reshape(-1, x.shape[-1])[-1], output.reshape(-1, output.shape[-1])[-1])
+        for name, (x, output) in recorded.items()
     }
-    state = cast(CacheState, now.step.state)
+    state = cast(CacheState, inputs.step.state)
     if kind == "cross":
         keys_GSd, values_GSv = state.source_keys[number][0], state.source_values[number][0]
     else:
         keys_GSd, values_GSv = (cache[number][0, :, : len(rows)] for cache in (state.keys, state.values))
     group = head // (attention.heads // attention.kv_heads)
     pre = around.norm_order == "pre"
-    x, inner = here["into"] if pre else (here["query"][0], here["query"][0])
-    query = here["query"][1].unflatten(-1, (attention.heads, -1))[head]
+    x, inner = vectors["into"] if pre else (vectors["query"][0], vectors["query"][0])
+    query = vectors["query"][1].unflatten(-1, (attention.heads, -1))[head]
     if attention.rotary:
-        query = attention.queries(here["query"][0][None, None], now.before.lengths_B[:, None])[0, head, 0]
+        query = attention.queries(vectors["query"][0][None, None], inputs.before.lengths_B[:, None])[0, head, 0]
     context = weights @ values_GSv[group]
-    joined, output = here["output"]
+    joined, output = vectors["output"]
     lines = [Line("x", "the token's vector before this attention", x, given=True)]
     if pre:
         lines.append(Line("normed", "x' = norm(x)", inner))
     name = "x'" if pre else "x"
-    turned = ", turned by its place" if attention.rotary else ""
+    rotated = ", rotated by its position" if attention.rotary else ""
     added = " − m·|i − j|" if attention.slopes_H is not None else ""
     lines += [
-        Line("query", f"s = W_Q {name} + b_Q, head {head}{turned}", query),
+        Line("query", f"s = W_Q {name} + b_Q, head {head}{rotated}", query),
         *_attention(attention.score, keys_GSd[group], scores, weights, rows, "soft", added),
         Line("values", "v_j = W_V h_j + b_V", values_GSv[group], given=True, rows=rows),
         Line("context", "c = Σ_j α_j v_j", context),
-        Line("contexts", f"the contexts of all heads side by side; this one is number {head}", joined, given=True),
+        Line("contexts", f"the contexts of all heads, concatenated; that of this head has index {head}", joined, given=True),
         Line("output", "o = W_O contexts + b_O", output),
     ]
-    fed = here["feed"][1]
+    fed = vectors["feed"][1]
     if pre:
-        between = here["between"][0]
+        between = vectors["between"][0]
         lines += [
             Line("residual", "y = x + o", between),
             Line("fed", "f = FFN(norm(y))", fed),
@@ -296,11 +310,11 @@ def _transformer(decoder: TransformerDecoder, now: StepInputs, layer: int, head:
         ]
     else:
         lines += [
-            Line("residual", "y = norm(x + o)", here["into"][1]),
+            Line("residual", "y = norm(x + o)", vectors["into"][1]),
             Line("fed", "f = FFN(y)", fed),
-            Line("after", "z = norm(y + f)", here["between"][1]),
+            Line("after", "z = norm(y + f)", vectors["between"][1]),
         ]
-    hidden, logits = here["logits"]
-    how = ("h = norm(z)" if pre else "h = z") if last else "h, after the layers behind this one"
-    lines += [Line("hidden", how, hidden, given=not last), Line("logits", "W_o h + b_o", logits)]
+    hidden, logits = vectors["logits"]
+    formula = ("h = norm(z)" if pre else "h = z") if last else "h, after the layers that follow this one"
+    lines += [Line("hidden", formula, hidden, given=not last), Line("logits", "W_o h + b_o", logits)]
     return f"{'cross-attention' if kind == 'cross' else 'self-attention'}, layer {number}, head {head}", lines

@@ -1,4 +1,4 @@
-"""One inspection as a file: a page that explores it offline (.html), or plain arrays for other tools (.npz)."""
+"""Writes an inspection to a file: an interactive page that works offline (.html), or plain arrays for other tools (.npz)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from regard.data.sound import LOUDEST
 from regard.inspection.capture import Gates, Inspection, Layer
 
 EXACT, HALF = 1 << 20, 12 << 20
-"""Up to this many numbers in all, a page holds them as they are; up to this many, in 2 bytes each; beyond, in 1."""
+"""Up to EXACT numbers in total, a page stores them exactly; up to HALF, in 2 bytes each; beyond that, in 1 byte each."""
 
 WORDS_SHOWN = 5
-MOST_STRETCHES = 1000
-"""Of a waveform: finer than a page is wide."""
+WAVEFORM_BINS = 1000
+"""Number of stretches of a waveform: more than fit into the width of a page."""
 
 
 def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> Path:
-    """A single .html file: no network, no build step. `model` is a line that says what was looked at.
+    """Writes an inspection as a single .html file that needs no network, and returns its path.
 
-    kind, layer: what the page shows first, the mean of its heads, as the terminal and pictures do.
+    seen: the result of `regard.inspect`. model: a line that describes the model. kind, layer: the attention that the page shows
+    first, as the mean of its heads, like the terminal and pictures do. Raises UserError if there is no such layer.
     """
     if not isinstance(seen, Inspection):
-        raise TypeError(f"write_page takes what regard.inspect(model, text) gives, but got a {type(seen).__name__}")
+        raise TypeError(f"write_page expects the result of regard.inspect(model, text), but got a {type(seen).__name__}")
     path, content = Path(path), page(seen, model=model, kind=kind, layer=layer).encode()
     with new_file(path) as fresh:
         write(fresh, content)
@@ -45,26 +46,29 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 
 
 def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> str:
+    """Returns the page as a string; parameters as for `write_page`."""
     template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
-    first = opens_at(seen, kind, layer)
+    first = first_layer(seen, kind, layer)
     facts = page_data(seen, model) | {"first": first and {"kind": first.kind, "layer": first.layer}}
     data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":  # whatever the text says, it cannot end the script
+    for sign in "<>&":  # so that no text can end the script element
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    title = html.escape(" → ".join(_short(readable(one)) for one in (seen.title or seen.text, seen.output)))
+    title = html.escape(" → ".join(_short(readable(text)) for text in (seen.title or seen.text, seen.output)))
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
 
 
-def opens_at(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
-    """What a page shows first: this layer, of another kind where the model has none of this; None where nothing attends."""
+def first_layer(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
+    """Returns the layer that a page shows first: this one or, if the model has none of this kind, one of another kind; None if
+    the model has no attention. Raises UserError if there is no such layer."""
     check_kind(kind)
     kinds = [one.kind for one in seen.layers]
     return seen.layer(kind if kind in kinds else kinds[0], layer) if kinds else None
 
 
 def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
+    """Returns the data of the page, ready for JSON."""
     num_numbers = sum(one.numel() for layer in seen.layers for one in layer.numbers.values())
     steps = _steps(seen)
     tokens = {*seen.source, *seen.target, *seen.read, *seen.auxiliary, *(other for step in steps for other, _ in step["top"])}
@@ -93,7 +97,7 @@ def _short(text: str) -> str:
 
 
 def _steps(seen: Inspection) -> list[dict[str, Any]]:
-    """Of each step the probability of what was written, and the words that were likeliest."""
+    """Returns for each step the probability of the token written, and the most probable tokens."""
     probs_TV = seen.log_probs_TV.exp()
     top = probs_TV.topk(min(WORDS_SHOWN, probs_TV.shape[-1]), dim=-1)
     return [
@@ -137,7 +141,7 @@ def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
 
 
 def packed(numbers: Tensor, num_numbers: int = 0) -> dict[str, Any]:
-    """Numbers for the page: as they are, or as integers times `by` where there are many."""
+    """Encodes numbers for the page: exactly, or as integers times `by` if there are many."""
     numbers = numbers.detach().to(torch.float32)
     if num_numbers <= EXACT or not numbers.numel() or bool((numbers < 0).any()):
         return _coded(numbers)
@@ -151,7 +155,7 @@ def _coded(numbers: Tensor) -> dict[str, Any]:
 
 
 def _gates(gates: Gates) -> dict[str, Any]:
-    """Of each gate the mean over the units at every step, and between which two values eight units of ten lie."""
+    """Returns for each gate and step the mean over the units, and the 10th and 90th percentiles."""
     shares = torch.tensor([0.1, 0.9])
     facts = {}
     for name, opened_TW in gates.opened.items():
@@ -162,12 +166,12 @@ def _gates(gates: Gates) -> dict[str, Any]:
 
 
 def _sound(row: Tensor, num_positions: int) -> dict[str, Any]:
-    """The waveform as the lowest and the highest sample of each of many stretches, and the log-mel spectrogram in 256 shades.
+    """Returns the waveform as the lowest and highest sample of each stretch, and the log-mel spectrogram in 256 shades.
 
-    seconds: how long it lasts. shown: how long the places of the memory last, which may be a little longer.
+    seconds: duration of the sound. shown: duration of the memory positions, which may be a little longer.
     """
     samples_N, rate = row.flatten() / LOUDEST, round(row.shape[1] / HOP)
-    low, high = extremes(samples_N, MOST_STRETCHES)
+    low, high = extremes(samples_N, WAVEFORM_BINS)
     logs_SF = log_mel(samples_N, rate)
     shades_SF = 255 * (logs_SF - logs_SF.min()) / (logs_SF.max() - logs_SF.min()).clamp(min=1e-6)
     return {
@@ -185,8 +189,12 @@ def _sound(row: Tensor, num_positions: int) -> dict[str, Any]:
 
 
 def write_npz(seen: Inspection, path: str | Path) -> Path:
-    """All numbers for `numpy.load`: cross.0.weights (H, T, S) and so on, log_probs (T, V), gates; tokens as JSON bytes, with
-    `beside`, the keys of fusion, where a text stands beside the source, and `seconds`, when each place of a sound begins."""
+    """Writes all numbers for `numpy.load`, and returns the path.
+
+    The arrays are cross.0.weights (H, T, S) and so on, log_probs (T, V), the gates, and tokens.json: the tokens as JSON bytes,
+    with `auxiliary`, the tokens of the auxiliary text (the keys of fusion), and `seconds`, the start time of each position of a
+    sound, if there are any.
+    """
     arrays: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
     for layer in seen.layers:
         name = f"{layer.kind}.{layer.layer}"
