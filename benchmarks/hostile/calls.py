@@ -107,7 +107,7 @@ def search_options(rng: Random) -> Call:
         reader = translator(model)
         for one in reader("walk twice", **text).n_best:
             size = len(one.tokens)
-            require(reader.continues or options.min_length <= size <= options.max_length, f"{size} tokens")
+            require(reader.is_language_model or options.min_length <= size <= options.max_length, f"{size} tokens")
             require(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.token_log_probs} do not sum to {one.log_prob}")
 
     return call, f"{model}: {given!r:.300}"
@@ -296,7 +296,7 @@ def smaller(rng: Random) -> Call:
         "masks.causal": lambda: masks.causal(size, other),
         "masks.window": lambda: masks.window(size, width=width),
         "masks.first": lambda: masks.first(indices, size),
-        "masks.behind": lambda: masks.behind(indices, size),
+        "masks.starting_at": lambda: masks.starting_at(indices, size),
         "masks.not_padding": lambda: masks.not_padding(indices, size),
         "positions.sinusoidal": lambda: positions.sinusoidal(indices, width),
         "positions.fourier": lambda: positions.fourier(indices, width),

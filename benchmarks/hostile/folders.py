@@ -224,8 +224,8 @@ def _models() -> dict[str, Any]:
     from regard.models.transformer import TransformerSettings
 
     texts = ["abc cab\tV\tPST", "a bad cab!\tN"]
-    characters, symbols, words = (Codec.learn(texts, unit) for unit in ("characters", "symbols", "words"))
-    bpe, unigram = (Codec.learn(["a bad cab, a bad cab"] * 3, unit, 270) for unit in ("bpe", "unigram"))
+    characters, symbols, words = (Codec.train(texts, unit) for unit in ("characters", "symbols", "words"))
+    bpe, unigram = (Codec.train(["a bad cab, a bad cab"] * 3, unit, 270) for unit in ("bpe", "unigram"))
     two = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 2}
     kinds: dict[str, tuple[Any, Any, Any]] = {
         "rnn": (RnnSettings(width=8, embedding=3, score_width=3), characters, symbols),

@@ -41,7 +41,7 @@ class ErrorRates:
     num_sentences: int
 
     def __str__(self) -> str:
-        symbol = f"symbol error rate {self.symbol:.2%}{above_all(self.symbol)}"
+        symbol = f"symbol error rate {self.symbol:.2%}{note_above_100(self.symbol)}"
         return f"{symbol}, sequence error rate {self.sequence:.2%} on {plural(self.num_sentences, 'output')}"
 
 
@@ -54,7 +54,7 @@ def error_rates(outputs: Sequence[Tokens], references: Sequence[Sequence[Tokens]
     return ErrorRates(wrong / len(outputs), edits / symbols, len(outputs))
 
 
-def above_all(rate: float) -> str:
+def note_above_100(rate: float) -> str:
     """Returns a note that explains an error rate above 100 %, else an empty string."""
     return " (above 100%: the outputs are much longer than the references)" if rate > 1 else ""
 

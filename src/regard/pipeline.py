@@ -272,10 +272,10 @@ class Translator:
         scored: dict[int, Scored | Refused] = {}
         read: dict[int, SourceRow] = {}
         outputs: dict[int, list[int]] = {}
-        room = self.room
+        room = self.max_tokens
         for number, (text, target) in enumerate(zip(sources, targets, strict=True)):
             try:
-                ids: SourceRow = [] if self.continues else self.read(text).ids
+                ids: SourceRow = [] if self.is_language_model else self.read(text).ids
                 outputs[number] = output = self.target.encode(target)
             except UserError as error:
                 scored[number] = Refused(str(error))
@@ -301,7 +301,7 @@ class Translator:
     # --- from text to segments ---
 
     @property
-    def continues(self) -> bool:
+    def is_language_model(self) -> bool:
         """Whether this is a language model, which continues a text."""
         return isinstance(self.model, DecoderOnly | RnnLm)
 
@@ -334,7 +334,7 @@ class Translator:
         raise TypeError(f"{call} takes {'lists' if call == 'score' else 'a list'} of texts, got {shown(given, 60)}; {alone}")
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         """The maximum number of tokens of a text that is translated in one go."""
         return self.max_source if self.max_positions is None else min(self.max_source, self.max_positions - 1)
 
@@ -350,7 +350,7 @@ class Translator:
         source = self._text(source, "the model")
         if isinstance(self.source, FileCodec):
             return Segment(number, source, self._file(source, self.source))
-        codec = self.target if self.continues else self.source
+        codec = self.target if self.is_language_model else self.source
         text = codec.normalised(source)
         if self.source.has_features and "\t" in text:
             text = join_columns(text.split("\t"))
@@ -358,17 +358,17 @@ class Translator:
 
     def encoder_batch(self, segments: Sequence[Segment]) -> Source:
         """Returns the segments as an input of the encoder. For a language model, which has no encoder, the input is empty."""
-        return source_batch([[] if self.continues else segment.ids for segment in segments]).to(self.device)
+        return source_batch([[] if self.is_language_model else segment.ids for segment in segments]).to(self.device)
 
     def labels(self, segment: Segment, axes: tuple[int, ...]) -> tuple[str, ...]:
         """Returns a label for each position of the memory.
 
         axes: those of the memory, `Memory.axes`.
         """
-        codec = self.target if self.continues else self.source
+        codec = self.target if self.is_language_model else self.source
         return codec.labels(segment.text, axes)
 
-    def whole(self, text: str, **options: Any) -> Result:
+    def translate_unsplit(self, text: str, **options: Any) -> Result:
         """Translates one text for inspection. Raises UserError if the text had to be split, as well as the errors of a call."""
         result = self(text, **options)
         if result.parts:
@@ -400,9 +400,9 @@ class Translator:
         positions = max((num_positions(segment.ids) for segment in segments), default=0)
         if isinstance(self.source, FileCodec) and positions > MAX_POSITIONS:
             return Refused(f"it has {positions:,} positions, the maximum is {MAX_POSITIONS:,}; split it into shorter files")
-        if self.continues and self.longest is not None and positions + len(search.prefix) >= self.longest:
+        if self.is_language_model and self.max_output is not None and positions + len(search.prefix) >= self.max_output:
             return Refused(
-                f"text and prefix have {positions + len(search.prefix):,} tokens, but this model supports {self.longest:,} "
+                f"text and prefix have {positions + len(search.prefix):,} tokens, but this model supports {self.max_output:,} "
                 "tokens in total, of which it must write at least one; shorten them"
             )
         return segments
@@ -414,15 +414,17 @@ class Translator:
         self._check_characters(text)
         segment = self.read(text, number)
         size = num_positions(segment.ids)
-        if self.continues and size > self.room:
-            raise UserError(f"it has {size:,} tokens, but this model continues texts of up to {self.room:,} tokens; shorten it")
-        if size <= self.room:
-            return [segment] if size or self.continues else []
+        if self.is_language_model and size > self.max_tokens:
+            raise UserError(
+                f"it has {size:,} tokens, but this model continues texts of up to {self.max_tokens:,} tokens; shorten it"
+            )
+        if size <= self.max_tokens:
+            return [segment] if size or self.is_language_model else []
         segments = [self.read(sentence, number + (part << 40)) for part, sentence in enumerate(sentences(segment.text))]
         longest = max((num_positions(segment.ids) for segment in segments), default=0)
-        if longest > self.room:
+        if longest > self.max_tokens:
             raise UserError(
-                f"a sentence has {longest:,} tokens, but this model translates at most {self.room:,} at a time; "
+                f"a sentence has {longest:,} tokens, but this model translates at most {self.max_tokens:,} at a time; "
                 "split it with line breaks or full stops"
             )
         return [segment for segment in segments if segment.ids]
@@ -432,7 +434,7 @@ class Translator:
         room = max(self.max_source, MAX_SOURCE) * TOKEN_CHARACTERS
         if len(text) <= room:
             return
-        longest = max(map(len, [text] if self.continues else sentences(text)), default=0)
+        longest = max(map(len, [text] if self.is_language_model else sentences(text)), default=0)
         if longest > room:
             raise UserError(
                 f"a sentence has {longest:,} characters, but this model translates at most {self.max_source:,} tokens at a "
@@ -461,14 +463,14 @@ class Translator:
                     f"prefix or banned contains the token id {max(ids)}, but the vocabulary has ids 0 to "
                     f"{len(self.target) - 1}; give words, or ids of this vocabulary"
                 )
-        if self.longest is None:
+        if self.max_output is None:
             return search
-        if len(search.prefix) >= self.longest:
+        if len(search.prefix) >= self.max_output:
             raise UserError(
-                f"the prefix has {len(search.prefix):,} tokens, but this model supports outputs of up to {self.longest:,} "
+                f"the prefix has {len(search.prefix):,} tokens, but this model supports outputs of up to {self.max_output:,} "
                 "tokens and must write at least one; give a shorter prefix"
             )
-        return replace(search, max_length=min(search.max_length, self.longest))
+        return replace(search, max_length=min(search.max_length, self.max_output))
 
     def _banned(self, words: Sequence[Any]) -> Iterator[tuple[int, ...]]:
         """Yields the token sequences of banned words, both at the start of a text and after a space. Sequences of ids pass
@@ -483,7 +485,7 @@ class Translator:
             yield from dict.fromkeys(tuple(form) for form in forms if form and UNK not in form)
 
     @property
-    def longest(self) -> int | None:
+    def max_output(self) -> int | None:
         """The maximum number of tokens of an output, or None if it is unlimited."""
         return None if self.max_positions is None or isinstance(self.model, RnnLm) else max(1, self.max_positions - 1)
 
@@ -494,7 +496,7 @@ class Translator:
         can_share = self.device.type == "cpu" and can_fork()
         workers = max(1, min(torch.get_num_threads(), len(segments) // MIN_TEXTS_PER_WORKER)) if can_share else 1
         # prompts differ in length, so a language model gets one at a time
-        batches = [[segment] for segment in segments] if self.continues else self._batches(segments, search, workers)
+        batches = [[segment] for segment in segments] if self.is_language_model else self._batches(segments, search, workers)
         by_number = {segment.number: segment for segment in segments}
         if workers == 1:
             for batch in batches:
@@ -514,10 +516,12 @@ class Translator:
 
     def _events(self, segments: Sequence[Segment], search: SearchOptions) -> Iterator[Event]:
         """Searches one batch. A language model reads its segment as a prefix."""
-        if self.continues:
+        if self.is_language_model:
             prompt = tuple(segments[0].ids) + search.prefix
             limit = search.max_length + len(prompt)
-            search = replace(search, prefix=prompt, max_length=limit if self.longest is None else min(limit, self.longest))
+            search = replace(
+                search, prefix=prompt, max_length=limit if self.max_output is None else min(limit, self.max_output)
+            )
         sources = [self.encoder_batch(part) for part in similar_lengths(segments)]
         return self._engine().generate(sources, search, numbers=[segment.number for segment in segments], room=len(segments))
 
@@ -565,7 +569,7 @@ class Translator:
 
     def _result(self, segment: Segment, hypotheses: tuple[Hypothesis, ...]) -> Result:
         """Returns the result of one segment from its n-best hypotheses."""
-        codec = self.target if self.continues else self.source
+        codec = self.target if self.is_language_model else self.source
         pieces = codec.pieces(segment.text)
         n_best = tuple(
             Alternative(
@@ -637,7 +641,7 @@ class Translator:
         axes, seconds = memory.axes if len(memory.axes) == 2 and kind in ("cross", "encoder") else (), 0.0
         if isinstance(self.source, FileCodec):
             if kind == "fusion":
-                columns = self.source.words(segment.text)
+                columns = self.source.auxiliary_labels(segment.text)
             if not self.source.has_file(segment.text):
                 axes = ()
             elif kind != "decoder":

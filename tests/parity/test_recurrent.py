@@ -16,7 +16,7 @@ from regard.contracts import Edit, Look, Memory, Source, Tap
 from regard.core import masks
 from regard.core.weights import AttentionType
 from regard.layers.attention import MultiHeadAttention
-from regard.layers.recurrent import CELLS, RecurrentEncoder, StepByStep, layer_weights, make_stack, run, state_width
+from regard.layers.recurrent import CELLS, RecurrentEncoder, StepwiseStack, layer_weights, make_stack, run, state_width
 from regard.layers.scores import SCORES
 from regard.models.build import Model, build
 from regard.models.rnn_lm import RnnLmSettings
@@ -110,7 +110,7 @@ def test_single_steps_equal_the_whole_sequence(cell: str) -> None:  # SPEC A5.1
     x = torch.randn(3, 5, 8).double().requires_grad_()
     first = torch.randn(2, 3, state_width(stack)).double().requires_grad_()
     whole = run(stack, x, first)
-    steps = StepByStep(stack, x[..., 3:])
+    steps = StepwiseStack(stack, x[..., 3:])
     states, outputs = steps.split(first), []
     for step in range(5):
         states = steps(step, x[:, step, :3], states)
@@ -135,13 +135,13 @@ def test_the_gradient_of_the_sigmoid_network() -> None:
 def test_dropout_between_layers_is_the_same_in_a_loop(cell: str) -> None:
     """Whole units of the lower layer are left out, the others grow; the lowest input and the output stay."""
     stack = make_stack(cell, 2, 400, layers=2, dropout=0.25).double()
-    steps = StepByStep(stack, torch.randn(3, 5, 2).double())
+    steps = StepwiseStack(stack, torch.randn(3, 5, 2).double())
     assert steps.dropped[0] is None
     kept = torch.stack(tuple(steps.dropped[1]))
     assert kept.shape == (5, 3, 400)
     assert set(kept.unique().tolist()) == {0.0, 1 / 0.75}
     assert (kept == 0).double().mean().item() == pytest.approx(0.25, abs=0.03)
-    assert StepByStep(stack.eval(), torch.randn(3, 5, 2).double()).dropped == [None, None]
+    assert StepwiseStack(stack.eval(), torch.randn(3, 5, 2).double()).dropped == [None, None]
 
 
 @every_cell
@@ -151,7 +151,7 @@ def test_weights_in_a_loop_may_be_frozen(cell: str) -> None:
     stack.weight_hh_l0.requires_grad_(False)
     x = torch.randn(3, 5, 8).double().requires_grad_()
     inputs = [x, stack.weight_ih_l0, stack.bias_hh_l0]
-    steps = StepByStep(stack, x[..., 3:])
+    steps = StepwiseStack(stack, x[..., 3:])
     states = steps.split(torch.zeros(1, 3, state_width(stack)).double())
     for step in range(5):
         states = steps(step, x[:, step, :3], states)

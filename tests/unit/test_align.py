@@ -137,7 +137,7 @@ def make_cut(unit: str, texts: list[str]) -> regard.Translator:
     """A model whose source is cut like this; its target is symbols."""
     torch.manual_seed(5)
     settings = TransformerSettings(width=8, heads=2)
-    source, target = Codec.learn(texts, unit, 270), Codec.learn(["X Y Z"], "symbols")  # type: ignore[arg-type]
+    source, target = Codec.train(texts, unit, 270), Codec.train(["X Y Z"], "symbols")  # type: ignore[arg-type]
     return regard.Translator(build(settings, len(source), len(target)).eval(), source, target, torch.device("cpu"))
 
 

@@ -95,7 +95,7 @@ def test_masks_have_sizes(number: object) -> None:
         lambda: masks.window(number, width=1),
         lambda: masks.window(3, width=number),
         lambda: masks.first(torch.tensor([1, 2]), number),
-        lambda: masks.behind(torch.tensor([1, 2]), number),
+        lambda: masks.starting_at(torch.tensor([1, 2]), number),
     ):
         refused(make, " is .*, expected a whole number, 0 or more")
 
@@ -105,7 +105,7 @@ def test_what_must_be_a_tensor(x: object) -> None:
     query = torch.randn(2, 4)
     for make in (
         lambda: masks.first(x, 3),
-        lambda: masks.behind(x, 3),
+        lambda: masks.starting_at(x, 3),
         lambda: masks.not_padding(x, 0),
         lambda: masks.positions(x),
         lambda: masks.both(masks.causal(3), x),

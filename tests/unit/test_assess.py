@@ -160,7 +160,7 @@ def test_trivial_guesses_are_measured_on_what_was_held_out() -> None:
 
 
 def test_the_most_frequent_target_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = Codec.learn(["A B", "C"], "symbols")
+    codec = Codec.train(["A B", "C"], "symbols")
     examples = [Example([1], codec.encode(text)) for text in ["A B", "C"] * 50]
     assert most_frequent(examples, codec) == most_frequent(examples[::-1], codec), "whatever their order"
     monkeypatch.setattr(assessing, "MOST_COUNTED", 50)
@@ -244,10 +244,10 @@ def test_a_run_that_was_stopped_is_judged_as_one_that_was_not(
     assert [line["result"] for line in logged(tmp_path / "whole") if "result" in line] == [whole.assessment.facts()]
 
     def stopping(watch: RunCallbacks, which: str = "") -> float:
-        badness = validate(watch, which)
+        value = validate(watch, which)
         if which or (watch.learner.state.update == 8 and stop == "in the middle"):
             raise KeyboardInterrupt
-        return badness
+        return value
 
     validate = RunCallbacks.validate
     if stop == "at the very end":

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from regard.core import masks
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.blocks import DecoderLayer, EncoderLayer, ResidualConnection, feed_forward
-from regard.models.decoder import Causal
+from regard.models.decoder import CausalSelfAttention
 
 
 def parts(width: int, order: str = "pre") -> tuple[MultiHeadAttention, nn.Module, Callable[[], ResidualConnection]]:
@@ -34,7 +34,7 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
         return output(x)
 
     def right_stack(ids: Tensor) -> Tensor:
-        x, looking = embedding(ids), Causal(masks.causal(7), plain=True)
+        x, looking = embedding(ids), CausalSelfAttention(masks.causal(7), plain=True)
         for number, layer in enumerate(decoder):
             x, seen = layer(x, lambda attention, y, number=number: looking(number, None, attention, y), None, None, None)
             assert seen == ()

@@ -149,14 +149,14 @@ def test_a_removal_is_done_or_not_begun(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_a_checkpoint_was_learnt_with_is_found_without_its_weights(tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path, keep=3)
-    assert saved.learnt() == (0, {})
+    assert saved.last_origin() == (0, {})
     saved.write(make(1))
-    assert saved.learnt() == (1, {})
+    assert saved.last_origin() == (1, {})
     saved.write(replace(make(2), origin={"settings": {"seed": 1}}))
     (tmp_path / "update-00000002/model.safetensors").unlink()
-    assert saved.learnt() == (2, {"settings": {"seed": 1}})
+    assert saved.last_origin() == (2, {"settings": {"seed": 1}})
     (tmp_path / "update-00000002/state.json").write_text("[]")
-    assert saved.learnt() == (1, {})
+    assert saved.last_origin() == (1, {})
 
 
 @pytest.mark.parametrize(

@@ -466,7 +466,7 @@ def test_the_dictionary_and_its_split() -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\t", exclude_categories=["Cs"])), min_size=1))
 def test_characters_survive_the_round_trip(texts: list[str]) -> None:
-    codec = Codec.from_json(Codec.learn(texts, "characters").to_json())
+    codec = Codec.from_json(Codec.train(texts, "characters").to_json())
     for text in texts:
         ids = codec.encode(text)
         assert len(ids) == len(text)
@@ -483,7 +483,7 @@ def test_characters_survive_the_round_trip(texts: list[str]) -> None:
 )
 def test_symbols_survive_the_round_trip(lines: list[list[str]]) -> None:
     lines = [[symbol for symbol in line if symbol not in SPECIALS] for line in lines]
-    codec = Codec.from_json(Codec.learn([" ".join(line) for line in lines], "symbols").to_json())
+    codec = Codec.from_json(Codec.train([" ".join(line) for line in lines], "symbols").to_json())
     for line in lines:
         ids = codec.encode("  ".join(line))
         assert codec.tokens(ids) == tuple(line)
@@ -491,13 +491,13 @@ def test_symbols_survive_the_round_trip(lines: list[list[str]]) -> None:
 
 
 def test_what_was_never_seen_is_unknown() -> None:
-    codec = Codec.learn(["AH B", "B C"], "symbols")
+    codec = Codec.train(["AH B", "B C"], "symbols")
     assert codec.tokens(range(len(codec))) == (*SPECIALS, "AH", "B", "C")
     assert codec.encode("AH X  <eos> <pad> C") == [4, UNK, UNK, UNK, 6]
     assert codec.pieces("AH X  <eos> <pad> C") == ("AH", "X", "<eos>", "<pad>", "C")
-    assert Codec.learn(["ab"], "characters").pieces("b語🙂 a") == ("b", "語", "🙂", " ", "a")
+    assert Codec.train(["ab"], "characters").pieces("b語🙂 a") == ("b", "語", "🙂", " ", "a")
     with pytest.raises(UserError, match="symbol '<eos>', which is reserved"):
-        Codec.learn(["a <eos>"], "symbols")
+        Codec.train(["a <eos>"], "symbols")
 
 
 # --- batches -----------------------------------------------------------------------------------------------------------------
@@ -561,7 +561,7 @@ def test_the_first_epoch_can_go_from_short_to_long() -> None:
 
 def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
     pairs = pronunciations("dev")
-    source, target = (Codec.learn([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))
+    source, target = (Codec.train([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))
     examples = encode_pairs(pairs, source, target)
     orders = [BatchOrder(lengths(examples), batch_tokens=512, seed=seed) for seed in (1, 2)]
     length = orders[0].epoch_length

@@ -24,7 +24,7 @@ from regard.models.transformer import TransformerSettings
 
 
 def make_saved(settings: ModelSettings) -> Saved:
-    source, target = Codec.learn(["abc"], "characters"), Codec.learn(["X Y Z"], "symbols")
+    source, target = Codec.train(["abc"], "characters"), Codec.train(["X Y Z"], "symbols")
     model = build(settings, len(source), len(target)).eval()
     return Saved(model, settings, source, target, {"signature": "data:made up"}, "# A card\n")
 
@@ -339,7 +339,7 @@ def test_other_weights_are_refused(saved: tuple[Saved, Path], kind: str, bits: i
     ],
 )
 def test_nothing_is_left_without_memory_or_undrawn(tmp_path: Path, settings: ModelSettings) -> None:
-    codec = Codec.learn(["abc"], "characters")
+    codec = Codec.train(["abc"], "characters")
     model = build(settings, len(codec), len(codec)).eval()
     folder.save(Saved(model, settings, codec, codec, {}, ""), tmp_path / "model")
     before = torch.get_rng_state()
@@ -373,7 +373,7 @@ class Curious(regard.Score, nn.Module):
 
 def test_a_score_of_the_users_own_is_made_for_real(tmp_path: Path) -> None:
     settings = RnnSettings(width=8, embedding=3, score="curious")
-    source, target = Codec.learn(["abc"], "characters"), Codec.learn(["X Y Z"], "symbols")
+    source, target = Codec.train(["abc"], "characters"), Codec.train(["X Y Z"], "symbols")
     model = build(settings, len(source), len(target), {"curious": Curious})
     folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "model")
     score = cast("Curious", cast("Any", folder.load(tmp_path / "model", {"curious": Curious}).model).score)

@@ -93,7 +93,7 @@ def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # 
 def make_translator(folder: Path, name: str = "sound with text, luong") -> Translator:
     """An untrained model with texts beside its sounds, or pictures; 0-1.wav lies in the folder."""
     write_words(folder, ["abc"])
-    words, target = Codec.learn(["all digits", "say nine"], "words"), Codec.learn(["X Y Z"], "symbols")
+    words, target = Codec.train(["all digits", "say nine"], "words"), Codec.train(["X Y Z"], "symbols")
     codec = (
         Sounds(8000, root=folder, auxiliary=words)
         if name.startswith("sound")
@@ -190,7 +190,7 @@ def test_both_are_encoded_kept_and_described(tmp_path: Path) -> None:
     assert [row.file.shape for row in rows[3:]] == [(0, 80)] * 2
     assert rows[0].file.equal(Sounds(8000, root=tmp_path).encode("0-1.wav"))
     assert training_data.lengths[0].tolist() == [num_positions(row.file) + len(row.text) for row in rows]
-    assert sounds.words(pairs[0].source) == ("every", "second", "one", "<eos>")
+    assert sounds.auxiliary_labels(pairs[0].source) == ("every", "second", "one", "<eos>")
     assert sounds.unknown("0-1.wav\tevery third") == ("third",)
     again = read_source(sounds.to_json()).at(tmp_path)
     assert again.encode(pairs[0].source).text == rows[0].text
@@ -206,7 +206,7 @@ def test_both_are_encoded_kept_and_described(tmp_path: Path) -> None:
 
 
 def test_a_damaged_description(tmp_path: Path) -> None:
-    sounds = Sounds(8000, auxiliary=Codec.learn(["a b"], "words"))
+    sounds = Sounds(8000, auxiliary=Codec.train(["a b"], "words"))
     broken = json.loads(sounds.to_json())
     broken["auxiliary"] = {"model": {}}
     with pytest.raises(UserError, match="the tokenizer of the auxiliary texts cannot be read"):

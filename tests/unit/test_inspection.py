@@ -43,7 +43,7 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
     translator = make_translator(name)
     seen = inspect(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
     assert seen.source == (
-        ("abcab", "<eos>") if translator.continues else ("a", "b", "c", "a", "b", "<eos>")
+        ("abcab", "<eos>") if translator.is_language_model else ("a", "b", "c", "a", "b", "<eos>")
     )  # a prompt is target
     assert seen.target == ("X", "Y", "Z", "X", "<eos>")
     assert seen.read == ("<sos>", "X", "Y", "Z", "X")

@@ -58,6 +58,12 @@ def test_an_old_spelling_is_answered_with_the_new_one(settings: Any, change: str
         parse_config(f"model:\n  kind: {settings.kind}\n  {name}: {value}\n", "run.yaml")
 
 
+def test_an_old_spelling_that_this_model_does_not_have() -> None:
+    words = '; it is now called "model.norm_order", which models of the kind rnn do not have'
+    with pytest.raises(UserError, match=f"there is no setting 'model.order'{words}"):
+        override(RunSettings(model=RnnSettings()), ["model.order=pre"])
+
+
 def test_the_run_file_of_an_old_run_is_read() -> None:
     text = "model:\n  kind: rnn\n  choice: gates\n  max_places: 9\ntrain:\n  metric: word_error_rate\n"
     settings = parse_config(text, "run.yaml", old_names=True)
@@ -100,7 +106,7 @@ def test_a_folder_says_format_2_and_refuses_the_weights_of_format_1(tmp_path: Pa
         "model.safetensors"
     ]
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"does not fit config\.json"):
+    with pytest.raises(UserError, match=r"does not match config\.json"):
         folder.load(tmp_path / "m")
 
 

@@ -126,8 +126,8 @@ def test_photographs_are_decoded_no_larger_than_needed(tmp_path: Path) -> None:
 def test_grey_pictures_have_one_channel_unless_one_has_colours(tmp_path: Path) -> None:
     Image.new("L", (8, 8), 3).save(tmp_path / "grey.png")
     Image.new("RGB", (8, 8), RED).save(tmp_path / "red.png")
-    assert Pictures.learn(["grey.png", "missing.png"], tmp_path, picture_size=64) == Pictures(1, 64)
-    assert Pictures.learn(["grey.png", "red.png"], tmp_path, picture_size=64) == Pictures(3, 64)
+    assert Pictures.fit(["grey.png", "missing.png"], tmp_path, picture_size=64) == Pictures(1, 64)
+    assert Pictures.fit(["grey.png", "red.png"], tmp_path, picture_size=64) == Pictures(3, 64)
 
 
 def test_pictures_of_32_bits_that_are_of_one_colour(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings 
     settings = settings or RnnSettings(width=20, embedding=7, frontend="picture", channels=8)
     array = np.random.default_rng(1).integers(0, 256, (24, 40, 3), dtype=np.uint8)
     Image.fromarray(array).save(tmp_path / "p.png")
-    target = Codec.learn(["X Y Z"], "symbols")
+    target = Codec.train(["X Y Z"], "symbols")
     model = build(settings, 3, len(target)).eval()
     return regard.Translator(model, Pictures(3, 64, root=tmp_path), target, torch.device("cpu"))
 

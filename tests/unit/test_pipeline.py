@@ -375,7 +375,7 @@ def test_what_is_encoded_together_is_of_like_length() -> None:
 def make_listener(folder: Path, auxiliary: Codec | None = None) -> Translator:
     """Hears 0-1.wav and 1-1.wav in a folder; has learnt nothing."""
     write_words(folder, ["ab", "cab"])
-    source, target = Sounds(8000, root=folder, auxiliary=auxiliary), Codec.learn(["a b c"], "words")
+    source, target = Sounds(8000, root=folder, auxiliary=auxiliary), Codec.train(["a b c"], "words")
     small = RnnSettings(width=8, embedding=4, score_width=4, frontend="sound", channels=4)
     model = build(small, len(source), len(target), auxiliary=0 if auxiliary is None else len(auxiliary)).eval()
     return Translator(model, source, target, torch.device("cpu"))
@@ -406,7 +406,7 @@ def test_a_line_of_the_wrong_form_is_told_the_right_one(tmp_path: Path) -> None:
     plain = make_listener(tmp_path)
     with pytest.raises(UserError, match=r"reads no auxiliary text with its sounds, got 'a b' with 0-1.wav; give file names"):
         plain("0-1.wav\ta b")
-    both = make_listener(tmp_path, Codec.learn(["say a b"], "words"))
+    both = make_listener(tmp_path, Codec.train(["say a b"], "words"))
     assert both("0-1.wav\tsay a", max_length=2).tokens
     for wrong in ("0-1.wav say a", "say a"):
         with pytest.raises(
@@ -646,8 +646,8 @@ def test_columns_are_given_as_they_stand_in_the_table() -> None:
         (learnt, ("g", "o", "\tV", "\tPST")),
         (["go V;PST"], ("g", "o", "\t", "V", ";", "P", "S", "T")),
     ):
-        source = Codec.learn(texts, "characters")
-        target = Codec.learn(["ab"], "characters")
+        source = Codec.train(texts, "characters")
+        target = Codec.train(["ab"], "characters")
         small = RnnSettings(width=8, embedding=4, score_width=4)
         translator = Translator(build(small, len(source), len(target)).eval(), source, target, torch.device("cpu"))
         assert translator("go\tV;PST", max_length=3).source_tokens == tokens

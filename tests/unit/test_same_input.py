@@ -37,7 +37,7 @@ TAGGED = {  # what a user types -> the tokens of a model of characters
 
 def make_saved(name: str, unit: TokenUnit = "characters") -> Saved:
     torch.manual_seed(5)
-    source, target = Codec.learn(TEXTS, unit, 300), Codec.learn(["X Y Z"], "symbols")
+    source, target = Codec.train(TEXTS, unit, 300), Codec.train(["X Y Z"], "symbols")
     return Saved(build(MODELS[name], len(source), len(target)).eval(), MODELS[name], source, target, {}, "")
 
 
@@ -51,7 +51,7 @@ def everything(translator: regard.Translator, text: str) -> Iterator[object]:
     yield (result := translator(text, max_length=3))
     yield list(translator.stream(text, max_length=3))
     yield translator.score([text], ["X Y"])
-    if not translator.continues:
+    if not translator.is_language_model:
         yield result.attention()
         yield result.alignment()
         yield inspect_pairs(translator, [(text, "X Y")]) if isinstance(translator.source, Codec) else None
@@ -85,7 +85,7 @@ def test_every_way_in_encodes_the_same(name: str, unit: TokenUnit, monkeypatch: 
         first, *others = encoded(translator, text, monkeypatch)
         assert len(others) >= 5
         assert all(one[0].equal(first[0]) for one in others), text
-        if not translator.continues:
+        if not translator.is_language_model:
             assert first[0].tolist() == [[*translator.read(text).ids, 3]]
         monkeypatch.undo()
 

@@ -17,7 +17,7 @@ SENTENCE = "walk a dog, don't\tV\tX"
 
 
 def content_of(unit: TokenUnit, texts: str = "plain") -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(Codec.learn(TEXTS[texts], unit, 280).to_json())
+    content: dict[str, Any] = json.loads(Codec.train(TEXTS[texts], unit, 280).to_json())
     return content
 
 
@@ -25,7 +25,7 @@ def content_of(unit: TokenUnit, texts: str = "plain") -> dict[str, Any]:
 @pytest.mark.parametrize("texts", TEXTS)
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
 def test_all_that_is_written_is_read(unit: TokenUnit, texts: str, normalizer: dict[str, str] | None) -> None:
-    written = Codec.learn(TEXTS[texts], unit, 280)
+    written = Codec.train(TEXTS[texts], unit, 280)
     written.tokenizer = Tokenizer.from_str(json.dumps({**json.loads(written.tokenizer.to_str()), "normalizer": normalizer}))
     read = Codec.from_json(written.to_json())
     assert read.to_json() == written.to_json()

@@ -131,7 +131,7 @@ def test_a_score_of_ones_own_works_in_every_model_and_in_its_folder(
     settings: ModelSettings, tmp_path: Path
 ) -> None:  # SPEC A2.6
     mine = {"manhattan": own_score()}
-    source, target = Codec.learn(["abc"], "characters"), Codec.learn(["X Y Z"], "symbols")
+    source, target = Codec.train(["abc"], "characters"), Codec.train(["X Y Z"], "symbols")
     model = build(settings, len(source), len(target), mine).eval()
     folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "m")
     (before,) = regard.Translator(model, source, target, torch.device("cpu")).batch(["cab"], max_length=5)

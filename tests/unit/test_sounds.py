@@ -51,17 +51,17 @@ def test_what_is_kept_and_what_a_batch_holds(folder: Path) -> None:  # SPEC A8.4
 
 def test_the_rate_of_most_files_is_kept(folder: Path) -> None:
     names = ["0-1.wav", "1-1.wav"]
-    assert Sounds.learn(names, folder, picture_size=8).rate == 8000
+    assert Sounds.fit(names, folder, picture_size=8).rate == 8000
     for name, rate in (("c.wav", 44_100), ("d.wav", 16_000), ("e.wav", 22_050)):
         soundfile.write(folder / name, tones("ab", random.Random(1), rate).numpy(), rate)
         names.append(name)
-    sounds = Sounds.learn(["missing.wav", *names], folder, picture_size=8)
+    sounds = Sounds.fit(["missing.wav", *names], folder, picture_size=8)
     assert sounds.rate == 16_000
     assert sounds.encode("0-1.wav").shape[1] == 160
     assert read_source(sounds.to_json()) == sounds
     assert sounds.labels("0-1.wav", (3,)) == ("0.00 s", "0.04 s", "0.08 s")
     with pytest.raises(UserError, match=r"missing\.wav: no such file"):
-        Sounds.learn(["missing.wav"], folder, picture_size=8)
+        Sounds.fit(["missing.wav"], folder, picture_size=8)
 
 
 def test_a_sound_at_two_rates_is_nearly_the_same(folder: Path) -> None:

@@ -179,7 +179,7 @@ def test_features_are_normalised_by_what_was_learnt_from(tmp_path: Path) -> None
     for number, grid in enumerate(grids):
         (tmp_path / f"{number}.npy").write_bytes(npy(grid))
     names = [f"{number}.npy" for number in range(3)]
-    codec = Grids.learn(["missing.npy", *names], tmp_path, picture_size=8)
+    codec = Grids.fit(["missing.npy", *names], tmp_path, picture_size=8)
     flat = torch.cat([grid.flatten(0, 1) for grid in grids])
     torch.testing.assert_close(torch.tensor(codec.mean), flat.mean(0))
     torch.testing.assert_close(torch.tensor(codec.deviation)[:2], flat.std(0, unbiased=False)[:2])
@@ -193,7 +193,7 @@ def test_features_are_normalised_by_what_was_learnt_from(tmp_path: Path) -> None
     assert torch.equal(again.at(tmp_path).encode("1.npy"), codec.encode("1.npy"))
     assert codec.labels("0.npy", (2, 3)) == ("0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
     with pytest.raises(UserError, match=r"0.npy has shape \(2, 3, 3\), expected \(frames, features\)"):
-        Frames.learn(names, tmp_path, picture_size=8)
+        Frames.fit(names, tmp_path, picture_size=8)
     (tmp_path / "nan.npy").write_bytes(npy(torch.full((2, 2, 3), torch.nan)))
     with pytest.raises(UserError, match=r"nan.npy contains NaN or infinite numbers"):
         codec.encode("nan.npy")
@@ -432,12 +432,12 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
         regard.explain(translator, name)
 
     console, out = quiet()
-    later = from_files(settings.data, survey(settings.data), place, console, begun=True)
+    later = from_files(settings.data, survey(settings.data), place, console, resuming=True)
     assert later.digest == training_data.digest
     assert "cannot be read" in out.getvalue()  # said again, without reading them again
     Image.new("RGB", (33, 47)).save(tmp_path / "p" / "9.png")
     with pytest.raises(UserError, match="the training data changed since this run started"):
-        from_files(settings.data, survey(settings.data), place, console, begun=True)
+        from_files(settings.data, survey(settings.data), place, console, resuming=True)
     with pytest.raises(UserError, match=r"3.png is not a picture.*data.bad_files=skip"):
         from_files(replace(settings.data, bad_files="stop"), survey(settings.data), tmp_path / "o", console)
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from regard.data.tokenizers import merges
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
-from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, TokenUnit, _Reader, learn_shared
+from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, TokenUnit, _Reader, train_shared
 from regard.errors import UserError
 
 UNITS: tuple[TokenUnit, ...] = get_args(TokenUnit)
@@ -50,14 +50,14 @@ unicode_texts = st.one_of(
 
 @pytest.fixture(scope="module")
 def bpe() -> Codec:
-    return Codec.learn(TEXTS * 2, "bpe", 400)
+    return Codec.train(TEXTS * 2, "bpe", 400)
 
 
 @pytest.fixture(scope="module")
 def codecs() -> dict[str, Codec]:
     """Every unit, with and without features."""
-    plain: dict[str, Codec] = {unit: Codec.learn(TEXTS, unit, 400) for unit in UNITS}
-    return plain | {f"{unit} with features": Codec.learn([*TEXTS, *FEATURES], unit, 400) for unit in UNITS}
+    plain: dict[str, Codec] = {unit: Codec.train(TEXTS, unit, 400) for unit in UNITS}
+    return plain | {f"{unit} with features": Codec.train([*TEXTS, *FEATURES], unit, 400) for unit in UNITS}
 
 
 def of_bytes(codecs: dict[str, Codec]) -> list[Codec]:
@@ -80,12 +80,12 @@ def test_bytes_bring_every_text_back(codecs: dict[str, Codec], text: str) -> Non
 
 @given(texts=st.lists(unicode_texts, max_size=5), text=unicode_texts)
 def test_bpe_learnt_from_anything_reads_everything(texts: list[str], text: str) -> None:
-    codec = Codec.from_json(Codec.learn(texts, "bpe", 300).to_json())
+    codec = Codec.from_json(Codec.train(texts, "bpe", 300).to_json())
     for one in (*texts, text):
         ids = codec.encode(one)
         assert codec.decode(ids) == one
         assert min(ids, default=EOS + 1) > EOS
-        assert codec.redrop(ids, 0, random.Random(1)) == ids
+        assert codec.bpe_dropout(ids, 0, random.Random(1)) == ids
     assert codec.unknown("".join(texts)) == () or any("\t" in one for one in texts)
 
 
@@ -109,7 +109,7 @@ def test_bpe_keeps_to_words(bpe: Codec) -> None:
 
 def test_words_are_joined_again() -> None:
     text = "Don't send 1,000.50 e-mails (or more): it's 50% wrong… isn't it?"
-    codec = Codec.from_json(Codec.learn([text, "he said so"], "words").to_json())
+    codec = Codec.from_json(Codec.train([text, "he said so"], "words").to_json())
     ids = codec.encode(text)
     assert codec.tokens(ids) == (
         *(
@@ -140,32 +140,32 @@ def test_words_are_joined_again() -> None:
 
 
 def test_the_most_frequent_words_are_kept() -> None:
-    codec = Codec.learn(["b b b a a d", "c c c\tV", "e"], "words", 7)
+    codec = Codec.train(["b b b a a d", "c c c\tV", "e"], "words", 7)
     assert codec.tokens(range(len(codec))) == (*SPECIALS, "\tV", "a", "b", "c")
     assert codec.encode("a d e b") == [5, UNK, UNK, 6]
 
 
 def test_a_symbol_that_is_a_special_cannot_be_learnt() -> None:
     with pytest.raises(UserError, match="the symbol '<eos>', which is reserved; replace it with another symbol"):
-        Codec.learn(["a <eos>"], "symbols")
+        Codec.train(["a <eos>"], "symbols")
 
 
 def test_wrong_units_and_sizes() -> None:
     with pytest.raises(UserError, match=r"unknown unit 'word'; expected one of bpe, .*; did you mean \"words\"\?"):
-        Codec.learn(["a"], "word")  # type: ignore[arg-type]
+        Codec.train(["a"], "word")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"got a vocabulary of 259 ids for bpe, expected at least 260: .* all 256 bytes"):
-        Codec.learn(["a"], "bpe", 259)
+        Codec.train(["a"], "bpe", 259)
     with pytest.raises(UserError, match="got a vocabulary of 4 ids for words, expected at least 5"):
-        Codec.learn(["a"], "words", 4)
-    assert len(Codec.learn([], "bpe", 260)) == 260
+        Codec.train(["a"], "words", 4)
+    assert len(Codec.train([], "bpe", 260)) == 260
     assert list(REMARKS) == ["unigram"]
     assert "not reproducible" in REMARKS["unigram"]
 
 
 def test_one_vocabulary_for_both_sides() -> None:
     for unit in ("bpe", "words"):
-        shared = learn_shared(iter(TEXTS[:2]), iter(TEXTS[2:]), unit, 400)
-        assert shared.to_json() == Codec.learn(TEXTS, unit, 400).to_json()
+        shared = train_shared(iter(TEXTS[:2]), iter(TEXTS[2:]), unit, 400)
+        assert shared.to_json() == Codec.train(TEXTS, unit, 400).to_json()
 
 
 def test_texts_are_read_once_and_their_errors_get_through() -> None:
@@ -179,7 +179,7 @@ def test_texts_are_read_once_and_their_errors_get_through() -> None:
 
     for unit in UNITS:
         with pytest.raises(UserError, match="the file ends too early"):
-            Codec.learn(stream(), unit)
+            Codec.train(stream(), unit)
         assert seen == TEXTS
         seen.clear()
 
@@ -189,7 +189,7 @@ def test_texts_are_read_once_and_their_errors_get_through() -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_feature_is_one_token(unit: TokenUnit) -> None:
-    codec = Codec.from_json(Codec.learn([*TEXTS, *FEATURES], unit, 400).to_json())
+    codec = Codec.from_json(Codec.train([*TEXTS, *FEATURES], unit, 400).to_json())
     ids = codec.encode("walk\tV\tPRS")
     assert codec.pieces("walk\tV\tPRS")[-2:] == ("\tV", "\tPRS")
     assert codec.tokens(ids)[-2:] == ("\tV", "\tPRS")
@@ -207,7 +207,7 @@ def test_a_feature_is_one_token(unit: TokenUnit) -> None:
 
 
 def test_without_features_a_tab_is_like_others() -> None:
-    pieces = {unit: Codec.learn(["the men"] * 2, unit).pieces("the\tmen") for unit in UNITS}
+    pieces = {unit: Codec.train(["the men"] * 2, unit).pieces("the\tmen") for unit in UNITS}
     assert pieces["bpe"] == ("the", "\t", "men")
     assert pieces["characters"] == tuple("the\tmen")
     assert pieces["words"] == ("the", "men")
@@ -225,7 +225,7 @@ def test_texts_with_features_come_back(rows: list[tuple[str, list[str]]], unit: 
         texts = [
             "\t".join((" ".join(filter(None, head.split(" "))), *rest)) for head, *rest in (one.split("\t") for one in texts)
         ]
-    codec = Codec.learn(texts, unit)
+    codec = Codec.train(texts, unit)
     for text in texts:
         ids = codec.encode(text)
         assert codec.decode(ids) == text
@@ -237,7 +237,7 @@ def test_tabs_that_are_no_features_are_noticed() -> None:
     with pytest.raises(
         UserError, match="more than 300 different features, such as 'cell 300': the text after a TAB is one token"
     ):
-        Codec.learn((f"text\tcell {number}" for number in range(999)), "bpe", 300)
+        Codec.train((f"text\tcell {number}" for number in range(999)), "bpe", 300)
     reader = _Reader(["ab\tV", "b\tV\tN", ""], 2)  # the library reads in a thread of its own, where coverage cannot follow
     assert list(reader) == ["ab", "b", ""]
     assert reader.features == {"\tV", "\tN"}
@@ -250,7 +250,7 @@ def test_tabs_that_are_no_features_are_noticed() -> None:
 
 
 def test_a_split_character_belongs_to_its_first_token() -> None:
-    codec = Codec.learn(["abc"], "bpe", 260)
+    codec = Codec.train(["abc"], "bpe", 260)
     assert codec.pieces("a語🙂b") == ("a", "語", "", "", "🙂", "", "", "", "b")
     assert codec.tokens(codec.encode("語")[:2]) == ("\ufffd", "")
     assert codec.tokens([EOS, *codec.encode("é")]) == ("<eos>", "é", "")
@@ -277,7 +277,7 @@ def test_the_letters_of_bytes_are_those_of_the_library() -> None:
 def test_characters_that_were_never_seen(bpe: Codec) -> None:
     again = Codec.from_json(bpe.to_json())
     assert again.unknown("the Қазақ men 🙂🙃 Қ") == ("Қ", "а", "з", "а", "қ", "🙃", "Қ")
-    assert Codec.learn(["ab"], "characters").unknown("abc a c") == ("c", " ", " ", "c")
+    assert Codec.train(["ab"], "characters").unknown("abc a c") == ("c", " ", " ", "c")
 
 
 # --- files -------------------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ import sys
 from regard.data.tokenizers.codec import Codec
 texts = sys.stdin.read().split("\\n\\n")
 for unit in ("bpe", "characters", "words", "symbols"):
-    print(Codec.learn(iter(texts), unit, 500).to_json())
+    print(Codec.train(iter(texts), unit, 500).to_json())
 """
 
 
@@ -314,13 +314,13 @@ def test_equal_texts_give_equal_files() -> None:
     """In other processes, with other hashes and numbers of threads. The counts tie everywhere."""
     words = ["".join(random.Random(number).choices("abcdefg", k=5)) for number in range(300)]
     texts = [*(f"{one} {one}" for one in words), *FEATURES]
-    expected = "".join(Codec.learn(texts, unit, 500).to_json() + "\n" for unit in ("bpe", "characters", "words", "symbols"))
+    expected = "".join(Codec.train(texts, unit, 500).to_json() + "\n" for unit in ("bpe", "characters", "words", "symbols"))
     for seed, threads in (("0", "1"), ("1", "3"), ("77", "7")):
         env = {**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
         command = [sys.executable, "-c", LEARN]
         done = subprocess.run(command, input="\n\n".join(texts), capture_output=True, text=True, check=True, env=env)
         assert done.stdout == expected
-    bpe = json.loads(Codec.learn(texts, "bpe", 500).to_json())["model"]
+    bpe = json.loads(Codec.train(texts, "bpe", 500).to_json())["model"]
     assert len(bpe["merges"]) == 500 - 260
 
 
@@ -334,7 +334,7 @@ def test_a_batch_is_what_one_by_one_gives(codecs: dict[str, Codec]) -> None:
 FORK = """
 import os, signal
 from regard.data.tokenizers.codec import Codec
-codec = Codec.learn(["some text", "more text"] * 50, "bpe", 300)
+codec = Codec.train(["some text", "more text"] * 50, "bpe", 300)
 ids = codec.encode_batch(["some text"] * 1000)
 child = os.fork()
 if not child:
@@ -361,21 +361,21 @@ def test_dropout_changes_the_cuts_and_nothing_else(codecs: dict[str, Codec], tex
     for name in ("bpe", "bpe with features"):
         codec = codecs[name]
         ids = codec.encode(text)
-        assert codec.redrop(ids, 0, random.Random(seed)) == ids
-        dropped = codec.redrop(ids, p, random.Random(seed))
+        assert codec.bpe_dropout(ids, 0, random.Random(seed)) == ids
+        dropped = codec.bpe_dropout(ids, p, random.Random(seed))
         assert codec.decode(dropped) == text
-        assert codec.redrop(dropped, 0, random.Random(seed)) == ids
-        assert codec.redrop(ids, p, random.Random(seed)) == dropped
+        assert codec.bpe_dropout(dropped, 0, random.Random(seed)) == ids
+        assert codec.bpe_dropout(ids, p, random.Random(seed)) == dropped
 
 
 def test_all_merges_skipped_leaves_bytes(codecs: dict[str, Codec]) -> None:
     codec = codecs["bpe with features"]
     ids = codec.encode("talking 你好\tV\tPST")
-    dropped = codec.redrop([SOS, *ids, EOS], 1, random.Random(3))
+    dropped = codec.bpe_dropout([SOS, *ids, EOS], 1, random.Random(3))
     assert dropped[0] == SOS
     assert dropped[-3:] == [*codec.encode("\tV\tPST"), EOS]
     assert len(dropped) == len("talking 你好".encode()) + 4
-    assert codec.redrop([], 0.5, random.Random(3)) == []
+    assert codec.bpe_dropout([], 0.5, random.Random(3)) == []
 
 
 def plainly(ranks: dict[tuple[str, ...], int], text: str, p: float, chance: random.Random) -> tuple[str, ...]:
@@ -395,9 +395,9 @@ def plainly(ranks: dict[tuple[str, ...], int], text: str, p: float, chance: rand
 def test_dropout_is_that_of_the_paper(p: float, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """How often each way of cutting a word comes out: against the paper's algorithm, with and without a memory."""
     monkeypatch.setattr(merges, "LONG", long)
-    codec, number = Codec.learn(["abcbab abcb bab cbab"] * 3, "bpe", 300), 6000
+    codec, number = Codec.train(["abcbab abcb bab cbab"] * 3, "bpe", 300), 6000
     ids, chance = codec.encode("abcbabcb"), random.Random(5)
-    ours = Counter(codec.tokens(codec.redrop(ids, p, chance)) for _ in range(number))
+    ours = Counter(codec.tokens(codec.bpe_dropout(ids, p, chance)) for _ in range(number))
     ranks = {tuple(pair): rank for rank, pair in enumerate(json.loads(codec.to_json())["model"]["merges"])}
     papers = Counter(plainly(ranks, "abcbabcb", p, chance) for _ in range(number))
     assert len(ours) > 5
@@ -408,10 +408,10 @@ def test_dropout_is_that_of_the_paper(p: float, long: int, monkeypatch: pytest.M
 
 def test_words_drop_independently() -> None:
     """One draw may last for several words; it must not tie them together."""
-    codec, number, chance = Codec.learn(["ab,ab;ab"], "bpe", 261), 6000, random.Random(11)  # which has one merge
+    codec, number, chance = Codec.train(["ab,ab;ab"], "bpe", 261), 6000, random.Random(11)  # which has one merge
     ids = codec.encode("ab,ab;ab")
     assert len(ids) == 5
-    split = Counter(tuple(codec.redrop(ids, 0.3, chance)) for _ in range(number))
+    split = Counter(tuple(codec.bpe_dropout(ids, 0.3, chance)) for _ in range(number))
     assert len(split) == 8
     for way, times in split.items():
         skipped = len(way) - 5
@@ -423,47 +423,47 @@ def test_bytes_that_merge_in_words_do_not_merge_across_them() -> None:
     """The last byte of é and the first of ⴰ are merged in words; é… has the same bytes there, but at the end of a word."""
     words = ["".join(pair) for pair in product("éũƩ", "ⴰⵀⱠ")]
     for texts in (words, [*words, "a\tV"]):
-        codec = Codec.learn(texts * 2, "bpe", 261 + 3)
+        codec = Codec.train(texts * 2, "bpe", 261 + 3)
         assert "\xa9\xe2".encode("latin-1") in {to_bytes(one) for one in codec.tokenizer.get_vocab() if one not in SPECIALS}
         for text in ("éⴰ", "é…", "é…\té…", "é \té…\té…", "\té…", "…é…\tV"):
             ids = codec.encode(text)
-            assert codec.redrop(ids, 0, random.Random(1)) == ids
-            assert codec.redrop(codec.redrop(ids, 1, random.Random(1)), 0, random.Random(1)) == ids
+            assert codec.bpe_dropout(ids, 0, random.Random(1)) == ids
+            assert codec.bpe_dropout(codec.bpe_dropout(ids, 1, random.Random(1)), 0, random.Random(1)) == ids
     assert len(codec.encode("é…")) == len(codec.encode("\té…"))  # one merge in the feature, which is one word
 
 
 @given(st.text("ab ", max_size=400), st.sampled_from([0, 0.2, 0.9]))
 def test_long_words_take_the_same_way(text: str, p: float) -> None:
-    codec = Codec.learn(["abaababbaab" * 3, "aaaaaaaa aaaa bbb bb", text], "bpe", 290)
+    codec = Codec.train(["abaababbaab" * 3, "aaaaaaaa aaaa bbb bb", text], "bpe", 290)
     ids = codec.encode(text)
-    assert codec.redrop(ids, 0, random.Random(1)) == ids
-    dropped = codec.redrop(ids, p, random.Random(1))
+    assert codec.bpe_dropout(ids, 0, random.Random(1)) == ids
+    dropped = codec.bpe_dropout(ids, p, random.Random(1))
     assert codec.decode(dropped) == text
-    assert codec.redrop(dropped, 0, random.Random(1)) == ids
+    assert codec.bpe_dropout(dropped, 0, random.Random(1)) == ids
 
 
 def test_a_full_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch, bpe: Codec) -> None:
     texts = TEXTS * 5
     full, small = random.Random(2), random.Random(2)
-    expected = [bpe.redrop(bpe.encode(text), 0.3, full) for text in texts]
+    expected = [bpe.bpe_dropout(bpe.encode(text), 0.3, full) for text in texts]
     monkeypatch.setattr(merges, "MOST_STATES", 20)
     forgetful = Codec.from_json(bpe.to_json())
-    assert [forgetful.redrop(bpe.encode(text), 0.3, small) for text in texts] == expected
+    assert [forgetful.bpe_dropout(bpe.encode(text), 0.3, small) for text in texts] == expected
     assert len(forgetful._merges._states) <= 20
 
 
 def test_ids_that_are_no_text_are_cut_too(bpe: Codec) -> None:
     ids = [*bpe.encode("語")[1:], *bpe.encode(" the 語")[:-1], EOS]
-    dropped = bpe.redrop(ids, 0.5, random.Random(3))
+    dropped = bpe.bpe_dropout(ids, 0.5, random.Random(3))
     assert bpe.decode(dropped) == bpe.decode(ids)
 
 
 def test_wrong_uses_of_dropout(codecs: dict[str, Codec]) -> None:
     with pytest.raises(UserError, match=r"subword dropout is 1\.5, expected a probability from 0 to 1"):
-        codecs["bpe"].redrop([5], 1.5, random.Random(1))
+        codecs["bpe"].bpe_dropout([5], 1.5, random.Random(1))
     for unit in ("unigram", "characters"):
         with pytest.raises(UserError, match="needs merges, which only the unit bpe has; use bpe, or set it to 0"):
-            codecs[unit].redrop([5], 0.5, random.Random(1))
+            codecs[unit].bpe_dropout([5], 0.5, random.Random(1))
 
 
 @pytest.mark.slow
@@ -473,13 +473,13 @@ def test_captions_in_two_languages() -> None:
     for side in ("en", "de"):
         with gzip.open(DATA / "multi30k" / f"train.{side}.gz", "rt", encoding="utf-8", newline="\n") as file:
             lines += file.read().split("\n")
-    codec = Codec.learn(iter(lines), "bpe", 8000)
+    codec = Codec.train(iter(lines), "bpe", 8000)
     encoded = codec.encode_batch(lines)
     assert [codec.decode(ids) for ids in encoded] == lines
     chance = random.Random(7)
-    assert [codec.redrop(ids, 0, chance) for ids in encoded] == encoded
+    assert [codec.bpe_dropout(ids, 0, chance) for ids in encoded] == encoded
     assert sum(map(len, encoded)) < 16 * len(lines)
-    dropped = [codec.redrop(ids, 0.1, chance) for ids in encoded[::10]]
+    dropped = [codec.bpe_dropout(ids, 0.1, chance) for ids in encoded[::10]]
     assert [codec.decode(ids) for ids in dropped] == lines[::10]
     growth = sum(map(len, dropped)) / sum(map(len, encoded[::10]))
     assert 1.2 < growth < 1.4

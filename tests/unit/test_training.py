@@ -301,7 +301,7 @@ def test_reading_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeyp
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("room", [2**22, 3 * 23, 1])
 def test_projected_loss_is_the_loss_of_the_logits(smoothing: float, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "ROOM", room)
+    monkeypatch.setattr(losses, "MAX_LOGITS", room)
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(*sizes, generator=generator, dtype=torch.float64) for sizes in ((5, 7, 11), (23, 11), (23,))]
     targets_BT = torch.randint(1, 23, (5, 7), generator=generator) * masks.first(torch.tensor([7, 1, 0, 3, 5]), 7)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from regard.data.corpus import CorpusCounts, Normalisation, Pair, is_held_out, stream_pairs
 from regard.data.sounds import Sounds
-from regard.data.tokenizers.codec import UNK, Codec, TokenUnit, learn_shared
+from regard.data.tokenizers.codec import UNK, Codec, TokenUnit, train_shared
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError
 from regard.evaluation import read_test_set
@@ -55,7 +55,7 @@ def test_the_library_and_python_agree_on_characters() -> None:
 
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
 def test_both_spellings_are_the_same_tokens(unit: TokenUnit) -> None:
-    codec = Codec.learn([*WORDS, *map(nfd, WORDS)], unit, 400, normalise=True)
+    codec = Codec.train([*WORDS, *map(nfd, WORDS)], unit, 400, normalise=True)
     kept = Codec.from_json(codec.to_json())
     other_tool = Tokenizer.from_str(codec.to_json())
     assert json.loads(codec.to_json())["normalizer"] == {"type": "NFC"}
@@ -74,7 +74,7 @@ def test_both_spellings_are_the_same_tokens(unit: TokenUnit) -> None:
 
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
 def test_a_vocabulary_without_a_normaliser_reads_as_before(unit: TokenUnit) -> None:
-    codec = Codec.learn(WORDS, unit, 400)
+    codec = Codec.train(WORDS, unit, 400)
     assert json.loads(codec.to_json())["normalizer"] is None
     assert not codec.normalises
     assert codec.normalised(nfd("é")) == nfd("é")
@@ -86,7 +86,7 @@ def test_a_vocabulary_without_a_normaliser_reads_as_before(unit: TokenUnit) -> N
 @pytest.mark.parametrize("text", ALONE)
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
 def test_pieces_are_those_of_the_normalised_text(unit: TokenUnit, text: str) -> None:
-    codec = Codec.learn([*ALONE, *WORDS], unit, 400, normalise=True)
+    codec = Codec.train([*ALONE, *WORDS], unit, 400, normalise=True)
     given = f"a{text}b"
     assert nfc(given) == unicodedata.normalize("NFC", given) != given
     assert len(codec.pieces(given)) == len(codec.encode(given))
@@ -97,7 +97,7 @@ def test_pieces_are_those_of_the_normalised_text(unit: TokenUnit, text: str) -> 
 
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
 def test_features_are_normalised_too(unit: TokenUnit) -> None:
-    codec = Codec.learn([f"aller\t{nfd('passé')}", "aller\tV"], unit, 400, normalise=True)
+    codec = Codec.train([f"aller\t{nfd('passé')}", "aller\tV"], unit, 400, normalise=True)
     assert codec.has_features
     assert codec.encode("aller\tpassé") == codec.encode(nfd("aller\tpassé"))
     assert codec.pieces(nfd("aller\tpassé"))[-1] == "\tpassé"
@@ -105,13 +105,13 @@ def test_features_are_normalised_too(unit: TokenUnit) -> None:
 
 
 def test_shared_vocabularies_and_subword_dropout() -> None:
-    codec = learn_shared(map(nfd, WORDS), WORDS, "bpe", 400, normalise=True)
-    assert codec.to_json() == learn_shared(WORDS, WORDS, "bpe", 400, normalise=True).to_json()
+    codec = train_shared(map(nfd, WORDS), WORDS, "bpe", 400, normalise=True)
+    assert codec.to_json() == train_shared(WORDS, WORDS, "bpe", 400, normalise=True).to_json()
     assert codec.alphabet == "".join(sorted(set("".join(map(nfc, WORDS)))))
     for text in WORDS:
         ids = codec.encode(nfd(text))
-        assert codec.redrop(ids, 0.0, Random(0)) == ids
-        assert codec.decode(codec.redrop(ids, 0.5, Random(0))) == nfc(text)
+        assert codec.bpe_dropout(ids, 0.0, Random(0)) == ids
+        assert codec.decode(codec.bpe_dropout(ids, 0.5, Random(0))) == nfc(text)
 
 
 # --- data --------------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_names_of_files_stay_as_they_are_on_disk(tmp_path: Path) -> None:
     assert names_files(data)
     assert survey(data, names=True).sample[0].source == name
     assert not names_files(DataSettings(files=(str(write(tmp_path / "t.tsv", [("é", "x")])),)))
-    codec = Sounds(rate=8000, auxiliary=Codec.learn(["é"], "words", 400, normalise=True))
+    codec = Sounds(rate=8000, auxiliary=Codec.train(["é"], "words", 400, normalise=True))
     assert codec.normalises
     assert codec.normalised(f"{name}\t{nfd('é')}") == f"{name}\té"
     assert not Sounds(rate=8000).normalises
@@ -238,7 +238,7 @@ def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_
 
 
 def test_codecs_of_an_older_model_win() -> None:
-    old = Codec.learn(WORDS, "characters")
+    old = Codec.train(WORDS, "characters")
     pairs = [Pair(nfd(word), nfd(word)) for word in WORDS]
     found = in_memory("w", pairs, pairs, DataSettings(normalise="none"), StartCodecs(old, old))
     assert found.codecs.source is old
@@ -252,7 +252,7 @@ def test_codecs_of_an_older_model_win() -> None:
 @pytest.fixture(scope="module", params=["characters", "bpe"])
 def translator(request: pytest.FixtureRequest) -> Translator:
     torch.manual_seed(5)
-    codec = Codec.learn(WORDS, request.param, 300, normalise=True)
+    codec = Codec.train(WORDS, request.param, 300, normalise=True)
     model = build(RnnSettings(width=14, embedding=7, score_width=5, dropout=0.0), len(codec), len(codec)).eval()
     return Translator(model, codec, codec, torch.device("cpu"))
 

@@ -190,7 +190,7 @@ def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_it_le
     console = Console(file=io.StringIO())
     settings = RunSettings(data=DataSettings(target_unit="symbols"), model=model)
     training_data = in_memory("words", words(60)[20:], [*words(20), long], settings.data)
-    with pytest.raises(UserError, match=r"^held-out pairs: there are 13 places, but .* max_positions=13$"):
+    with pytest.raises(UserError, match=r"^held-out pairs: the input has 13 positions, but .* max_positions=13$"):
         run(training_data, settings, console, CPU)
     assert "update 1/" not in console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -132,7 +132,7 @@ class Checkpoints:
                 report(f"the checkpoint of update {update} is damaged: {error}; it was renamed to {aside}; {used}")
         return None
 
-    def learnt(self) -> tuple[int, Mapping[str, Any]]:
+    def last_origin(self) -> tuple[int, Mapping[str, Any]]:
         """Returns the number of updates and the `origin` of the last readable checkpoint; (0, {}) if there is none."""
         for update in reversed(self.updates()):
             try:

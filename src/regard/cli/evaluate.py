@@ -204,7 +204,7 @@ def print_measures(
     rival: the outputs of the model to compare with. sizes: tokens per source; None if the sources are not made of tokens, then
     the length of the first reference counts.
     """
-    from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, above_all, by_length, can_use_sacrebleu, measures
+    from regard.evaluation import NEEDS_SACREBLEU, NO_BLEU, by_length, can_use_sacrebleu, measures, note_above_100
 
     groups = by_length(sizes or [len(symbols(references[0])) for references in data.references])
     parts = [
@@ -212,7 +212,7 @@ def print_measures(
         for _, members in groups
     ]
     for measure in measures(texts, data.references, symbols, rival):
-        console.print(f"{measure}{above_all(measure.value) if measure.percent else ''}")
+        console.print(f"{measure}{note_above_100(measure.value) if measure.percent else ''}")
     if not can_use_sacrebleu():
         console.print(NEEDS_SACREBLEU)
     elif not all(any(measure.name == "BLEU" for measure in part) for part in parts):

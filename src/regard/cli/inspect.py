@@ -60,7 +60,7 @@ def inspect(
         check_drawing(out)
     translator = open_model(model, score, device, threads)
     text = strip_source(translator, text if auxiliary is None else f"{text}\t{auxiliary}")
-    result = translator.whole(text)
+    result = translator.translate_unsplit(text)
     console = make_console()
     title = translator.source.title(text) if isinstance(translator.source, FileCodec) else translator.read(text).text
     console.print(f"{readable(title)} -> {readable(result.text)}\n")

@@ -138,13 +138,13 @@ def train(
     context.with_resource(locked(out))
     folder.recover(out)
     run_folder.clean()
-    resuming = not overwrite and run_folder.begun
+    resuming = not overwrite and run_folder.started
     folder.check_destination(out, replace=overwrite or resuming)
     scores = load_score(score)
     start = start_settings(run_file, str(start_from or ""), str(encoder_from or ""), freeze, scores)
     transfer, parent = load_start_models(start, scores)
     start_model = transfer.saved if transfer else parent
-    num_updates, checkpoint_facts = run_folder.checkpoints(1).learnt() if resuming else (0, {})
+    num_updates, checkpoint_facts = run_folder.checkpoints(1).last_origin() if resuming else (0, {})
     previous = previous_settings(run_folder, checkpoint_facts, scores) if resuming else None
     options: dict[str, Any] = {
         "files": () if run_file else tuple(map(str, files)),
@@ -177,7 +177,7 @@ def train(
     if not resuming:
         run_folder.clear()
     training_data = from_files(
-        settings.data, surveyed, run_folder.path, console, start_codecs, begun=resuming, learnt=checkpoint_facts
+        settings.data, surveyed, run_folder.path, console, start_codecs, resuming=resuming, origin=checkpoint_facts
     )
     if write_settings(run_folder, run_file, settings, reasons, scores, resuming=resuming) and resuming:
         console.print(f"{run_folder.config} was rewritten with the settings that this run continues with")

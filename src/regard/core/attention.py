@@ -23,7 +23,7 @@ from regard.contracts import ByValue, Score, Seen
 from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Mechanism
-from regard.core.weights import HARD, AttentionType
+from regard.core.weights import SAMPLED, AttentionType
 from regard.errors import check_positive
 
 TILE = 1 << 22
@@ -148,7 +148,7 @@ def attend(
     check_tensor("value", value)
     check_shapes(query, key, value, allow)
     attended = attend_prepared(query, prepare(mechanism.score, key, allow), value, mechanism)
-    return attended if attention in HARD else attended.context
+    return attended if attention in SAMPLED else attended.context
 
 
 def self_attention(x: Tensor, *, allow: Tensor | None = None) -> Tensor:
@@ -294,7 +294,7 @@ def _plain(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism)
         return torch.cat((mixture, torch.stack((attention.log_prob, attention.entropy), dim=-1)), dim=-1)  # one tensor per tile
 
     columns = _in_tiles(context, query, prepared, mechanism)
-    if mechanism.attention not in HARD:
+    if mechanism.attention not in SAMPLED:
         return AttentionOutput(columns)
     return AttentionOutput(columns[..., :-2], columns[..., -2], columns[..., -1])
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ROOM = 2**22
+MAX_LOGITS = 2**22
 """The most logits that `projected_loss` holds at a time."""
 
 
@@ -58,7 +58,7 @@ class _ProjectedLoss(torch.autograd.Function):
         d_states_ND, d_weight_VD, d_bias_V = torch.empty_like(states_ND), torch.zeros_like(weight_VD), torch.zeros_like(bias_V)
         mean_D, mean = weight_VD.mean(0), bias_V.mean()
         loss = states_ND.new_zeros(())
-        rows = max(1, ROOM // V)
+        rows = max(1, MAX_LOGITS // V)
         for first in range(0, len(states_ND), rows):
             x_ND, y_N1 = states_ND[first : first + rows], targets_N[first : first + rows, None]
             z_NV = torch.addmm(bias_V, x_ND, weight_VD.t())

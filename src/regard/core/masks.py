@@ -38,7 +38,7 @@ def first(lengths_B: Tensor, num_positions: int) -> Tensor:
     return _arange("lengths", lengths_B, num_positions) < lengths_B[:, None]
 
 
-def behind(firsts_B: Tensor, num_positions: int) -> Tensor:
+def starting_at(firsts_B: Tensor, num_positions: int) -> Tensor:
     """Returns (B, num_positions): True from position `firsts[b]` on."""
     return _arange("firsts", firsts_B, num_positions) >= firsts_B[:, None]
 
@@ -49,14 +49,14 @@ def positions(allow: Tensor) -> Tensor:
     return (allow.cumsum(-1) - 1) * allow
 
 
-def among(positions: Tensor, allow: Tensor, num_positions: int) -> Tensor:
+def at_positions(positions: Tensor, allow: Tensor, num_positions: int) -> Tensor:
     """Returns (..., num_positions): True at the given positions (..., T) for which allow, which broadcasts to them, is True."""
     listed = torch.where(allow, positions, num_positions)  # the others point past the end
     marks = torch.zeros(*positions.shape[:-1], num_positions + 1, dtype=torch.bool, device=positions.device)
     return marks.scatter_(-1, listed, True)[..., :num_positions]
 
 
-def every(allow_BHW: Tensor, step: int) -> Tensor:
+def downsample(allow_BHW: Tensor, step: int) -> Tensor:
     """Returns the mask of squares of `step` by `step` pixels: True if any pixel is real. Padding is at the right and bottom."""
     return allow_BHW[..., ::step, ::step]
 

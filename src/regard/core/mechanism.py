@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.contracts import Score
 from regard.core import masks
 from regard.core.weights import (
-    HARD,
+    SAMPLED,
     AttentionType,
     AttentionWeights,
     drop_weights,
@@ -63,7 +63,7 @@ class Mechanism:
             raise TypeError(
                 f"score is {shown(self.score)}, expected a Score such as regard.scores.General(query_width, key_width)"
             )
-        if self.attention not in (types := ["soft", "unnormalised", *HARD]):
+        if self.attention not in (types := ["soft", "unnormalised", *SAMPLED]):
             raise ValueError(
                 f"attention is {shown(self.attention)}, expected one of {', '.join(types)}{did_you_mean(self.attention, types)}"
             )
@@ -121,7 +121,7 @@ class Mechanism:
         """Computes the weights of some query rows, before dropout."""
         scores = self.scores(query, prepared, part)
         allow = self.allow_rows(part)
-        if self.attention in HARD:
+        if self.attention in SAMPLED:
             choose = hard_weights if self.attention == "hard" else gated_weights
             return choose(scores, allow, _make_generator(seed, scores.device))
         return AttentionWeights(masked_softmax(scores, allow) if self.attention == "soft" else unnormalised(scores, allow))
@@ -133,7 +133,7 @@ class Mechanism:
 
     def draw_seed(self) -> int | None:
         """Draws a seed for the random numbers of one tile, so that the backward pass can repeat them; None if not needed."""
-        if self.generator is None or not (self.dropout or self.attention in HARD):
+        if self.generator is None or not (self.dropout or self.attention in SAMPLED):
             return None
         return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
 

@@ -24,7 +24,7 @@ BANDS = 40
 STRIDE = 4
 """The number of frames that become one position of the memory."""
 
-LOUDNESS = 8 * math.log(10)
+DYNAMIC_RANGE = 8 * math.log(10)
 """Dynamic range, as a difference of log power: 80 dB below the loudest band of a sound counts as silence."""
 SILENCE = 1e-10
 """The power of a band below which it is silent, whatever the rest of the sound."""
@@ -80,7 +80,7 @@ def log_mel(samples_N: Tensor, rate: int, bands: int = BANDS, *, lowest: float =
     size = 1 << (width - 1).bit_length()
     power = torch.fft.rfft(frames_SN * window_N, size).abs().square()
     logs_SF = (power @ mel_filters(bands, size, rate, lowest).to(power)).clamp(min=SILENCE).log()
-    return torch.maximum(logs_SF, logs_SF.max() - LOUDNESS)
+    return torch.maximum(logs_SF, logs_SF.max() - DYNAMIC_RANGE)
 
 
 @lru_cache(maxsize=32)

@@ -16,7 +16,7 @@ from regard.contracts import Edit, Look, Seen, Summary, Tap, pick
 from regard.core.attention import AttentionOutput, attend_prepared, same_heads, scores_prepared, weights_prepared
 from regard.core.mechanism import Mechanism, pick_axis
 from regard.core.summary import block_size, summarise_prepared, summarise_weights
-from regard.core.weights import HARD
+from regard.core.weights import SAMPLED
 
 TOP = 8
 """The number of largest weights per query in a summary, if there are as many keys."""
@@ -50,7 +50,7 @@ def attend_with_look(
         capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
     )
     value = same_heads(value, query_BHRd)
-    if mechanism.attention in HARD:
+    if mechanism.attention in SAMPLED:
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), context=weights @ value, seen=seen)
     return AttentionOutput(mechanism.dropped(weights, mechanism.draw_seed()) @ value, seen=seen)
 
@@ -72,7 +72,7 @@ class Capture:
         if tap.what == "scores":
             return self.seen(tap, scores_prepared(part.query_BHRd, part.prepared, part.mechanism))
         # A sample must be drawn for all heads and rows, as the output was, even if the tap requests only some of them.
-        sampled = self.mechanism.attention in HARD and self.mechanism.generator is not None
+        sampled = self.mechanism.attention in SAMPLED and self.mechanism.generator is not None
         if tap.what == "summary":
             rows = pick("row", tap.rows, self.query_BHRd.shape[2])
             one_sequence = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]

@@ -16,7 +16,7 @@ from torch import Tensor
 AttentionType = Literal["soft", "unnormalised", "hard", "gated"]
 """soft: softmax. unnormalised: the scores themselves (Σ_j f(q, k_j) v_j). hard: one key. gated: a 0/1 gate per key."""
 
-HARD = ("hard", "gated")
+SAMPLED = ("hard", "gated")
 """The types that choose keys, and need a policy gradient to train."""
 
 

@@ -48,7 +48,7 @@ class Features(FileCodec):
                 raise WrongNumbers({"deviation": (deviation, f"a finite 32-bit number, at least {SMALLEST}")})
 
     @classmethod
-    def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         moments = read_sample(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
         same_width = [item for item in moments if item.shape == moments[0].shape]  # `read` raises for files of another width
         count, total, squares = torch.stack(same_width).sum(0)

@@ -57,7 +57,7 @@ class Pictures(FileCodec):
             raise WrongNumbers({"longest": (self.longest, f"{SIDES[0]} to {SIDES[-1]:,} pixels")})
 
     @classmethod
-    def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         check_pillow()
         modes = read_sample(names, SAMPLE, lambda name: open_picture(root / name).mode, cls.nouns)
         return cls(3 if "RGB" in modes else 1, picture_size, root=root)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.spectrum import HOP, LOUDNESS, log_mel, normalise_bands, resample
+from regard.core.spectrum import DYNAMIC_RANGE, HOP, log_mel, normalise_bands, resample
 from regard.data.files import format_of, reading
 from regard.errors import UserError, one_line
 
@@ -202,7 +202,7 @@ def add_noise(logs_SF: Tensor, rng: random.Random, *, loudest: float = 20.0) -> 
     the loudest band."""
     if not len(logs_SF):
         return logs_SF
-    decibel = LOUDNESS / 80
+    decibel = DYNAMIC_RANGE / 80
     level = logs_SF.max() - rng.uniform(loudest, 80.0) * decibel
     generator = torch.Generator().manual_seed(rng.getrandbits(32))
     return torch.logaddexp(logs_SF, level + 2 * decibel * torch.randn(logs_SF.shape, generator=generator))

@@ -48,7 +48,7 @@ class Sounds(FileCodec):
     seconds: ClassVar[float] = STRIDE * HOP
 
     @classmethod
-    def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         rates = read_sample(names, SAMPLE, lambda name: read_sound(root / name, LONGEST).rate, cls.nouns)
         return cls(FINE if median(rates) >= FINE else COARSE, root=root)
 

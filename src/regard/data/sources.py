@@ -135,7 +135,7 @@ class FileCodec(ABC):
 
     @classmethod
     @abstractmethod
-    def learn(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
         """Returns a codec fitted to these files. Unreadable files are skipped; raises UserError if no file can be read."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class FileCodec(ABC):
         """Returns `encode(source)` for each source."""
         return [self.encode(source) for source in sources]
 
-    def words(self, source: str) -> tuple[str, ...]:
+    def auxiliary_labels(self, source: str) -> tuple[str, ...]:
         """Returns the tokens of the auxiliary text and <eos>; empty if the codec has no auxiliary texts."""
         return () if self.auxiliary is None else self.auxiliary.labels(split_source(source)[1])
 

@@ -118,10 +118,10 @@ def inspect_pairs(translator: Translator, pairs: Sequence[TextPair]) -> list[Ins
         raise UserError(f"align links tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
     outputs = [translator.target.encode(target) for _, target in pairs]
     for number, ((source, _), output) in enumerate(zip(pairs, outputs, strict=True), start=1):
-        if (size := max(num_positions(translator.read(source).ids), len(output))) > translator.room:
+        if (size := max(num_positions(translator.read(source).ids), len(output))) > translator.max_tokens:
             raise UserError(
-                f"pair {number}: a text of {size:,} tokens is longer than the limit of {translator.room:,}; split it, or leave "
-                "it out"
+                f"pair {number}: a text of {size:,} tokens is longer than the limit of {translator.max_tokens:,}; "
+                "split it, or leave it out"
             )
     return [inspect(translator, source, output=output) for (source, _), output in zip(pairs, outputs, strict=True)]
 

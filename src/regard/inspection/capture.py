@@ -148,7 +148,7 @@ def inspect(
     if not num_positions(segment.ids):
         raise UserError("the text is empty, so there is no attention to show")
     if output is None:
-        result = translator.whole(text, **options)
+        result = translator.translate_unsplit(text, **options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     is_long = max(num_positions(segment.ids) + 1, len(written)) > LONGEST
@@ -174,7 +174,7 @@ def inspect(
         axes=memory.axes if len(memory.axes) == 2 and num_positions(file) else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
-        auxiliary=codec.words(segment.text) if isinstance(codec, FileCodec) else (),
+        auxiliary=codec.auxiliary_labels(segment.text) if isinstance(codec, FileCodec) else (),
         title=codec.title(segment.text) if isinstance(codec, FileCodec) else "",
     )
 
@@ -244,7 +244,7 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
 
 
 def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator[Gates]:
-    if isinstance(model, RnnSeq2Seq) and model.settings.waits:
+    if isinstance(model, RnnSeq2Seq) and model.settings.runs_stepwise:
         inputs = {**inputs, "decoder": (model.decoder, *_waiting_inputs(model, memory, read))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
         if "embedding." in name:  # the auxiliary text has no axis in the charts of gates

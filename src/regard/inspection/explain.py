@@ -116,7 +116,7 @@ def explain(
         raise UserError("the text is empty, so there is nothing to explain")
     finished = True
     if output is None:
-        result = translator.whole(text, **options)
+        result = translator.translate_unsplit(text, **options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     if not isinstance(token, int) or not -len(written) <= token < len(written):

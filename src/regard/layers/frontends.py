@@ -183,7 +183,7 @@ class PatchFrontend(Frontend):
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         pixels = real_pixels(source.values.to(self.project.weight.dtype), source.allow)
-        allow_BHW = masks.every(source.allow, self.cell)
+        allow_BHW = masks.downsample(source.allow, self.cell)
         missing = (-pixels.shape[3] % self.cell, -pixels.shape[2] % self.cell)
         x_BHWD = self.project(F.pad(pixels, (0, missing[0], 0, missing[1]))).movedim(1, -1)
         x_BHWD = x_BHWD + grid_positions(x_BHWD)
@@ -250,7 +250,7 @@ class ResNetFrontend(Frontend):
         x_BCHW = _with_standardised(pixels, allow_BHW).contiguous(memory_format=torch.channels_last)
         for halve, block in zip(self.halve, self.blocks, strict=True):
             x_BCHW = halve(real_pixels(x_BCHW, allow_BHW))
-            allow_BHW = masks.every(allow_BHW, 2)
+            allow_BHW = masks.downsample(allow_BHW, 2)
             x_BCHW = block(x_BCHW, allow_BHW)
         output: FrontendOutput = self.projection(_with_standardised(x_BCHW, allow_BHW).movedim(1, -1), allow_BHW)
         return output

@@ -130,7 +130,7 @@ class _StepwiseLinear:
         return torch.addmm(self.known[step], x_NI, self.weight_IG)
 
 
-class StepByStep:
+class StepwiseStack:
     """Runs a stack one step at a time on inputs [late; early], whose late part (c_t or s̃_{t−1}) depends on earlier steps.
 
     The constructor computes all that does not depend on the late part for all steps at once: the product with the early part,

@@ -126,7 +126,7 @@ class TransformerDecoder(nn.Module):
         state = cast(CacheState, state)
         state.check_ids(ids_BK)
         state.spend()
-        cache = Cached(state, self.window)
+        cache = CachedSelfAttention(state, self.window)
         x_BKD = self.dropout(self.embedding(ids_BK, state.lengths_B[:, None]))
         source = list(zip(state.source_keys, state.source_values, strict=True))
         x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
@@ -136,13 +136,15 @@ class TransformerDecoder(nn.Module):
         decoded, _ = self._decode(ids_BT, memory, look)
         return decoded
 
-    def _decode(self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False) -> tuple[Decoded, Causal]:
+    def _decode(
+        self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False
+    ) -> tuple[Decoded, CausalSelfAttention]:
         """Returns the output and the self-attention that computed it. keep: whether the latter keeps its keys and values."""
         num_positions, device = ids_BT.shape[1], ids_BT.device
         allow_TT = masks.causal(num_positions, device=device)
         if self.window is not None:
             allow_TT = masks.both(allow_TT, masks.window(num_positions, width=self.window, device=device))
-        causal = Causal(allow_TT, plain=self.window is None, keep=keep)
+        causal = CausalSelfAttention(allow_TT, plain=self.window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
         x_BTD, seen = self._stack(x_BTD, causal, self._source(memory), memory.allow_BS, look)
         return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), causal
@@ -159,7 +161,7 @@ class TransformerDecoder(nn.Module):
     def _stack(
         self,
         x_BRD: Tensor,
-        self_attend: Causal | Cached,
+        self_attend: CausalSelfAttention | CachedSelfAttention,
         source: list[KeysValues],
         allow_BS: Tensor,
         look: Look | None,
@@ -177,7 +179,7 @@ class TransformerDecoder(nn.Module):
         return self.norm(x_BRD), seen
 
 
-class Causal:
+class CausalSelfAttention:
     """Causal self-attention over a whole sequence at once.
 
     plain: whether `allow_TT` is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
@@ -194,7 +196,7 @@ class Causal:
         return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look, causal=self.plain)
 
 
-class Cached:
+class CachedSelfAttention:
     """Causal self-attention of one step through a cache: each hypothesis adds one slot and attends to its own slots.
 
     The hypotheses of a sentence are the rows of one query, and slots of other hypotheses are masked: reading the slots of a
@@ -215,10 +217,10 @@ class Cached:
         self.positions_BC[self.rows_B1, self.new_BK] = state.lengths_B[:, None].expand(B, K)
         self.allow_BT = masks.first(state.lengths_B + 1, self.longest)
         if window is not None:
-            self.allow_BT = masks.both(self.allow_BT, masks.behind(state.lengths_B - window, self.longest))
+            self.allow_BT = masks.both(self.allow_BT, masks.starting_at(state.lengths_B - window, self.longest))
         self.allow_BKC: Tensor | None = None
         if window is not None or not state.even or self.filled > self.longest:  # otherwise all slots are allowed
-            self.allow_BKC = masks.among(self.slots_BKT, self.allow_BT.unsqueeze(1), self.filled)
+            self.allow_BKC = masks.at_positions(self.slots_BKT, self.allow_BT.unsqueeze(1), self.filled)
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BKD: Tensor) -> AttentionOutput:
         positions_B1 = self.state.lengths_B[:, None]

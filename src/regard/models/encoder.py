@@ -49,7 +49,7 @@ class TransformerEncoder(nn.Module):
             x_BSD, layer_seen = layer(x_BSD, allow, positions_BS, layer_look)
             seen += layer_seen
         x_BSD = self.norm(x_BSD)
-        return Memory(x_BSD, allow_BS, mean_of_real(x_BSD, allow_BS), output.axes, seen=seen)
+        return Memory(x_BSD, allow_BS, masked_mean(x_BSD, allow_BS), output.axes, seen=seen)
 
     def _frontend_output(
         self, source: Source, embedding: TokenEmbedding | Frontend | None, look: Look | None
@@ -62,7 +62,7 @@ class TransformerEncoder(nn.Module):
         return FrontendOutput(embedding(source.values, positions_S), source.allow, (len(positions_S),))
 
 
-def mean_of_real(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:
+def masked_mean(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:
     """Returns the mean (B, D) over the real positions; zeros if there are none."""
     real_BS1 = allow_BS.unsqueeze(-1)
     return (x_BSD * real_BS1).sum(1) / real_BS1.sum(1).clamp(min=1)

@@ -33,14 +33,14 @@ class EncoderOnlySettings(StackSettings):
 class EncoderOnly(nn.Module):
     """A Transformer encoder for tagging (`encode`, `tag`) and classification (`encode`, `classify`).
 
-    vocab: number of source tokens. num_answers: number of labels. scores: the user's own score functions by name.
+    vocab: number of source tokens. num_labels: number of labels. scores: the user's own score functions by name.
     """
 
-    def __init__(self, settings: EncoderOnlySettings, vocab: int, num_answers: int, scores: Scores = None) -> None:
+    def __init__(self, settings: EncoderOnlySettings, vocab: int, num_labels: int, scores: Scores = None) -> None:
         super().__init__()
         self.pooling = settings.pooling
         self.encoder = TransformerEncoder(settings, settings.layers, vocab, scores)
-        self.head = nn.Linear(settings.width, num_answers)
+        self.head = nn.Linear(settings.width, num_labels)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         """Returns the Memory, whose summary is the pooled vector of each text."""

@@ -31,9 +31,9 @@ from regard.core.weights import AttentionType
 from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
-from regard.layers.recurrent import Cell, RecurrentEncoder, StepByStep, check_cell, make_stack, run, state_width
+from regard.layers.recurrent import Cell, RecurrentEncoder, StepwiseStack, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
-from regard.models.encoder import mean_of_real
+from regard.models.encoder import masked_mean
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source positions  T target positions  R = K·T rows, where K or T is 1  L layers
@@ -125,7 +125,7 @@ class RnnSettings:
         return self.encoder_width or self.width
 
     @property
-    def waits(self) -> bool:
+    def runs_stepwise(self) -> bool:
         """Whether the recurrence depends on a context vector, and so has to run step by step."""
         return self.decoder == "bahdanau" or self.input_feeding
 
@@ -194,7 +194,7 @@ class RnnSeq2Seq(nn.Module):
             )
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
-        late = width if settings.input_feeding else memory_width if settings.waits or settings.every_step else 0
+        late = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
         self.decoder = make_stack(cell, late + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = make_score(
@@ -218,7 +218,7 @@ class RnnSeq2Seq(nn.Module):
         else:
             output = FrontendOutput(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
         if self.settings.frontend in GRIDS:  # a grid has no reading order for a recurrent encoder
-            summary_BE = mean_of_real(output.x_BSD, output.allow_BS)
+            summary_BE = masked_mean(output.x_BSD, output.allow_BS)
             return Memory(self.dropout(output.x_BSD), output.allow_BS, summary_BE, output.axes, output.seen)
         values_BSE, summary_BE = self.encoder(self.dropout(output.x_BSD), output.allow_BS)
         return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
@@ -269,7 +269,7 @@ class RnnSeq2Seq(nn.Module):
     def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
         """Reads one token of K hypotheses, or T tokens of one. Returns the results of the recurrence and the State after it."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
-        if self.settings.waits:
+        if self.settings.runs_stepwise:
             outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
         else:
             if self.settings.every_step:
@@ -293,7 +293,7 @@ class RnnSeq2Seq(nn.Module):
         With look.grad, callers expect gradients with respect to one tensor with the weights of all steps. The steps then run
         twice: first to compute the weights, then with slices of that tensor as weights.
         """
-        steps = StepByStep(self.decoder, embedded_NTI)
+        steps = StepwiseStack(self.decoder, embedded_NTI)
         num_steps = embedded_NTI.shape[1]
 
         def attend(query_BKD: Tensor, step: int) -> AttentionOutput:
@@ -310,7 +310,7 @@ class RnnSeq2Seq(nn.Module):
         if num_steps == 1 or not weights:
             return outputs, hidden_LNX, fed_ND
         step_weights, values_B1SE = weights[0].unbind(2), state.values_BSE.unsqueeze(1)
-        steps = StepByStep(self.decoder, embedded_NTI, steps.dropped)
+        steps = StepwiseStack(self.decoder, embedded_NTI, steps.dropped)
         outputs, hidden_LNX, fed_ND = self._steps(
             steps, num_steps, state, lambda _, step: AttentionOutput(step_weights[step].unsqueeze(2) @ values_B1SE)
         )
@@ -318,7 +318,7 @@ class RnnSeq2Seq(nn.Module):
         return replace(outputs, attended=replace(attended, context=outputs.attended.context)), hidden_LNX, fed_ND
 
     def _steps(
-        self, steps: StepByStep, num_steps: int, state: RnnState, attend: AttendStep
+        self, steps: StepwiseStack, num_steps: int, state: RnnState, attend: AttendStep
     ) -> tuple[DecoderStates, Tensor, Tensor]:
         """Runs all steps in order. Returns as `_loop` does."""
         B, K = state.fed_BKD.shape[:2]
@@ -359,7 +359,7 @@ class RnnSeq2Seq(nn.Module):
             self.output.bias,
             None if attended.log_prob is None else attended.log_prob.squeeze(1),
             None if attended.entropy is None else attended.entropy.squeeze(1),
-            affects_later_steps=self.settings.waits,
+            affects_later_steps=self.settings.runs_stepwise,
             seen=attended.seen,
         )
 

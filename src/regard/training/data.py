@@ -23,7 +23,7 @@ from regard.data.codecs import FILE_CODECS, recognise
 from regard.data.corpus import Columns, CorpusCounts, Normalisation, Pair, is_held_out, read_pairs, stream_pairs
 from regard.data.sources import FileAndText, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, file_fingerprint, write_store
-from regard.data.tokenizers.codec import Codec, TokenUnit, learn_shared
+from regard.data.tokenizers.codec import Codec, TokenUnit, train_shared
 from regard.data.trained import Sources
 from regard.errors import UserError, plural
 from regard.evaluation import text_fingerprint
@@ -97,14 +97,14 @@ class TrainingData:
         source_row, target_ids = example
         if isinstance(source_row, list):
             if isinstance(source, Codec) and source.has_merges:
-                source_row = source.redrop(source_row, p, chance)
+                source_row = source.bpe_dropout(source_row, p, chance)
             else:
                 source_row = list(source_row)
         elif augment and isinstance(source, FileCodec):
             file, *text = source_row if isinstance(source_row, FileAndText) else (source_row,)
             file = source.varied(file, augment, chance) if len(file) else file
             source_row = FileAndText(file, *text) if text else file
-        return Example(source_row, target.redrop(target_ids, p, chance) if p and target.has_merges else list(target_ids))
+        return Example(source_row, target.bpe_dropout(target_ids, p, chance) if p and target.has_merges else list(target_ids))
 
 
 def in_memory(
@@ -117,7 +117,7 @@ def in_memory(
 ) -> TrainingData:
     """Returns training data for pairs in memory. root: the folder that file names in the pairs are relative to."""
     start_codecs = start_codecs or StartCodecs()
-    codecs = learn_codecs(lambda what: iter(training), data, start_codecs, root or Path())
+    codecs = make_codecs(lambda what: iter(training), data, start_codecs, root or Path())
     unknown: Counter[str] = Counter()
     examples = list(_encoded(iter(training), codecs, start_codecs, unknown))
     digest = text_fingerprint("\t".join(pair) for pair in training)
@@ -125,7 +125,7 @@ def in_memory(
     return TrainingData(name, name, digest, examples, lengths(examples), held_out, codecs, unknown, sources=sources)
 
 
-def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, start_codecs: StartCodecs, root: Path) -> Codecs:
+def make_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, start_codecs: StartCodecs, root: Path) -> Codecs:
     """Builds the codecs from the training pairs, except those in `start_codecs`.
 
     pairs: returns a new iterator over the training pairs; its argument is the label of the progress bar.
@@ -134,11 +134,11 @@ def learn_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, sta
     targets = (pair.target for pair in pairs("building the target vocabulary"))
     normalise = data.normalise == "nfc"
     if data.shared and not start_codecs:
-        both = learn_shared(_sources(pairs), targets, data.target_unit, data.vocabulary, normalise=normalise)
+        both = train_shared(_sources(pairs), targets, data.target_unit, data.vocabulary, normalise=normalise)
         return Codecs(both, both)
     return Codecs(
         start_codecs.source.at(root) if start_codecs.source else _learn_source(pairs, data, root),
-        start_codecs.target or Codec.learn(targets, data.target_unit, data.vocabulary, normalise=normalise),
+        start_codecs.target or Codec.train(targets, data.target_unit, data.vocabulary, normalise=normalise),
     )
 
 
@@ -150,15 +150,15 @@ def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, ro
     """Builds the source codec. If sources are files with a second column, it includes a vocabulary of the auxiliary texts."""
     normalise = data.normalise == "nfc"
     if data.source_unit not in FILE_CODECS:
-        return Codec.learn(_sources(pairs), cast(TokenUnit, data.source_unit), data.vocabulary, normalise=normalise)
+        return Codec.train(_sources(pairs), cast(TokenUnit, data.source_unit), data.vocabulary, normalise=normalise)
     kind = FILE_CODECS[data.source_unit]
     names = filter(None, (split_source(pair.source)[0] for pair in pairs(f"sampling {kind.nouns}")))
-    codec = kind.learn(names, root, picture_size=data.picture_size)
+    codec = kind.fit(names, root, picture_size=data.picture_size)
     del names  # only the first few were read; this closes the progress bar
     if len(data.source_columns) < 2:
         return codec
     texts = (split_source(pair.source)[1] for pair in pairs("building the vocabulary of the auxiliary texts"))
-    return replace(codec, auxiliary=Codec.learn(texts, "words", data.vocabulary, normalise=normalise))
+    return replace(codec, auxiliary=Codec.train(texts, "words", data.vocabulary, normalise=normalise))
 
 
 class BadFiles:
@@ -231,15 +231,15 @@ def from_files(
     console: Console,
     start_codecs: StartCodecs | None = None,
     *,
-    begun: bool = False,
-    learnt: Mapping[str, Any] | None = None,
+    resuming: bool = False,
+    origin: Mapping[str, Any] | None = None,
 ) -> TrainingData:
     """Tokenises the files into `folder`, and reuses the tokens there when a run is resumed.
 
-    found: the result of `survey`. begun: whether the run was started before. learnt: the `origin` of its last checkpoint.
+    found: the result of `survey`. resuming: whether the run was started before. origin: the `origin` of its last checkpoint.
     Raises UserError if the data changed since the run started, or if no file can be read.
     """
-    origin = learnt or {}
+    origin = origin or {}
     start_codecs, counts, threshold, root = start_codecs or StartCodecs(), found.counts, 0.0, folder_of(data.files)
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
     held_out_name = counts.name
@@ -272,7 +272,7 @@ def from_files(
     names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
     tokenised = _tokenised(folder, names, console)
     before = tokenised and migrate.training_data(tokenised.store.metadata).get("training_data")
-    if begun and origin.get("training_data", before) not in (None, known):
+    if resuming and origin.get("training_data", before) not in (None, known):
         raise UserError(
             f"{counts.name}: the training data changed since this run started; the run was not modified. "
             "Restore the old data to continue, or start a new run with another --out or with --overwrite"
@@ -433,7 +433,7 @@ def _tokenise(
     origin: Mapping[str, Any],
 ) -> None:
     """Builds the codecs, encodes all training pairs and writes both to `folder`. known: the fingerprint of the data."""
-    codecs = learn_codecs(training, data, start_codecs, folder_of(data.files))
+    codecs = make_codecs(training, data, start_codecs, folder_of(data.files))
     files = {source_name(codecs.source): codecs.source.to_json().encode(), TARGET: codecs.target.to_json().encode()}
     sums = {name: sha256(content) for name, content in files.items()}
     _check_codecs(origin, sums, folder)

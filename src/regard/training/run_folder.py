@@ -48,7 +48,7 @@ class RunFolder:
         return Checkpoints(self.path / "best", keep=1)
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether the folder holds a run that was started."""
         return self.config.exists() or bool(self.checkpoints(1).updates())
 

@@ -489,11 +489,14 @@ def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
     known = dict(leaves(tree))
     section, _, name = key.rpartition(".")
     here = list(tree.get(section, tree))
-    new = migrate.SETTINGS.get(key)
-    elsewhere = "".join(f'; did you mean "{other}"?' for other in known if other == new or other.rpartition(".")[2] == name)
+    kind, new = tree["model"]["kind"], migrate.SETTINGS.get(key)
+    elsewhere = f'; it is now called "{new}", which models of the kind {kind} do not have' if new and new not in known else ""
+    elsewhere = elsewhere or "".join(
+        f'; did you mean "{other}"?' for other in known if other == new or other.rpartition(".")[2] == name
+    )
     on_command_line = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
     in_file = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
-    of = f" of the model kind {tree['model']['kind']}" if section == "model" else ""
+    of = f" of the model kind {kind}" if section == "model" else ""
     return Mistake(
         key, f"--set {key}={value}: there is no setting {key!r}{on_command_line}", f"got an unknown setting{of}{in_file}"
     )

@@ -72,7 +72,7 @@ class Codec:
         self.normalises = tokenizer.normalizer is not None
 
     @classmethod
-    def learn(cls, texts: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
+    def train(cls, texts: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
         """Trains a tokenizer on these texts and returns it. Equal texts give equal files (except unigram: see REMARKS).
 
         texts: read once, in a thread of the library; wrap the iterable to show progress. vocabulary: largest number of ids of
@@ -193,10 +193,10 @@ class Codec:
 
     @property
     def has_merges(self) -> bool:
-        """Whether the tokenizer has subword merges, as `redrop` requires."""
+        """Whether the tokenizer has subword merges, as `bpe_dropout` requires."""
         return isinstance(self.tokenizer.model, models.BPE)
 
-    def redrop(self, ids: Sequence[int], p: float, rng: Random) -> list[int]:
+    def bpe_dropout(self, ids: Sequence[int], p: float, rng: Random) -> list[int]:
         """Applies BPE-dropout (Provilkov et al. 2020): returns ids of the same text, split into other subwords; at p = 0 as by
         `encode`, at p = 1 into bytes.
 
@@ -205,7 +205,7 @@ class Codec:
         """
         if not 0 <= p <= 1:
             raise UserError(f"subword dropout is {p}, expected a probability from 0 to 1")
-        return self._merges.redrop(ids, p, rng)
+        return self._merges.bpe_dropout(ids, p, rng)
 
     @cached_property
     def _merges(self) -> Merges:
@@ -232,11 +232,11 @@ class Codec:
         return tuple(readable(map(to_bytes, names)) if self._is_bytes else names)
 
 
-def learn_shared(
+def train_shared(
     source: Iterable[str], target: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False
 ) -> Codec:
-    """Trains one tokenizer on both sides and returns it; each side is read once, the source first. See `Codec.learn`."""
-    return Codec.learn(chain(source, target), unit, vocabulary, normalise=normalise)
+    """Trains one tokenizer on both sides and returns it; each side is read once, the source first. See `Codec.train`."""
+    return Codec.train(chain(source, target), unit, vocabulary, normalise=normalise)
 
 
 class _Reader:

@@ -85,7 +85,7 @@ class Merges:
             self._first[number] = _ALONE if whole else self._kind(text[0])
             self._last[number] = _ALONE if whole else self._kind(text[-1])
 
-    def redrop(self, ids: Sequence[int], p: float, rng: Random) -> list[int]:
+    def bpe_dropout(self, ids: Sequence[int], p: float, rng: Random) -> list[int]:
         """Returns the ids of the same text, split with BPE-dropout of probability p."""
         draw, log = rng.random, math.log
         slope = 1 / math.log1p(-p) if 0 < p < 1 else 0.0
