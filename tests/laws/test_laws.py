@@ -256,6 +256,7 @@ def test_law_3_search_gives_the_same_words_in_any_batch(name: str) -> None:  # S
         assert hypothesis.log_prob == pytest.approx(found["alone"][sentence].log_prob, abs=1e-9)
 
 
+@pytest.mark.slow
 @every_model
 def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None:  # SPEC A7.5
     """64 sentences; they end at different times, and leave the batch; where there is room, those that wait join it."""
@@ -278,6 +279,7 @@ def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None: 
                 assert one.rank_score == pytest.approx(other.rank_score, abs=1e-9)
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize(
     "options",
