@@ -1,4 +1,4 @@
-"""What an inspection holds, as numbers and as files; tests/doors/test_page.py opens the page in a browser."""
+"""Inspections as numbers and as files; tests/doors/test_page.py opens the page in a browser."""
 
 import base64
 import io
@@ -39,7 +39,7 @@ def make_translator(name: str) -> regard.Translator:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
-    """From one interface, equal to what the plain formula uses; rows sum to 1."""
+    """One interface shows every layer and head, equal to the weights that the model uses; rows sum to 1."""
     translator = make_translator(name)
     seen = inspect(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
     assert seen.source == (
@@ -50,43 +50,43 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
     plain = Look(tuple(Tap(kind) for kind in capture.KINDS), grad=True)
     memory = translator.model.encode(source_batch([[4, 5, 6, 4, 5]]), plain)
     decoded = translator.model.decode(torch.tensor([[2, 4, 5, 6, 4]]), memory, plain)
-    used = {(one.kind, one.layer): one.weights_BHTS[0] for one in (*memory.seen, *decoded.seen)}
-    assert {(one.kind, one.layer) for one in seen.layers} == used.keys()
-    for one in seen.layers:
-        weights = one.numbers["weights"]
-        assert weights.shape == (one.num_heads, len(seen.rows(one.kind)), len(seen.columns(one.kind)))
-        torch.testing.assert_close(weights, used[one.kind, one.layer])
+    used = {(layer.kind, layer.layer): layer.weights_BHTS[0] for layer in (*memory.seen, *decoded.seen)}
+    assert {(layer.kind, layer.layer) for layer in seen.layers} == used.keys()
+    for layer in seen.layers:
+        weights = layer.numbers["weights"]
+        assert weights.shape == (layer.num_heads, len(seen.rows(layer.kind)), len(seen.columns(layer.kind)))
+        torch.testing.assert_close(weights, used[layer.kind, layer.layer])
         if getattr(MODELS[name], "attention", "soft") in ("soft", "hard"):
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        assert one.numbers.keys() == set(EVERYTHING)
-        assert seen.layer(one.kind, one.layer) is one
+        assert layer.numbers.keys() == set(EVERYTHING)
+        assert seen.layer(layer.kind, layer.layer) is layer
     log_probs = decoded.logits_BTV[0].log_softmax(-1)
     torch.testing.assert_close(seen.log_probs_TV, log_probs.detach())
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 def test_gates_by_the_formulas(cell: str) -> None:  # SPEC A9.3
-    """LSTM: σ of its part of W x + U h + b; GRU: likewise. With these gates the states come out that torch computes."""
+    """Each gate of an LSTM or GRU is σ of its part of W x + U h + b; layer by layer this gives the states of the stack."""
     stack = make_stack(cell, 5, 7, layers=2).double()  # type: ignore[arg-type]
     x, state = torch.randn(3, 4, 5).double(), torch.randn(2, 3, state_width(stack)).double()
-    found = gates_over_time(stack, x, state)
+    gates_per_layer = gates_over_time(stack, x, state)
     if cell == "rnn_tanh":
-        assert found == []
+        assert gates_per_layer == []
         return
     below = x
-    for layer, gates in enumerate(found):
+    for layer, gates in enumerate(gates_per_layer):
         alone = make_stack(cell, 5 if layer == 0 else 7, 7).double()  # type: ignore[arg-type]
         for mine, theirs in zip(layer_weights(alone, 0), layer_weights(stack, layer), strict=True):
             mine.data.copy_(theirs.data)
         states, _ = run(alone, below, state[layer : layer + 1])
-        W, U, b_W, b_U = (one.detach().numpy() for one in layer_weights(stack, layer))
+        W, U, b_W, b_U = (weight.detach().numpy() for weight in layer_weights(stack, layer))
         before = torch.cat((state[layer, :, None, :7], states[:, :-1]), dim=1).detach().numpy()
-        inner, own = below.detach().numpy() @ W.T + b_W, before @ U.T + b_U
+        from_input, from_state = below.detach().numpy() @ W.T + b_W, before @ U.T + b_U
         names = ("input", "forget", None, "output") if cell == "lstm" else ("reset", "update", None)
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             if name is not None:
-                part = slice(7 * place, 7 * place + 7)
-                expected = reference.sigmoid(inner[..., part] + own[..., part])
+                part = slice(7 * index, 7 * index + 7)
+                expected = reference.sigmoid(from_input[..., part] + from_state[..., part])
                 torch.testing.assert_close(gates[name], torch.from_numpy(expected))
         assert gates.keys() == {name for name in names if name}
         below = states
@@ -105,45 +105,45 @@ def test_gates_by_the_formulas(cell: str) -> None:  # SPEC A9.3
     ids=lambda one: f"{one.cell} {one.decoder}",
 )
 def test_gates_of_whole_models(settings: RnnSettings) -> None:  # SPEC A9.3
-    """Along the source for both directions, along the output for the decoder; checked by h and c that they lead to."""
+    """Encoder gates follow the source in both directions, decoder gates the output; checked by the resulting h and c."""
     saved = make_saved(settings)
     translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
     seen = inspect(translator, "abcab", output=(4, 5, 6))
     names = {"lstm": {"input", "forget", "output"}, "gru": {"reset", "update"}}[settings.cell]
-    assert all(one.opened.keys() == names for one in seen.gates)
+    assert all(gates.opened.keys() == names for gates in seen.gates)
     lengths = {"encoder": 6, "decoder": 4}
-    assert all(gate.shape[0] == lengths[one.along] for one in seen.gates for gate in one.opened.values())
+    assert all(gate.shape[0] == lengths[gates.along] for gates in seen.gates for gate in gates.opened.values())
     directions = 2 if settings.bidirectional else 1
-    where = [one.where for one in seen.gates]
+    where = [gates.where for gates in seen.gates]
     assert len(where) == len(set(where)) == settings.encoder_layers * directions + settings.decoder_layers
     # The decoder's first layer, step by step through the model itself.
     model, read = saved.model, (2, 4, 5, 6)
     memory = model.encode(source_batch([[4, 5, 6, 4, 5]]))
     state = model.start(memory)
-    opened = next(one.opened for one in seen.gates if one.where == "decoder, layer 0")
-    for place, token in enumerate(read):
+    opened = next(gates.opened for gates in seen.gates if gates.where == "decoder, layer 0")
+    for position, token in enumerate(read):
         before = state
         state = model.step(torch.tensor([[token]]), state).state
-        (old, new) = (one.hidden_BKLX[0, 0, 0] for one in (before, state))
+        (old, new) = (decoder_state.hidden_BKLX[0, 0, 0] for decoder_state in (before, state))
         if settings.cell == "lstm":  # h' = o · tanh(c')
             h, c = new.split(8)
-            torch.testing.assert_close(opened["output"][place] * c.tanh(), h)
+            torch.testing.assert_close(opened["output"][position] * c.tanh(), h)
         else:  # h' = (1 − z) n + z h, and |n| < 1
-            z = opened["update"][place]
+            z = opened["update"][position]
             n = (new - z * old) / (1 - z)
             assert (n.abs() < 1 + 1e-4).all()
 
 
-def test_backward_gates_stand_at_the_place_they_read() -> None:  # SPEC A9.3
+def test_backward_gates_are_stored_at_the_position_they_read() -> None:  # SPEC A9.3
     saved = make_saved(RnnSettings(width=8, embedding=3, cell="gru"))
     translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
-    one, other = (inspect(translator, text, output=(4,)) for text in ("abcab", "bbcab"))
-    (ahead, back), (ahead_2, back_2) = (
-        (seen.gates[0].opened["update"], seen.gates[1].opened["update"]) for seen in (one, other)
+    first, second = (inspect(translator, text, output=(4,)) for text in ("abcab", "bbcab"))
+    (forward, backward), (forward_2, backward_2) = (
+        (seen.gates[0].opened["update"], seen.gates[1].opened["update"]) for seen in (first, second)
     )
-    assert not torch.allclose(ahead[-1], ahead_2[-1])  # what comes first bears on all that follows
-    assert torch.equal(back[1:], back_2[1:])  # read from the end, it comes last
-    assert not torch.allclose(back[0], back_2[0])
+    assert not torch.allclose(forward[-1], forward_2[-1])  # the first token affects all later states
+    assert torch.equal(backward[1:], backward_2[1:])  # the backward direction reads it last
+    assert not torch.allclose(backward[0], backward_2[0])
 
 
 def test_mean_distance_by_hand() -> None:  # SPEC A9.3
@@ -157,29 +157,29 @@ def test_mean_distance_by_hand() -> None:  # SPEC A9.3
     torch.testing.assert_close(Layer("encoder", 0, {}, summary).distance_H(), whole.distance_H())
     torch.testing.assert_close(Layer("encoder", 0, {}, summary).entropy_HT(), whole.entropy_HT())
     assert Layer("cross", 0, whole.numbers).distance_H() is None
-    told = report.page_data(inspect(make_translator("transformer scaled_dot"), "abcab", output=(4, 5)))
-    distances = {(one["kind"], one["layer"]): one["distance"] for one in told["layers"]}
+    data = report.page_data(inspect(make_translator("transformer scaled_dot"), "abcab", output=(4, 5)))
+    distances = {(layer["kind"], layer["layer"]): layer["distance"] for layer in data["layers"]}
     assert distances["cross", 0] is None
     assert len(distances["encoder", 1]) == 2
 
 
-def test_long_texts_are_seen_through_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_summarised(monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator("transformer alibi")
     whole = inspect(translator, "abcab" * 3, output=(4, 5, 6) * 4)
     monkeypatch.setattr(capture, "LONGEST", 12)
     seen = inspect(translator, "abcab" * 3, output=(4, 5, 6) * 4, what=EVERYTHING)
-    for one, other in zip(seen.layers, whole.layers, strict=True):
-        assert one.numbers == {}
-        assert one.summary is not None
-        torch.testing.assert_close(one.summary.blocks, other.numbers["weights"])
-        torch.testing.assert_close(one.mass_HS(), other.mass_HS())
-        assert one.num_heads == other.num_heads
-    told = report.page_data(seen)["layers"][0]
-    assert told["summary"]["down"] == 13
-    assert told["numbers"] == {}
+    for summarised, exact in zip(seen.layers, whole.layers, strict=True):
+        assert summarised.numbers == {}
+        assert summarised.summary is not None
+        torch.testing.assert_close(summarised.summary.blocks, exact.numbers["weights"])
+        torch.testing.assert_close(summarised.mass_HS(), exact.mass_HS())
+        assert summarised.num_heads == exact.num_heads
+    first_layer = report.page_data(seen)["layers"][0]
+    assert first_layer["summary"]["down"] == 13
+    assert first_layer["numbers"] == {}
 
 
-def test_mistakes_are_named() -> None:
+def test_wrong_requests_are_explained() -> None:
     translator = make_translator("transformer scaled_dot")
     with pytest.raises(UserError, match="the text is empty, so there is no attention to show"):
         inspect(translator, "")
@@ -190,15 +190,15 @@ def test_mistakes_are_named() -> None:
         inspect(make_translator("decoder only"), "ab", max_length=3).layer("cross", 0)
 
 
-def test_nan_is_not_drawn_as_a_number() -> None:
+def test_nan_is_reported_as_an_error() -> None:
     for name in ("transformer scaled_dot", "rnn additive"):
         translator = make_translator(name)
         next(translator.model.parameters()).data.fill_(torch.nan)  # type: ignore[attr-defined]
-        for look in (inspect, explain):
+        for function in (inspect, explain):
             with pytest.raises(
                 UserError, match="this model computes NaN for this text, so there is nothing to show; its weigh"
             ):
-                look(translator, "ab", output=(4, 5))
+                function(translator, "ab", output=(4, 5))
         for use in (lambda: translator("ab", max_length=3), lambda: translator.score(["ab"], ["X"])):  # noqa: B023
             with pytest.raises(UserError, match="this model computed a log-probability of nan; its weights are damaged or too"):
                 use()
@@ -208,7 +208,7 @@ LAYERS = "there is no cross attention in layer 99: this model has layers 0 to 1"
 
 
 def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
-    """In one line, and nothing is left behind."""
+    """Each error is one line, and no file is written."""
     folder.save(make_saved(MODELS["transformer scaled_dot"]), tmp_path / "model")
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "file").write_text("")
@@ -234,7 +234,9 @@ def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
         (["explain", "ab", "--token", "999"], "there is no token 999: the output has tokens 0 to"),
     ):
         command, text, *others = arguments
-        others = [str(tmp_path / one) if name == "--out" else one for name, one in zip(["", *others], others, strict=False)]
+        others = [
+            str(tmp_path / value) if name == "--out" else value for name, value in zip(["", *others], others, strict=False)
+        ]
         done = CliRunner().invoke(app, [command, str(tmp_path / "model"), text, *others])
         assert isinstance(done.exception, UserError), arguments
         assert expected in str(done.exception)
@@ -251,10 +253,10 @@ def numbers_of(packed: dict[str, object], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def embedded(page: str) -> dict[str, object]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    told: dict[str, object] = json.loads(found[1])
-    return told
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    data: dict[str, object] = json.loads(match[1])
+    return data
 
 
 HOSTILE = "ab</script><script>alert(1)</script><!--&\u2028\"'\\ü語"
@@ -269,15 +271,17 @@ def test_a_page_holds_the_numbers_and_no_text_can_break_it() -> None:  # SPEC A9
     assert "<b>" not in page
     assert "<title>ab&lt;/script&gt;" in page
     assert len(template) < 1_000_000
-    assert not re.search(r"(src|href)\s*=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", template)  # nothing from outside
-    told = embedded(page)
-    assert (told["text"], told["source"], told["target"]) == (HOSTILE, [*HOSTILE, "<eos>"], ["X", "Y", "<eos>"])
-    assert len(told["layers"]) == len(seen.layers)  # type: ignore[arg-type]
-    for one, layer in zip(told["layers"], seen.layers, strict=True):  # type: ignore[call-overload]
+    assert not re.search(r"(src|href)\s*=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", template)  # no external resources
+    data = embedded(page)
+    assert (data["text"], data["source"], data["target"]) == (HOSTILE, [*HOSTILE, "<eos>"], ["X", "Y", "<eos>"])
+    assert len(data["layers"]) == len(seen.layers)  # type: ignore[arg-type]
+    for layer_data, layer in zip(data["layers"], seen.layers, strict=True):  # type: ignore[call-overload]
         for what in EVERYTHING:
             numbers = layer.numbers[what]
-            np.testing.assert_array_equal(numbers_of(one["numbers"][what], numbers.shape), numbers.numpy())
-        np.testing.assert_array_equal(numbers_of(one["entropy"], (layer.num_heads, one["rows"])), layer.entropy_HT().numpy())
+            np.testing.assert_array_equal(numbers_of(layer_data["numbers"][what], numbers.shape), numbers.numpy())
+        np.testing.assert_array_equal(
+            numbers_of(layer_data["entropy"], (layer.num_heads, layer_data["rows"])), layer.entropy_HT().numpy()
+        )
 
 
 def test_many_numbers_take_fewer_bytes() -> None:
@@ -321,13 +325,13 @@ def test_notebooks_get_html() -> None:
 
 
 def make_inspection(layers: tuple[Layer, ...], rows: int, columns: int) -> Inspection:
-    """One that no model made: of any size."""
+    """An inspection of any size, made without a model."""
     return Inspection(
         text="a" * columns,
         output="B" * rows,
         finished=False,
-        source=tuple(f"s{place}" for place in range(columns)),
-        target=tuple(f"t{place}" for place in range(rows)),
+        source=tuple(f"s{column}" for column in range(columns)),
+        target=tuple(f"t{row}" for row in range(rows)),
         target_ids=(1,) * rows,
         vocabulary=("a", "B", "c"),
         log_probs_TV=torch.randn(rows, 3).log_softmax(-1),
@@ -339,10 +343,10 @@ def make_inspection(layers: tuple[Layer, ...], rows: int, columns: int) -> Inspe
 # --- arguments ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_seen_can_be_compared() -> None:
+def test_inspections_and_explanations_can_be_compared() -> None:
     translator = make_translator("rnn additive")
-    for look in (inspect, explain):
-        one, same, other = (look(translator, "abcab", output=ids) for ids in ((4, 5), (4, 5), (4, 6)))
+    for function in (inspect, explain):
+        one, same, other = (function(translator, "abcab", output=ids) for ids in ((4, 5), (4, 5), (4, 6)))
         assert one == same
         assert hash(one) == hash(same)
         assert one != other
@@ -351,21 +355,21 @@ def test_what_was_seen_can_be_compared() -> None:
 @pytest.mark.parametrize("output", [(999,), (-1,), (4, 2.0), "X", (None,)])
 def test_outputs_are_ids_of_the_vocabulary(output: object) -> None:
     translator = make_translator("rnn additive")
-    for look in (inspect, explain):
+    for function in (inspect, explain):
         with pytest.raises((TypeError, ValueError), match=r"output is .*, expected token ids (from 0 to \d+|such as)"):
-            look(translator, "abcab", output=output)
+            function(translator, "abcab", output=output)
 
 
-def test_only_a_text_is_looked_at() -> None:
-    for look in (inspect, explain):
+def test_inspect_and_explain_take_one_text() -> None:
+    for function in (inspect, explain):
         with pytest.raises(TypeError, match=r"takes one text, got \['abcab'\]"):
-            look(make_translator("rnn additive"), ["abcab"])
+            function(make_translator("rnn additive"), ["abcab"])
 
 
 @pytest.mark.parametrize("wrong", [9, -9, "0", 1.5, None])
 @pytest.mark.parametrize("name", ["rnn additive", "transformer alibi"])
-def test_explain_names_a_token_a_layer_and_a_head_that_are_there(name: str, wrong: object) -> None:
-    """Recurrent models have one layer and one head to explain, and used to take any other for it."""
+def test_explain_requires_a_token_layer_and_head_that_exist(name: str, wrong: object) -> None:
+    """Recurrent models have one layer and one head to explain; other numbers were once accepted without an error."""
     translator = make_translator(name)
     for what in ("token", "layer", "head"):
         with pytest.raises(UserError, match=f"there is no {what} {wrong!r}: "):

@@ -93,14 +93,14 @@ def test_drawings_hold_any_token(tmp_path: Path) -> None:
         for ending in (".png", ".pdf", ".SVG"):
             render.draw(make_map(HOSTILE), tmp_path / f"map{ending}")
     drawing = minidom.parse(str(tmp_path / "map.SVG"))
-    texts = [one.firstChild.data.strip() for one in drawing.getElementsByTagName("text") if one.firstChild]
+    texts = [node.firstChild.data.strip() for node in drawing.getElementsByTagName("text") if node.firstChild]
     assert {label(token).strip() for token in HOSTILE} <= set(texts)
     assert not [text for text in texts if "\t" in text]
     assert {"[V]", "[PST]", "␣", r"\x00"} <= set(render.in_terminal(make_map(HOSTILE), 9999).plain.split())
 
 
-def test_a_font_is_looked_for(tmp_path: Path) -> None:
-    """DejaVu Sans Mono has no emoji; DejaVu Sans, which matplotlib brings along, has some."""
+def test_a_font_that_has_the_characters_is_used(tmp_path: Path) -> None:
+    """DejaVu Sans Mono has no emoji; DejaVu Sans, which comes with matplotlib, has some."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         render.draw(make_map(("😀", "a")), tmp_path / "map.png")
@@ -108,7 +108,7 @@ def test_a_font_is_looked_for(tmp_path: Path) -> None:
     assert render._font([make_map(("\U000f1234",))], 9)["family"] == ["DejaVu Sans Mono"]
 
 
-def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path: Path) -> None:
+def test_drawing_errors_are_one_line(tmp_path: Path) -> None:
     nan = AttentionMap(torch.full((1, 1, 1), torch.nan), ("a",), ("b",), "cross", 2)
     for show in (lambda: render.draw(nan, tmp_path / "nan.png"), lambda: render.in_terminal(nan)):
         with pytest.raises(UserError, match="the cross attention of layer 2 holds NaN or infinity, so it cannot be shown"):
@@ -125,6 +125,6 @@ def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
     sound = AttentionMap(torch.ones(1, 1, 1), ("0.00 s",), ("b",), "cross", 0, seconds=0.04)
     picture = AttentionMap(torch.ones(1, 1, 4), ("0",) * 4, ("b",), "cross", 0, (2, 2))
-    for one, over in ((sound, "none.wav"), (picture, "none.png")):
+    for attention_map, over in ((sound, "none.wav"), (picture, "none.png")):
         with pytest.raises(UserError, match=rf"{over}: no such file"):
-            render.draw(one, tmp_path / "over.png", over=tmp_path / over)
+            render.draw(attention_map, tmp_path / "over.png", over=tmp_path / over)

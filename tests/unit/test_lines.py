@@ -22,9 +22,9 @@ from regard.models.rnn_seq2seq import RnnSettings
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("lines") / "model"
-    folder.save(make_saved(RnnSettings(width=8, embedding=3)), place)
-    return place
+    path = tmp_path_factory.mktemp("lines") / "model"
+    folder.save(make_saved(RnnSettings(width=8, embedding=3)), path)
+    return path
 
 
 def run(model: Path, raw: bytes) -> tuple[str, str]:
@@ -43,12 +43,12 @@ def run(model: Path, raw: bytes) -> tuple[str, str]:
 def test_as_many_lines_come_out_as_go_in(model: Path, lines: list[str]) -> None:
     out, err = run(model, "".join(f"{line}\n" for line in lines).encode())
     assert out.count("\n") == len(lines)
-    for line, answer in zip(lines, out.split("\n"), strict=False):
-        assert line.strip("\ufeff \t\r") or not answer  # an empty line stays empty
+    for line, translation in zip(lines, out.split("\n"), strict=False):
+        assert line.strip("\ufeff \t\r") or not translation  # an empty line stays empty
     assert all(character.isprintable() for character in err.replace("\n", ""))
 
 
-def test_bytes_that_are_not_utf8_end_it_after_the_lines_before(model: Path) -> None:
+def test_invalid_utf8_is_an_error_after_the_lines_before_it(model: Path) -> None:
     out = io.StringIO()
     with (
         contextlib.redirect_stdout(out),
@@ -67,8 +67,8 @@ def groups_of(raw: bytes, out: io.StringIO) -> Iterator[None]:
         yield
 
 
-def test_a_pipe_gives_what_has_come() -> None:
-    """The reader is held up after the third line until the first handful was taken."""
+def test_a_pipe_yields_lines_as_they_arrive() -> None:
+    """The reader blocks after the third line until the first three lines have been received."""
     taken = Event()
 
     def slow() -> Iterator[str]:
@@ -77,18 +77,18 @@ def test_a_pipe_gives_what_has_come() -> None:
         yield "d"
         raise UserError("line 5 is bad")
 
-    found: list[str] = []
+    received: list[str] = []
 
     def take() -> None:
-        for handful in as_they_come(slow(), 2):
-            assert len(handful) <= 2
-            found.extend(handful)
-            if len(found) == 3:
+        for chunk in as_they_come(slow(), 2):
+            assert len(chunk) <= 2
+            received.extend(chunk)
+            if len(received) == 3:
                 taken.set()
 
     with pytest.raises(UserError, match="line 5 is bad"):
         take()
-    assert found == ["a", "b", "c", "d"]
+    assert received == ["a", "b", "c", "d"]
 
 
 def test_one_line_stays_one_line() -> None:

@@ -14,7 +14,7 @@ def test_later_inputs_do_not_change_earlier_outputs() -> None:  # SPEC A4.2
     x = torch.randn(2, 7, 11)
     changed = x.clone()
     changed[:, 4:] += torch.randn(2, 3, 11)
-    before, after = (attend(one, one, one, allow=masks.causal(7)) for one in (x, changed))
+    before, after = (attend(inputs, inputs, inputs, allow=masks.causal(7)) for inputs in (x, changed))
     assert torch.equal(before[:, :4], after[:, :4])
     assert (before[:, 4:] != after[:, 4:]).all()
 

@@ -16,7 +16,7 @@ def random_sequences(batch: int, length: int, width: int) -> Tensor:
 
 
 def assert_same(one: Tensor, other: Tensor, *inputs: Tensor) -> None:
-    """Values, and gradients with respect to the same inputs."""
+    """Compares values, and gradients with respect to the inputs."""
     torch.testing.assert_close(one, other)
     direction = torch.randn_like(one)
     gradients = [torch.autograd.grad((result * direction).sum(), inputs) for result in (one, other)]
@@ -28,7 +28,7 @@ def assert_same(one: Tensor, other: Tensor, *inputs: Tensor) -> None:
 def attend_with_heads(x_BLD: Tensor, matrix_HDV: Tensor, allow_HLL: Tensor, allow_BL: Tensor) -> Tensor:
     """Σ_h softmax(…) x W_h: multi-head attention whose output projection is part of W_h.
 
-    Each head may see one key at most, so queries and keys have no say: here they are random.
+    Each head may attend to at most one key, so queries and keys do not matter: here they are random.
     """
     heads, length = allow_HLL.shape[:2]
     query, key = (torch.randn(heads, length, 3, dtype=x_BLD.dtype) for _ in range(2))
@@ -37,7 +37,7 @@ def attend_with_heads(x_BLD: Tensor, matrix_HDV: Tensor, allow_HLL: Tensor, allo
 
 
 def test_convolution_is_attention_fixed_by_distance() -> None:  # SPEC A10.5
-    """One head per offset o: its weights are 1 where j − i = o; at the ends nothing is there, and the row is 0."""
+    """One head per offset o: its weights are 1 where j − i = o; at the ends there is no such key, and the row is 0."""
     reach, length = 2, 7
     layer = Convolution(5, 11, reach, bias=False).double()
     x_BLD, allow_BL = random_sequences(3, length, 5), masks.first(torch.tensor([7, 4, 1]), length)
@@ -49,7 +49,7 @@ def test_convolution_is_attention_fixed_by_distance() -> None:  # SPEC A10.5
     assert_same(layer(x_BLD, allow_BL), heads, x_BLD, weight_VDH)
 
 
-def test_dense_mixing_is_attention_fixed_by_both_places() -> None:  # SPEC A10.5
+def test_dense_mixing_is_attention_fixed_by_both_positions() -> None:  # SPEC A10.5
     """One head per pair (i, j): its weights are 1 there and 0 elsewhere."""
     length = 5
     layer = Dense(length, 3, 7, bias=False).double()
@@ -61,8 +61,8 @@ def test_dense_mixing_is_attention_fixed_by_both_places() -> None:  # SPEC A10.5
     assert_same(layer(x_BLD, allow_BL), heads, x_BLD, weight)
 
 
-def test_attention_that_never_looks_is_dense_mixing() -> None:  # SPEC A10.5
-    """The way back: H heads with fixed weights A_h (rows sum to 1) are dense mixing with W_ij = Σ_h A_h[i, j] W_h."""
+def test_attention_with_fixed_weights_is_dense_mixing() -> None:  # SPEC A10.5
+    """The converse: H heads with fixed weights A_h (rows sum to 1) are dense mixing with W_ij = Σ_h A_h[i, j] W_h."""
     length, heads = 5, 2
     query, key = (torch.randn(heads, length, 13, dtype=torch.float64) for _ in range(2))
     x_BLD, matrix_HDV = random_sequences(2, length, 3), torch.randn(heads, 3, 7, dtype=torch.float64)
@@ -106,7 +106,7 @@ def test_a_token_attends_to_itself_too() -> None:  # SPEC A0.7
 
 @pytest.mark.parametrize("layer", [Convolution(5, 11, 2), Dense(7, 5, 11)], ids=["convolution", "dense"])
 def test_padding_counts_as_zeros(layer: Convolution | Dense) -> None:
-    """Whatever stands at padding, NaN too, never reaches a real place, nor its gradient a real weight."""
+    """Values at padding, even NaN, never affect a real position, nor their gradients a weight."""
     layer = layer.double()
     x_BLD, allow_BL = random_sequences(3, 7, 5), masks.first(torch.tensor([7, 4, 1]), 7)
     clean = layer(torch.where(allow_BL[..., None], x_BLD, 0.0))
@@ -121,10 +121,10 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
     layer = Convolution(5, 11, 2).double()
     x_BLD = random_sequences(1, 5, 5)
     alone = layer(x_BLD)
-    for before, behind in ((0, 1), (0, 12), (3, 0), (1, 2)):
-        padded = torch.randn(1, before + 5 + behind, 5, dtype=torch.float64)
+    for before, after in ((0, 1), (0, 12), (3, 0), (1, 2)):
+        padded = torch.randn(1, before + 5 + after, 5, dtype=torch.float64)
         padded[:, before : before + 5] = x_BLD
-        positions = torch.arange(before + 5 + behind)[None]
+        positions = torch.arange(before + 5 + after)[None]
         result = layer(padded, masks.both(positions >= before, positions < before + 5))
         torch.testing.assert_close(result[:, before : before + 5], alone)
 
@@ -150,6 +150,6 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
         ),
     ],
 )
-def test_errors_say_what_came_and_what_to_do(call, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_errors_say_what_was_passed_and_what_to_do(call, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=re.escape(words)):
         call(torch.randn(2, 13, 5))

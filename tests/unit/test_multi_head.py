@@ -29,7 +29,7 @@ def test_basic_self_attention() -> None:  # SPEC A6.1
     torch.testing.assert_close(*(torch.autograd.grad((one * weight).sum(), x)[0] for one in (ours, expected)))
     lower = masks.causal(5)
     alone = regard.self_attention(x, allow=lower)
-    torch.testing.assert_close(alone[:, 0], x[:, 0])  # the first place sees itself only
+    torch.testing.assert_close(alone[:, 0], x[:, 0])  # the first position attends to itself only
     torch.testing.assert_close(alone[:, -1], ours[:, -1])
 
 
@@ -48,7 +48,7 @@ def test_one_learnable_head_in_one_line() -> None:  # SPEC A6.2
 
 
 @pytest.mark.parametrize("project_output", [True, False])
-def test_one_wide_matrix_is_many_small_ones(project_output: bool) -> None:  # SPEC A6.3
+def test_one_wide_matrix_equals_many_small_ones(project_output: bool) -> None:  # SPEC A6.3
     layer = MultiHeadAttention(11, 2, key_dim=2, value_dim=3, project_output=project_output).double()
     x, memory = torch.randn(2, 5, 11).double(), torch.randn(2, 7, 11).double()
     heads = []
@@ -66,12 +66,12 @@ def test_one_wide_matrix_is_many_small_ones(project_output: bool) -> None:  # SP
 
 
 def test_cross_attention_between_modalities() -> None:  # SPEC A6.4
-    """Attention(Q_audio, K_text, V_text): other lengths, other widths; the padding of the text is not heard."""
+    """Attention(Q_audio, K_text, V_text): lengths and widths differ; padding of the text is ignored."""
     layer = MultiHeadAttention(11, 2, memory_width=13, key_dim=5).double()
     audio, text = torch.randn(3, 17, 11).double(), torch.randn(3, 7, 13).double()
     allow = masks.first(torch.tensor([7, 2, 5]), 7)
-    heard = layer(audio, text, allow[:, None, None])
-    assert heard.shape == (3, 17, 11)
+    output = layer(audio, text, allow[:, None, None])
+    assert output.shape == (3, 17, 11)
     theirs = nn.MultiheadAttention(10, 2, batch_first=True).double()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.eye(10).repeat(3, 1))
@@ -79,9 +79,9 @@ def test_cross_attention_between_modalities() -> None:  # SPEC A6.4
         theirs.out_proj.weight.copy_(torch.eye(10))
         theirs.out_proj.bias.zero_()
     heads, _ = theirs(layer.query(audio), layer.key(text), layer.value(text), key_padding_mask=~allow)
-    torch.testing.assert_close(heard, layer.output(heads))
+    torch.testing.assert_close(output, layer.output(heads))
     for row, length in enumerate((7, 2, 5)):
-        torch.testing.assert_close(layer(audio[row], text[row, :length]), heard[row])
+        torch.testing.assert_close(layer(audio[row], text[row, :length]), output[row])
 
 
 def test_values_are_the_states_themselves() -> None:  # SPEC A6.5
@@ -158,7 +158,7 @@ def test_a_mask_of_one_row_per_head(kv_heads: int) -> None:
     torch.testing.assert_close(layer(x, allow=torch.ones(2, 4, 1, 6).bool()), layer(x))
 
 
-def test_a_padding_mask_belongs_to_sentences_even_if_there_are_as_many_heads() -> None:
+def test_a_padding_mask_applies_to_sentences_even_if_there_are_as_many_heads() -> None:
     layer, x = MultiHeadAttention(16, 4), torch.randn(4, 6, 16)
     lengths = torch.tensor([6, 2, 3, 5])
     padded = layer(x, allow=masks.first(lengths, 6)[:, None])
@@ -237,7 +237,7 @@ def test_rotary_scores_depend_on_the_distance(score_name: str, layout: str) -> N
     plain = MultiHeadAttention(12, 2, score=score).double()
     plain.load_state_dict(layer.state_dict())
     assert not torch.allclose(layer(x), plain(x))
-    same = x[:, :1].expand(2, 5, 12)  # equal tokens: only places differ
+    same = x[:, :1].expand(2, 5, 12)  # equal tokens: only positions differ
     keys, _ = layer.keys_values(same)
     diagonals = layer.score.scores(layer.queries(same), keys)
     for distance in range(-4, 5):
@@ -256,7 +256,7 @@ def test_rotary_is_refused_by_name(score: regard.Score) -> None:  # SPEC A7.12
 @pytest.mark.parametrize("score_name", SCORES)
 @pytest.mark.parametrize("tile", [None, 1, 2 * 3 * 7 * 2])
 @pytest.mark.parametrize("causal", [False, True])
-def test_alibi_takes_off_score_by_distance(
+def test_alibi_lowers_scores_by_distance(
     score_name: str, tile: int | None, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # SPEC A7.12
     if tile is not None:
@@ -268,7 +268,7 @@ def test_alibi_takes_off_score_by_distance(
     allow = masks.causal(7) if causal else torch.ones(7, 7) > 0
     keys, values = layer.keys_values(x)
     distance = (torch.arange(7)[:, None] - torch.arange(7)).abs()
-    slopes = torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=torch.float64)  # 3 heads: those of 2, and one of 4's
+    slopes = torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=torch.float64)  # 3 heads: the slopes of 2, and one of 4
     biased = layer.score.scores(layer.queries(x), keys) - slopes[:, None, None] * distance
     expected = (softmax_rows(biased.masked_fill(~allow, -1e300)) @ values).transpose(1, 2).flatten(-2)
     ours = layer(x, allow=allow)
@@ -276,9 +276,8 @@ def test_alibi_takes_off_score_by_distance(
     weight = torch.randn_like(expected)
     gradients = (torch.autograd.grad((y * weight).sum(), x, retain_graph=True)[0] for y in (ours, expected))
     torch.testing.assert_close(*gradients)
-    (found,) = layer.attend(layer.queries(x), keys, values, allow, Look((Tap("encoder"),))).seen
-    seen = found.weights_BHTS
-    torch.testing.assert_close(seen, softmax_rows(biased.masked_fill(~allow, -1e300)))
+    (seen,) = layer.attend(layer.queries(x), keys, values, allow, Look((Tap("encoder"),))).seen
+    torch.testing.assert_close(seen.weights_BHTS, softmax_rows(biased.masked_fill(~allow, -1e300)))
 
 
 def test_wrong_sizes_are_explained() -> None:

@@ -31,15 +31,15 @@ def pixels(path: Path) -> np.ndarray:
     return np.asarray(open_picture(path))
 
 
-def test_every_mode_becomes_what_one_sees(tmp_path: Path) -> None:  # SPEC A8.1
-    """Alpha lies on white, 16 bits become 8, colours stay colours and grey stays grey."""
+def test_every_mode_becomes_the_visible_colours(tmp_path: Path) -> None:  # SPEC A8.1
+    """Transparency becomes white, 16 bits become 8, colours stay colours and grey stays grey."""
     half = Image.new("RGBA", (16, 8), (255, 0, 0, 128))
     half.putpixel((0, 0), (0, 0, 0, 0))
     half.save(tmp_path / "alpha.png")
-    found = pixels(tmp_path / "alpha.png")
-    assert found.shape == (8, 16, 3)
-    assert found[0, 0].tolist() == [255, 255, 255]
-    assert np.abs(found[1, 1].astype(int) - [255, 127, 127]).max() <= 1
+    array = pixels(tmp_path / "alpha.png")
+    assert array.shape == (8, 16, 3)
+    assert array[0, 0].tolist() == [255, 255, 255]
+    assert np.abs(array[1, 1].astype(int) - [255, 127, 127]).max() <= 1
 
     palette = Image.new("RGB", (16, 8), RED).quantize(4)
     palette.save(tmp_path / "palette.png")
@@ -54,7 +54,7 @@ def test_every_mode_becomes_what_one_sees(tmp_path: Path) -> None:  # SPEC A8.1
     Image.new("RGB", (16, 8), RED).save(tmp_path / "plain.jpg", quality=100)
     assert np.abs(pixels(tmp_path / "plain.jpg").astype(int) - RED).max() <= 3
 
-    ramp = (np.arange(256, dtype=np.uint16) * 257).reshape(8, 32)  # all 16-bit values whose 8-bit ones are whole
+    ramp = (np.arange(256, dtype=np.uint16) * 257).reshape(8, 32)  # the 16-bit values that are exact in 8 bits
     Image.fromarray(ramp).save(tmp_path / "deep.png")
     Image.fromarray(ramp).save(tmp_path / "deep.tiff")
     for name in ("deep.png", "deep.tiff"):
@@ -71,11 +71,11 @@ def test_every_mode_becomes_what_one_sees(tmp_path: Path) -> None:  # SPEC A8.1
         assert pixels(tmp_path / name).shape == (8, 16)
         assert (pixels(tmp_path / name) == value).all()
 
-    turned = Image.new("RGB", (16, 8), (0, 0, 255))
-    turned.paste(RED, (0, 0, 8, 8))  # red left; the camera was held so that left is up
+    rotated = Image.new("RGB", (16, 8), (0, 0, 255))
+    rotated.paste(RED, (0, 0, 8, 8))  # red on the left; the EXIF orientation turns it to the top
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned.save(tmp_path / "turned.png", exif=exif)
+    rotated.save(tmp_path / "turned.png", exif=exif)
     assert pixels(tmp_path / "turned.png").shape == (16, 8, 3)
     assert pixels(tmp_path / "turned.png")[0, 0].tolist() == list(RED)
     frames = [Image.new("RGB", (16, 8), colour) for colour in (RED, (0, 255, 0))]
@@ -105,7 +105,7 @@ def test_sizes_become_multiples_of_a_cell(
     assert row[:, 3, 5].tolist() == list(RED)
 
 
-def test_places_of_pixels_stay(tmp_path: Path) -> None:
+def test_pixels_keep_their_positions(tmp_path: Path) -> None:
     array = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
     Image.fromarray(array).save(tmp_path / "a.png")
     row = Pictures(3, 128, root=tmp_path).encode("a.png")
@@ -130,7 +130,7 @@ def test_grey_pictures_have_one_channel_unless_one_has_colours(tmp_path: Path) -
     assert Pictures.fit(["grey.png", "red.png"], tmp_path, picture_size=64) == Pictures(3, 64)
 
 
-def test_pictures_of_32_bits_that_are_of_one_colour(tmp_path: Path) -> None:
+def test_32_bit_pictures_of_one_colour(tmp_path: Path) -> None:
     for mode, value in (("F", -5.0), ("I", -70_000), ("F", 0.0), ("F", 7.0), ("I", 70_000)):
         Image.new(mode, (9, 9), value).save(tmp_path / "a.tiff")
         assert len(np.unique(pixels(tmp_path / "a.tiff"))) == 1
@@ -150,7 +150,7 @@ def huge(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
-def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     content = {}
     for kind in ("PNG", "JPEG", "GIF"):
@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
 
 
 def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings | None = None) -> regard.Translator:
-    """An untrained model of pictures; p.png, of 5 x 3 cells, lies in tmp_path."""
+    """An untrained model that reads pictures; p.png, with 5 x 3 cells, is written to tmp_path."""
     torch.manual_seed(3)
     settings = settings or RnnSettings(width=20, embedding=7, frontend="picture", channels=8)
     array = np.random.default_rng(1).integers(0, 256, (24, 40, 3), dtype=np.uint8)
@@ -206,52 +206,52 @@ def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings 
     ids=["soft", "hard", "patches"],
 )
 def test_the_map_of_every_word(tmp_path: Path, settings: RnnSettings | TransformerSettings) -> None:  # SPEC A8.3 A8.2
-    """Rows and columns are those of the picture: cell (r, c) is place r · columns + c of the memory."""
+    """Rows and columns are those of the picture: cell (r, c) is position r · columns + c of the memory."""
     translator = make_translator(tmp_path, settings)
     seen = inspect(translator, "p.png", output=(4, 5, 6))
     assert seen.axes == (3, 5)
     weights = seen.layer("cross", -1).numbers["weights"].mean(0)
     result = translator("p.png", max_length=4)
-    one = result.attention()
-    assert one.axes == (3, 5)
-    maps = one.maps_TRC
-    assert maps.shape == (len(one.target), 3, 5)
-    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(len(one.target)))
+    attention = result.attention()
+    assert attention.axes == (3, 5)
+    maps = attention.maps_TRC
+    assert maps.shape == (len(attention.target), 3, 5)
+    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(len(attention.target)))
     for row in range(3):
         for column in range(5):
-            place = one.source.index(f"{row},{column}")
-            torch.testing.assert_close(maps[:, row, column], one.mean_TS[:, place])
+            position = attention.source.index(f"{row},{column}")
+            torch.testing.assert_close(maps[:, row, column], attention.mean_TS[:, position])
     if getattr(settings, "attention", "soft") == "hard":
         assert set(weights.flatten().tolist()) == {0.0, 1.0}
-    told = report.page_data(seen)
-    assert told["axes"] == (3, 5)
-    picture = Image.open(io.BytesIO(base64.b64decode(str(told["picture"]).removeprefix("data:image/png;base64,"))))
+    data = report.page_data(seen)
+    assert data["axes"] == (3, 5)
+    picture = Image.open(io.BytesIO(base64.b64decode(str(data["picture"]).removeprefix("data:image/png;base64,"))))
     np.testing.assert_array_equal(np.asarray(picture), np.asarray(Image.open(tmp_path / "p.png")))
-    assert str(told["picture"]) in report.page(seen)
-    lines = str(in_words(one)).splitlines()
-    best = int(one.mean_TS[0].argmax())
-    assert f"row {best // 5}, column {best % 5}: {one.mean_TS[0].max():.2f}" in lines[1]
+    assert str(data["picture"]) in report.page(seen)
+    lines = str(in_words(attention)).splitlines()
+    best = int(attention.mean_TS[0].argmax())
+    assert f"row {best // 5}, column {best % 5}: {attention.mean_TS[0].max():.2f}" in lines[1]
 
 
 def test_a_map_is_drawn_over_the_picture(tmp_path: Path) -> None:  # SPEC A8.3
-    """One word looks at the cell in row 0, column 2 of 2 x 4: there the picture is as bright as it is, elsewhere veiled."""
+    """One word attends to row 0, column 2 of 2 x 4 cells: the picture keeps its brightness there and is dimmed elsewhere."""
     Image.new("RGB", (64, 32), (255, 255, 255)).save(tmp_path / "white.png")
     weights = torch.zeros(1, 1, 8)
     weights[0, 0, 2] = 1.0
     labels = tuple(f"{row},{column}" for row in range(2) for column in range(4))
-    one = AttentionMap(weights, labels, ("$x_",), "cross", 0, (2, 4))
-    path = regard.draw(one, tmp_path / "o.png", over=tmp_path / "white.png")
+    attention = AttentionMap(weights, labels, ("$x_",), "cross", 0, (2, 4))
+    path = regard.draw(attention, tmp_path / "o.png", over=tmp_path / "white.png")
     drawn = np.asarray(Image.open(path).convert("L")).astype(int)
-    veiled = drawn < 200
-    rows = np.flatnonzero(veiled.mean(1) > 0.2)  # not those of the title
+    dimmed = drawn < 200
+    rows = np.flatnonzero(dimmed.mean(1) > 0.2)  # not the rows of the title
     assert len(rows)
     borders = np.flatnonzero(np.diff(rows) > 1)
     assert len(borders) == 1  # two panels: smooth above, cells below
     lower = drawn[rows[borders[0] + 1] : rows[-1] + 1]
     columns = np.flatnonzero((lower < 200).any(0))
     lower = lower[:, columns[0] : columns[-1] + 1]
-    high, wide = lower.shape[0] / 2, lower.shape[1] / 4
-    means = [[lower[int((r + 0.3) * high) : int((r + 0.7) * high), int((c + 0.3) * wide) : int((c + 0.7) * wide)].mean()
+    height, width = lower.shape[0] / 2, lower.shape[1] / 4
+    means = [[lower[int((r + 0.3) * height) : int((r + 0.7) * height), int((c + 0.3) * width) : int((c + 0.7) * width)].mean()
               for c in range(4)] for r in range(2)]  # fmt: skip
     assert means[0][2] > 250
     assert all(mean < 170 for r, row in enumerate(means) for c, mean in enumerate(row) if (r, c) != (0, 2))

@@ -40,7 +40,7 @@ def make_translator(settings: ModelSettings) -> regard.Translator:
 
 
 @every_family
-def test_texts_come_back_in_order(settings: ModelSettings) -> None:
+def test_results_have_the_order_of_the_texts(settings: ModelSettings) -> None:
     translator = make_translator(settings)
     texts = ["abc", "", "a", "cab?", "bb", "", "abcabcabc"] * 40
     results = translator.batch(texts, max_length=6)
@@ -50,7 +50,7 @@ def test_texts_come_back_in_order(settings: ModelSettings) -> None:
         assert (alone.text, alone.tokens, alone.finished) == (result.text, result.tokens, result.finished)
         assert result.log_prob == pytest.approx(alone.log_prob, abs=1e-5)
         assert result.unknown == ("?",) * text.count("?")
-        assert [(one.text, one.log_prob) for one in result.n_best] == [(result.text, result.log_prob)]
+        assert [(alternative.text, alternative.log_prob) for alternative in result.n_best] == [(result.text, result.log_prob)]
         assert text or (result.text, result.log_prob, result.finished) == ("", 0.0, True)
         assert len(result.tokens) <= 6
     assert translator.batch([]) == []
@@ -76,11 +76,11 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
     assert attention.weights_HTS.shape[1:] == (len(written), 6)
     torch.testing.assert_close(attention.mean_TS.sum(-1), torch.ones(len(written)))
     if settings.kind == "transformer":
-        own, encoder = result.attention("decoder", 0), result.attention("encoder", 1)
-        assert own.source == ("<sos>", *written[:-1])
+        decoder, encoder = result.attention("decoder", 0), result.attention("encoder", 1)
+        assert decoder.source == ("<sos>", *written[:-1])
         assert encoder.target == encoder.source == attention.source
-        assert own.weights_HTS.shape == (2, len(written), len(written))
-        assert (own.layer, encoder.layer, attention.layer) == (0, 1, 1)
+        assert decoder.weights_HTS.shape == (2, len(written), len(written))
+        assert (decoder.layer, encoder.layer, attention.layer) == (0, 1, 1)
         with pytest.raises(UserError, match="there is no encoder attention in layer 7: this model has layers 0 to 1"):
             result.attention("encoder", 7)
     else:
@@ -90,7 +90,7 @@ def test_attention_of_a_result(settings: ModelSettings) -> None:
             result.attention("encoder")
     with pytest.raises(ValueError, match="unknown kind of attention 'self'; expected one of encoder, decoder, cross"):
         result.attention("self")
-    attention.weights_HTS.requires_grad_()  # an ordinary tensor, to go on with
+    attention.weights_HTS.requires_grad_()  # an ordinary tensor, not an inference tensor
 
 
 def test_unknown_options_are_named() -> None:
@@ -102,7 +102,7 @@ def test_unknown_options_are_named() -> None:
 @settings(max_examples=40)
 @given(texts=st.lists(st.text(max_size=30), max_size=5))
 def test_any_text_gives_a_result(settings: ModelSettings, texts: list[str]) -> None:
-    """Control characters, other scripts, lone accents: as many results as texts, and what was never met is counted."""
+    """Control characters, other scripts, lone accents: as many results as texts, and unseen symbols are counted."""
     results = make_translator(settings).batch(texts, max_length=3, beam=2)
     assert len(results) == len(texts)
     for text, result in zip(texts, results, strict=True):
@@ -121,9 +121,9 @@ def test_long_texts_are_split_into_sentences_or_refused() -> None:
         "再见。",
     ]
     whole, *alone = translator.batch([text, "ab a.", "Ba cab!", "Ab"], max_length=4)
-    assert whole.text == " ".join(one.text for one in alone)
-    assert [part.text for part in whole.parts] == [one.text for one in alone]
-    assert whole.log_prob == pytest.approx(sum(one.log_prob for one in alone), abs=1e-5)
+    assert whole.text == " ".join(sentence.text for sentence in alone)
+    assert [part.text for part in whole.parts] == [sentence.text for sentence in alone]
+    assert whole.log_prob == pytest.approx(sum(sentence.log_prob for sentence in alone), abs=1e-5)
     assert whole.source_tokens == tuple("ab a.Ba cab!Ab")
     assert whole.unknown == (" ", ".", "B", " ", "!", "A")
     links = whole.alignment()
@@ -146,7 +146,7 @@ def test_long_texts_are_split_into_sentences_or_refused() -> None:
     assert last.text == last.result.text == whole.text
 
 
-def test_what_a_model_cannot_count_is_refused_before_it_is_tried() -> None:
+def test_texts_longer_than_max_positions_are_refused_before_decoding() -> None:
     settings = TransformerSettings(width=8, heads=2, positions="learned", max_positions=7)
     translator = replace(make_translator(settings), max_positions=known_positions(settings))
     assert len(translator("abcabc").tokens) <= 6  # and no error, although max_length is 256
@@ -158,7 +158,7 @@ def test_what_a_model_cannot_count_is_refused_before_it_is_tried() -> None:
 
 
 def test_a_text_that_is_certainly_too_long_is_refused_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of 100 MB took a minute and 4 GB to be refused."""
+    """Refusing a line of 100 MB once took a minute and 4 GB."""
     translator = make_translator(RnnSettings(width=8, embedding=3))
     encode, encoded = Codec.encode, list[int]()
     monkeypatch.setattr(Codec, "encode", lambda codec, text: encoded.append(len(text)) or encode(codec, text))
@@ -192,7 +192,7 @@ def test_a_file_of_too_many_positions_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_half_a_character_is_named() -> None:
-    """As sys.argv and "surrogateescape" give for bytes that are not UTF-8."""
+    """A lone surrogate, which sys.argv and "surrogateescape" contain where bytes are not UTF-8."""
     translator = make_translator(RnnSettings(width=8, embedding=3))
     words = r"the text '.*a\\udcff' is not valid Unicode: it contains half a character .*; pass it as UTF-8"
     for call in (translator, lambda text: translator.batch(["ab", text]), lambda text: list(translator.stream(text))):
@@ -246,16 +246,16 @@ def test_prefix_and_prompt_leave_room_for_an_output() -> None:
         ({"length_penalty": float("inf")}, "length_penalty is inf, expected a number"),
     ],
 )
-def test_options_that_make_no_sense_are_the_users_mistake(settings: ModelSettings, options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_user_errors(settings: ModelSettings, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         make_translator(settings)("ab", **options)
 
 
 @every_family
-def test_options_speak_of_words(settings: ModelSettings) -> None:
+def test_prefix_and_banned_are_given_as_words(settings: ModelSettings) -> None:
     translator = make_translator(settings)
-    begun = translator("abc", prefix="X Y", max_length=5)
-    assert begun.tokens[:2] == ("X", "Y")
+    prefixed = translator("abc", prefix="X Y", max_length=5)
+    assert prefixed.tokens[:2] == ("X", "Y")
     banned = translator.batch(["abc", "bca", "cab"], banned=["X", "Q"], beam=3, max_length=5)
     assert all("X" not in result.tokens for result in banned)
     with pytest.raises(UserError, match="the prefix 'Q' contains symbols that the model cannot write"):
@@ -263,7 +263,7 @@ def test_options_speak_of_words(settings: ModelSettings) -> None:
     with pytest.raises(TypeError, match="banned takes a list of words, got 'X'"):
         translator("abc", banned="X")
     several = translator("abc", beam=4, n_best=3, max_length=5)
-    assert len({one.text for one in several.n_best}) == 3
+    assert len({alternative.text for alternative in several.n_best}) == 3
     assert several.n_best[0].text == several.text
     assert several.alignment() == tuple(
         (row.argmax().item(), number) for number, row in enumerate(several.attention().mean_TS[: len(several.tokens), :3])
@@ -278,8 +278,8 @@ def test_streams_and_scores(settings: ModelSettings) -> None:
         expected = translator("abcab", max_length=6, **options)
         assert last.result is not None
         assert last.text == expected.text
-        for one, other in itertools.pairwise((*growing, last)):
-            assert other.text.startswith(one.text)
+        for earlier, later in itertools.pairwise((*growing, last)):
+            assert later.text.startswith(earlier.text)
     texts = ["abc", "", "cab", "a"]
     results = translator.batch(texts, beam=2, max_length=30)
     scored = translator.score(texts, [result.text for result in results])
@@ -299,7 +299,7 @@ def test_streams_and_scores(settings: ModelSettings) -> None:
 
 
 @pytest.mark.parametrize("settings", [RnnLmSettings(width=8, embedding=3), DecoderOnlySettings(width=8, heads=2)])
-def test_language_models_go_on_with_a_text(settings: ModelSettings) -> None:
+def test_language_models_continue_a_text(settings: ModelSettings) -> None:
     translator = make_translator(settings)
     results = translator.batch(["X Y", "", "Y"], beam=2, max_length=4)
     for text, result in zip(["X Y", "", "Y"], results, strict=True):
@@ -312,16 +312,16 @@ def test_language_models_go_on_with_a_text(settings: ModelSettings) -> None:
 def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
     options = SearchOptions(beam=2, max_length=9)
-    units = [Segment(number, "", [4] * (1 + number % 13)) for number in range(50)]
+    segments = [Segment(number, "", [4] * (1 + number % 13)) for number in range(50)]
     fixed, per_position = translator._state_bytes(2, 9)
     budget = 6 * (fixed + 10 * per_position)
     monkeypatch.setattr(pipeline, "BUDGET", workers * budget)
-    batches = translator._batches(units, options, workers)
-    assert sorted(unit.number for batch in batches for unit in batch) == list(range(50))
+    batches = translator._batches(segments, options, workers)
+    assert sorted(segment.number for batch in batches for segment in batch) == list(range(50))
     for batch in batches:
-        longest = max(len(unit.ids) for unit in batch)
+        longest = max(len(segment.ids) for segment in batch)
         assert len(batch) * (fixed + per_position * (longest + 1)) <= budget
-        memory = translator.model.encode(source_batch([unit.ids for unit in batch]))
+        memory = translator.model.encode(source_batch([segment.ids for segment in batch]))
         state = translator.model.start(memory, torch.full((len(batch), 10), 2))
         held = state.select(torch.zeros(len(batch), 2, dtype=torch.long)).nbytes
         assert held <= len(batch) * (fixed + per_position * (longest + 1))
@@ -329,21 +329,21 @@ def test_batches_fit_the_budget(workers: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("num_units", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (200, 2, [50] * 4), (5, 2, [2, 2, 1])]
+    ("num_segments", "workers", "sizes"), [(1000, 2, [250] * 4), (1000, 1, [250] * 4), (200, 2, [50] * 4), (5, 2, [2, 2, 1])]
 )
-def test_workers_get_equal_shares_and_the_longest_first(num_units: int, workers: int, sizes: list[int]) -> None:
+def test_workers_get_equal_shares_and_the_longest_first(num_segments: int, workers: int, sizes: list[int]) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
-    units = [Segment(number, "", [4] * (1 + number % 13)) for number in range(num_units)]
-    batches = translator._batches(units, SearchOptions(max_length=9), workers)
+    segments = [Segment(number, "", [4] * (1 + number % 13)) for number in range(num_segments)]
+    batches = translator._batches(segments, SearchOptions(max_length=9), workers)
     assert [len(batch) for batch in batches] == sizes
-    lengths = [len(unit.ids) for batch in batches for unit in batch]
+    lengths = [len(segment.ids) for batch in batches for segment in batch]
     assert lengths == sorted(lengths, reverse=True)
 
 
 @pytest.mark.skipif(not can_fork(), reason="workers are forked, which only Linux does safely")
 def test_workers_find_what_one_process_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))
-    texts = ["".join("abc"[number * place % 3] for place in range(1 + number % 9)) for number in range(150)]
+    texts = ["".join("abc"[number * position % 3] for position in range(1 + number % 9)) for number in range(150)]
     threads = torch.get_num_threads()
     alone, shared = [], []
     try:
@@ -352,19 +352,19 @@ def test_workers_find_what_one_process_finds(monkeypatch: pytest.MonkeyPatch) ->
             results += translator.batch(texts, beam=2, n_best=2, max_length=7)
     finally:
         torch.set_num_threads(threads)
-    assert [[one.text for one in result.n_best] for result in shared] == [
-        [one.text for one in result.n_best] for result in alone
+    assert [[alternative.text for alternative in result.n_best] for result in shared] == [
+        [alternative.text for alternative in result.n_best] for result in alone
     ]
     for one, other in zip(shared, alone, strict=True):
         assert one.n_best[1].token_log_probs == pytest.approx(other.n_best[1].token_log_probs, abs=1e-4)
 
 
-def test_what_is_encoded_together_is_of_like_length() -> None:
-    units = [Segment(number, "", [4] * max(1, 50 - number)) for number in range(500)]
-    parts = list(similar_lengths(units))
-    assert [unit for part in parts for unit in part] == units
+def test_segments_encoded_together_have_similar_lengths() -> None:
+    segments = [Segment(number, "", [4] * max(1, 50 - number)) for number in range(500)]
+    parts = list(similar_lengths(segments))
+    assert [segment for part in parts for segment in part] == segments
     for part in parts:
-        positions = [len(unit.ids) + 1 for unit in part]
+        positions = [len(segment.ids) + 1 for segment in part]
         assert len(positions) * max(positions) <= pipeline.ENCODED_POSITIONS
     assert [len(part) for part in parts[:2]] == [20, 33]
 
@@ -373,7 +373,7 @@ def test_what_is_encoded_together_is_of_like_length() -> None:
 
 
 def make_listener(folder: Path, auxiliary: Codec | None = None) -> Translator:
-    """Hears 0-1.wav and 1-1.wav in a folder; has learnt nothing."""
+    """An untrained model of sounds; 0-1.wav and 1-1.wav are written to the folder."""
     write_words(folder, ["ab", "cab"])
     source, target = Sounds(8000, root=folder, auxiliary=auxiliary), Codec.train(["a b c"], "words")
     small = RnnSettings(width=8, embedding=4, score_width=4, frontend="sound", channels=4)
@@ -381,11 +381,11 @@ def make_listener(folder: Path, auxiliary: Codec | None = None) -> Translator:
     return Translator(model, source, target, torch.device("cpu"))
 
 
-def test_a_path_is_as_good_as_a_name(tmp_path: Path) -> None:
+def test_sources_may_be_paths_or_names(tmp_path: Path) -> None:
     listener = make_listener(tmp_path)
     names, paths = ["0-1.wav", "1-1.wav"], [Path("0-1.wav"), tmp_path / "1-1.wav"]
     expected = listener.batch(names, max_length=3)
-    assert [one.log_prob for one in listener.batch(paths, max_length=3)] == [one.log_prob for one in expected]
+    assert [result.log_prob for result in listener.batch(paths, max_length=3)] == [result.log_prob for result in expected]
     assert listener(paths[0], max_length=3).log_prob == pytest.approx(expected[0].log_prob, abs=1e-5)
     *_, last = listener.stream(paths[0], max_length=3)
     assert last.text == expected[0].text
@@ -401,8 +401,8 @@ def test_files_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> Non
     assert bad == Refused(f"{tmp_path / 'none.wav'}: no such file")
 
 
-def test_a_line_of_the_wrong_form_is_told_the_right_one(tmp_path: Path) -> None:
-    """SPEC A6.4: a text beside a file where the model reads none, and one that no TAB sets off."""
+def test_errors_for_malformed_lines_show_the_right_form(tmp_path: Path) -> None:
+    """SPEC A6.4: an auxiliary text for a model that reads none, and one that is not separated by a TAB."""
     plain = make_listener(tmp_path)
     with pytest.raises(UserError, match=r"reads no auxiliary text with its sounds, got 'a b' with 0-1.wav; give file names"):
         plain("0-1.wav\ta b")
@@ -440,7 +440,7 @@ def test_test_sets_hold_several_references(tmp_path: Path) -> None:
         read_test_set([path])
 
 
-def test_test_sets_come_in_all_the_forms_that_can_be_trained_on(tmp_path: Path) -> None:
+def test_test_sets_are_read_in_all_formats_of_training_data(tmp_path: Path) -> None:
     rows = [("a b", "X", "Y"), ("c", "Z", "Z")]
     table = tmp_path / "test.csv"
     table.write_text("id,lemma,one,two\n" + "".join(f"{number},{','.join(row)}\n" for number, row in enumerate(rows)))
@@ -454,13 +454,13 @@ def test_test_sets_come_in_all_the_forms_that_can_be_trained_on(tmp_path: Path) 
         assert (data.sources, data.references) == one_reference
     both = read_test_set([table], [Columns(("lemma",), "one"), Columns(("lemma",), "two")])
     assert (both.sources, both.references) == (("a b", "c"), (("X", "Y"), ("Z",)))
-    assert (both.lines, both.num_repeats) == (((2,), (3,)), 0)  # two columns of a line are no repetition
+    assert (both.lines, both.num_repeats) == (((2,), (3,)), 0)  # two columns of a line are not repeats
 
 
 def test_measures_by_hand() -> None:
     outputs = ["the cat sat", "a dog", "yes indeed it is so", "no"]
     references = [("the cat sat", "a cat sat"), ("the dog runs",), ("yes it is so",), ("no",)]
-    found = {one.name: one for one in measures(outputs, references, list)}
+    found = {measure.name: measure for measure in measures(outputs, references, list)}
     assert found["word error rate"].value == pytest.approx((0 + 2 + 1 + 0) / (3 + 3 + 4 + 1))
     assert found["symbol error rate"].value == pytest.approx((0 + 8 + 7 + 0) / (11 + 12 + 12 + 2))
     assert found["exact match"].value == 0.5
@@ -468,14 +468,14 @@ def test_measures_by_hand() -> None:
     assert found["BLEU"].value == pytest.approx(sacrebleu.corpus_bleu(outputs, columns).score)
     assert found["chrF"].value == pytest.approx(sacrebleu.corpus_chrf(outputs, columns).score)
     assert found["BLEU"].how.startswith("nrefs:var|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert all(one.low <= one.value <= one.high for one in found.values() if one.percent)
+    assert all(measure.low <= measure.value <= measure.high for measure in found.values() if measure.percent)
     assert re.match(r"exact match +50\.00% \[0\.00, 100\.00\]  bs:1000", str(found["exact match"]))
-    (one,) = (one for one in measures(["yes"], [("yes",)], list) if one.name == "exact match")
-    assert (one.value, one.low, one.high) == (1.0, 1.0, 1.0)
+    (exact,) = (measure for measure in measures(["yes"], [("yes",)], list) if measure.name == "exact match")
+    assert (exact.value, exact.low, exact.high) == (1.0, 1.0, 1.0)
 
 
 def test_bleu_needs_four_tokens() -> None:
-    """All right and 0 would be a riddle."""
+    """A BLEU of 0 for correct outputs would mislead, so shorter texts have none."""
     assert [one.name for one in measures(["so it is"] * 2, [("so it is",)] * 2, list, ["so"] * 2)][:2] == [
         "chrF",
         "word error rate",
@@ -485,23 +485,23 @@ def test_bleu_needs_four_tokens() -> None:
     assert evaluation.bleu(["so"], [("so",)]) == 0
 
 
-def test_a_paired_test_tells_better_from_equal() -> None:
+def test_a_paired_test_distinguishes_better_from_equal() -> None:
     references = [(f"number {number} of many words",) for number in range(60)]
-    good = [one[0] if number % 10 else "wrong" for number, one in enumerate(references)]
-    bad = [one[0] if number % 2 else "wrong" for number, one in enumerate(references)]
-    for one in measures(good, references, list, against=bad):
-        assert one.p_value is not None
-        assert one.p_value < 0.01, one.name
-    for one in measures(good, references, list, against=good):
-        assert one.p_value == 1.0, one.name
-    plain = {one.name: one for one in measures(good, references, list)}
+    good = [texts[0] if number % 10 else "wrong" for number, texts in enumerate(references)]
+    bad = [texts[0] if number % 2 else "wrong" for number, texts in enumerate(references)]
+    for measure in measures(good, references, list, against=bad):
+        assert measure.p_value is not None
+        assert measure.p_value < 0.01, measure.name
+    for measure in measures(good, references, list, against=good):
+        assert measure.p_value == 1.0, measure.name
+    plain = {measure.name: measure for measure in measures(good, references, list)}
     share = torch.tensor([number % 10 > 0 for number in range(60)]).double()
-    error = (share.var() / 60).sqrt().item()  # of the mean
+    error = (share.var() / 60).sqrt().item()  # the standard error of the mean
     width = plain["exact match"].high - plain["exact match"].low
     assert width == pytest.approx(2 * 1.96 * error, rel=0.15)
 
 
-def test_without_sacrebleu_the_error_rates_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sacrebleu_there_are_error_rates_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "can_use_sacrebleu", lambda: False)
     assert [one.name for one in measures(["a"], [("a",)], list)] == ["word error rate", "symbol error rate", "exact match"]
 
@@ -563,27 +563,27 @@ def test_a_terminal_shows_the_weights() -> None:
     assert "\x1b[38;2;206;230;190;48;2;206;230;190m██" in captured.get()  # 0.9, a full cell
 
 
-def test_many_places_get_narrow_cells() -> None:
-    """One for each, and as many names as there is room for, each where its place begins; the largest weight is the darkest."""
+def test_many_positions_get_narrow_cells() -> None:
+    """One cell per position, and as many labels as fit, each starting at its position; the largest weight is the darkest."""
     weights = torch.zeros(1, 2, 30)
     weights[0, 0, 3], weights[0, 0, 4], weights[0, 1, 29] = 0.2, 0.1, 0.05
-    times = tuple(f"{0.04 * place:.2f} s" for place in range(30))
+    times = tuple(f"{0.04 * position:.2f} s" for position in range(30))
     head, *rows = render.in_terminal(AttentionMap(weights, times, ("one", "<eos>"), "cross", 0)).plain.splitlines()
     assert head == "      " + "0.00 s  0.32 s  0.64 s  0.96 s"
     assert rows == ["one   " + "   █▒" + " " * 25, "<eos> " + " " * 29 + "░"]
 
 
-def test_places_that_do_not_fit_share_a_cell() -> None:
-    """25 seconds in 60 columns: of every twelve places the largest weight, and what one cell stands for is said."""
+def test_positions_that_do_not_fit_share_a_cell() -> None:
+    """25 seconds in 60 columns: a cell shows the largest weight of twelve positions, and a note says so."""
     weights = torch.full((1, 2, 625), 1e-4)
     weights[0, 0, 400], weights[0, 1, 624] = 0.04, 0.03
-    times = tuple(f"{0.04 * place:.2f} s" for place in range(625))
-    one = AttentionMap(weights, times, ("one", "<eos>"), "cross", 0, seconds=0.04)
-    head, *rows, told = render.in_terminal(one, 60).plain.splitlines()
+    times = tuple(f"{0.04 * position:.2f} s" for position in range(625))
+    cross = AttentionMap(weights, times, ("one", "<eos>"), "cross", 0, seconds=0.04)
+    head, *rows, note = render.in_terminal(cross, 60).plain.splitlines()
     assert max(map(len, (head, *rows))) <= 60
     assert head.startswith("      0.00 s  3.84 s  7.68 s  ")
     assert rows == ["one   " + " " * 33 + "█" + " " * 19, "<eos> " + " " * 52 + "▓"]
-    assert told == "each cell shows the largest weight of 12 positions; the darkest is 0.04"
+    assert note == "each cell shows the largest weight of 12 positions; the darkest is 0.04"
     fusion = AttentionMap(weights.transpose(1, 2), ("say", "<eos>"), times, "fusion", 0, seconds=0.04)
     assert [row[:6] for row in render.in_terminal(fusion, 60).plain.splitlines()[1:3]] == ["say   ", "<eos> "]
     within = render.in_terminal(AttentionMap(torch.eye(625)[None], times, times, "encoder", 0, seconds=0.04), 60).plain
@@ -597,19 +597,19 @@ def texts_of(svg: Path) -> list[str]:
 
 
 def test_maps_over_a_sound_have_an_axis_of_seconds(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """About ten ticks however long it is; rows are words; the largest weight is dark, however small, and its size is told."""
+    """About ten ticks for any length; rows are words; the largest weight is dark, however small, and its value is printed."""
     import matplotlib.image
 
     positions = torch.arange(625.0)
     weights = torch.stack([(-((positions - centre) ** 2) / 200).softmax(0) for centre in (100, 500)])[None]
-    times = tuple(f"{0.04 * place:.2f} s" for place in range(625))
+    times = tuple(f"{0.04 * position:.2f} s" for position in range(625))
     cross = AttentionMap(weights, times, ("one", "<eos>"), "cross", 0, seconds=0.04)
     alone = matplotlib.image.imread(render.draw(cross, tmp_path / "alone.png"))
     assert alone.shape[1] == 1500
     assert alone.shape[0] < 600
     dark = (alone[..., 2] - alone[..., 0] > 0.3) & (alone[..., 0] < 0.1)
-    wide = dark[:, :1380].any(0).nonzero()[0]  # without the bar
-    shares = (wide - wide.min()) / 1290
+    columns = dark[:, :1380].any(0).nonzero()[0]  # without the colour bar
+    shares = (columns - columns.min()) / 1290
     assert shares.max() == pytest.approx(400 / 625, abs=0.06)
     texts = texts_of(render.draw(cross, tmp_path / "alone.svg"))
     assert texts.count("seconds") == 1
@@ -620,7 +620,7 @@ def test_maps_over_a_sound_have_an_axis_of_seconds(tmp_path) -> None:  # type: i
     above = matplotlib.image.imread(render.draw(cross, tmp_path / "above.png", over=tmp_path / "a.wav"))
     wave = (abs(above[..., :3] - [0x1F / 255, 0x6F / 255, 0x8B / 255]) < 0.01).all(-1)
     assert above.shape[0] > alone.shape[0] + 250
-    assert wave[:, 1000:1380].sum() > 2 * wave[:, 100:480].sum() > 0  # it grows louder
+    assert wave[:, 1000:1380].sum() > 2 * wave[:, 100:480].sum() > 0  # the sound grows louder
 
     fusion = AttentionMap(weights.transpose(1, 2), ("say", "nine"), times, "fusion", 0, seconds=0.04)
     assert {"say", "nine", "25.0", "seconds"} <= set(texts_of(render.draw(fusion, tmp_path / "fusion.svg")))
@@ -639,11 +639,11 @@ def test_drawing_without_matplotlib_says_what_to_type(monkeypatch: pytest.Monkey
         render.draw(make_map(), tmp_path / "map.png")
 
 
-def test_columns_are_given_as_they_stand_in_the_table() -> None:
-    """A model that learnt from "walk<TAB>V;PST" takes just that; another one leaves tabs alone."""
-    learnt = ["walk\tV\tPST", "go\tV\tFUT"]
+def test_columns_are_given_as_in_the_table() -> None:
+    """A model trained on "walk<TAB>V;PST" reads exactly that form; any other model leaves tabs alone."""
+    with_features = ["walk\tV\tPST", "go\tV\tFUT"]
     for texts, tokens in (
-        (learnt, ("g", "o", "\tV", "\tPST")),
+        (with_features, ("g", "o", "\tV", "\tPST")),
         (["go V;PST"], ("g", "o", "\t", "V", ";", "P", "S", "T")),
     ):
         source = Codec.train(texts, "characters")
@@ -652,4 +652,4 @@ def test_columns_are_given_as_they_stand_in_the_table() -> None:
         translator = Translator(build(small, len(source), len(target)).eval(), source, target, torch.device("cpu"))
         assert translator("go\tV;PST", max_length=3).source_tokens == tokens
         joined, plain = translator.score(["go\tV;PST", "go\tV\tPST"], ["ab", "ab"])
-        assert (joined == plain) == (texts is learnt)
+        assert (joined == plain) == (texts is with_features)

@@ -14,7 +14,7 @@ every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def columns(k: int, width: int, layout: Layout) -> tuple[int, int]:
-    """Where the two numbers of pair k stand."""
+    """The columns of the two numbers of pair k."""
     return (2 * k, 2 * k + 1) if layout == "interleaved" else (k, k + width // 2)
 
 
@@ -27,12 +27,12 @@ def test_sinusoidal_by_hand(layout: Layout, first: int) -> None:  # SPEC A7.4
     table = sinusoidal(torch.arange(5000), 14, layout=layout, first=first)
     assert table.shape == (5000, 14)
     assert table.dtype == torch.float32
-    for place in (0, 1, 17, 4999):
+    for position in (0, 1, 17, 4999):
         for pair in range(7):
-            angle = place / 10000 ** (2 * (pair + first) / 14)
+            angle = position / 10000 ** (2 * (pair + first) / 14)
             sine, cosine = columns(pair, 14, layout)
-            assert table[place, sine].item() == pytest.approx(math.sin(angle), abs=1e-7)
-            assert table[place, cosine].item() == pytest.approx(math.cos(angle), abs=1e-7)
+            assert table[position, sine].item() == pytest.approx(math.sin(angle), abs=1e-7)
+            assert table[position, cosine].item() == pytest.approx(math.cos(angle), abs=1e-7)
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:
@@ -64,13 +64,13 @@ def test_similarity_falls_with_the_distance_in_trend_only(layout: Layout, first:
 
 
 @pytest.mark.parametrize("make", [sinusoidal, fourier])
-def test_far_places_keep_their_phase(make: Callable[..., Tensor]) -> None:  # SPEC A7.4
-    """In float32 an angle near 10⁷ is known to ± 0.5 only."""
-    place = 10_000_019
-    table = sinusoidal(torch.tensor(place), 6)
-    assert table[0].item() == pytest.approx(math.sin(place), abs=1e-6)
-    assert table[3].item() == pytest.approx(math.cos(place * 10000 ** (-1 / 3)), abs=1e-6)
-    near, far = (make(torch.tensor([0, 7]) + shift, 22, dtype=torch.float64) for shift in (0, place))
+def test_far_positions_keep_their_phase(make: Callable[..., Tensor]) -> None:  # SPEC A7.4
+    """In float32 an angle near 10⁷ is accurate to ± 0.5 only."""
+    position = 10_000_019
+    table = sinusoidal(torch.tensor(position), 6)
+    assert table[0].item() == pytest.approx(math.sin(position), abs=1e-6)
+    assert table[3].item() == pytest.approx(math.cos(position * 10000 ** (-1 / 3)), abs=1e-6)
+    near, far = (make(torch.tensor([0, 7]) + shift, 22, dtype=torch.float64) for shift in (0, position))
     assert (far[0] @ far[1]).item() == pytest.approx((near[0] @ near[1]).item(), abs=1e-6)
 
 
@@ -117,16 +117,18 @@ def test_one_hot() -> None:  # SPEC A7.10
     assert one_hot(torch.arange(0), 5).shape == (0, 5)
 
 
-@pytest.mark.parametrize("place", [5, 977, -1])
-def test_one_hot_refuses_places_that_it_does_not_know(place: int) -> None:  # SPEC A7.10
-    with pytest.raises(ValueError, match=f"position {place} has no one-hot vector of width 5, which covers 0 to 4; increase"):
-        one_hot(torch.tensor([[4, 2], [place, 0]]), 5)
+@pytest.mark.parametrize("position", [5, 977, -1])
+def test_one_hot_refuses_positions_outside_its_width(position: int) -> None:  # SPEC A7.10
+    with pytest.raises(
+        ValueError, match=f"position {position} has no one-hot vector of width 5, which covers 0 to 4; increase"
+    ):
+        one_hot(torch.tensor([[4, 2], [position, 0]]), 5)
 
 
 @every_layout
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fourier_is_close_to_a_gaussian(layout: Layout, dtype: torch.dtype) -> None:  # SPEC A7.10
-    """The numbers of the specification: error < 1e-3 for |i − j| ≤ 64 at λ = 0.01, width 64. The places start anywhere."""
+    """The numbers of the specification: error < 1e-3 for |i − j| ≤ 64 at λ = 0.01, width 64. From any first position."""
     for start in (0, 4999):
         table = fourier(torch.arange(start, start + 65), 64, layout=layout, dtype=dtype)
         products = (table @ table.T).tolist()
@@ -138,19 +140,19 @@ def test_fourier_is_close_to_a_gaussian(layout: Layout, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("sharpness", [0.0003, 0.01, 0.7])
 @pytest.mark.parametrize("width", [8, 14, 64, 254])
-def test_fourier_holds_as_far_as_it_says(width: int, sharpness: float) -> None:
+def test_fourier_is_accurate_as_far_as_documented(width: int, sharpness: float) -> None:
     reach = (width / 2 - 3) / sharpness**0.5
     distances = np.linspace(0.0, reach, 1009)
     table = fourier(torch.from_numpy(distances), width, sharpness=sharpness, dtype=torch.float64)
     products = (table @ fourier(torch.tensor(0), width, sharpness=sharpness, dtype=torch.float64)).numpy()
     assert np.abs(products - np.exp(-sharpness * distances**2)).max() < 1e-4
-    returned = torch.tensor(math.pi * width / 6 / sharpness**0.5)
-    upside_down = fourier(returned, width, sharpness=sharpness) @ fourier(torch.tensor(0), width, sharpness=sharpness)
-    assert upside_down.item() == pytest.approx(-1.0, abs=1e-4)
+    half_period = torch.tensor(math.pi * width / 6 / sharpness**0.5)
+    product = fourier(half_period, width, sharpness=sharpness) @ fourier(torch.tensor(0), width, sharpness=sharpness)
+    assert product.item() == pytest.approx(-1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_fourier_pairs_stand_as_the_layout_says(layout: Layout) -> None:
+def test_fourier_pairs_follow_the_layout(layout: Layout) -> None:
     table = fourier(torch.arange(97), 10, layout=layout, dtype=torch.float64)
     for k in range(5):
         sine, cosine = columns(k, 10, layout)
@@ -159,7 +161,7 @@ def test_fourier_pairs_stand_as_the_layout_says(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("sharpness", [0.0, -0.01, math.nan])
-def test_fourier_refuses_a_bell_without_width(sharpness: float) -> None:
+def test_fourier_refuses_a_sharpness_that_is_not_positive(sharpness: float) -> None:
     with pytest.raises(ValueError, match=f"sharpness is {sharpness}, expected a number above 0; 0.01"):
         fourier(torch.arange(3), 6, sharpness=sharpness)
 
@@ -173,11 +175,11 @@ def test_rotate_is_a_product_of_complex_numbers(layout: Layout, base: float) -> 
     x, positions = torch.randn(2, 3, 5, 14, dtype=torch.float64), torch.tensor([0, 1, 17, 977, 10_000_019])
     rotated = rotate(x, positions, layout=layout, base=base)
     assert rotated.shape == x.shape
-    for number, place in enumerate(positions.tolist()):
+    for number, position in enumerate(positions.tolist()):
         for k in range(7):
             real, imaginary = columns(k, 14, layout)
-            turn = cmath.exp(1j * place * base ** (-2 * k / 14))
-            expected = (x[..., number, real].numpy() + 1j * x[..., number, imaginary].numpy()) * turn
+            rotation = cmath.exp(1j * position * base ** (-2 * k / 14))
+            expected = (x[..., number, real].numpy() + 1j * x[..., number, imaginary].numpy()) * rotation
             got = rotated[..., number, real].numpy() + 1j * rotated[..., number, imaginary].numpy()
             np.testing.assert_allclose(got, expected, atol=1e-7)
 
@@ -186,11 +188,11 @@ def test_rotate_is_a_product_of_complex_numbers(layout: Layout, base: float) -> 
 def test_scores_of_rotated_vectors_depend_on_the_distance_alone(layout: Layout) -> None:
     query, key = torch.randn(22, dtype=torch.float64), torch.randn(22, dtype=torch.float64)
     positions = torch.arange(31)
-    queries, keys = (rotate(one.expand(31, 22), positions, layout=layout) for one in (query, key))
+    queries, keys = (rotate(vector.expand(31, 22), positions, layout=layout) for vector in (query, key))
     scores = queries @ keys.T
     for distance in range(-30, 31):
-        along = scores.diagonal(distance)
-        torch.testing.assert_close(along, along[:1].expand_as(along))
+        diagonal = scores.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
     torch.testing.assert_close(scores.diagonal(), (query @ key).expand(31))
     assert (scores[0, 1:] - scores[0, 0]).abs().min() > 1e-6
     assert (scores[0, 1:] - scores[1:, 0]).abs().max() > 1e-3  # and on its sign
@@ -205,7 +207,7 @@ def test_rotating_back(layout: Layout) -> None:
     torch.testing.assert_close(rotate(rotated, -positions, layout=layout), x)
 
 
-def test_places_may_differ_by_sentence() -> None:
+def test_positions_may_differ_by_sentence() -> None:
     x, positions = torch.randn(2, 3, 5, 14), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
     rotated = rotate(x, positions[:, None])
     for sentence in range(2):
@@ -216,7 +218,7 @@ def test_places_may_differ_by_sentence() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_rotated_in_float32(dtype: torch.dtype) -> None:
-    """Far places included: one rounding at the end, and none of the angle."""
+    """At far positions too: the result is rounded once, at the end, and the angle is not rounded."""
     x, positions = torch.randn(5, 22).to(dtype), torch.tensor([0, 1, 17, 4999, 10_000_019])
     rotated = rotate(x, positions)
     assert rotated.dtype == dtype
@@ -231,7 +233,7 @@ def test_gradients_of_rotate(layout: Layout) -> None:
     assert torch.autograd.gradcheck(lambda x: rotate(x, torch.tensor([0, 5, 977]), layout=layout), x)
 
 
-def test_rotate_says_what_does_not_fit() -> None:
+def test_rotate_explains_shapes_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="the width is 7; make it even"):
         rotate(torch.randn(5, 7), torch.arange(5))
     for shape in ((2, 5), (4,), (7, 2, 3, 5)):
@@ -267,7 +269,7 @@ def test_alibi_slopes_of_other_counts() -> None:
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_everything_runs_on_tensors_without_numbers(device: str) -> None:
+def test_everything_runs_on_tensors_without_data(device: str) -> None:
     with FakeTensorMode():
         positions = torch.ones(2, 5, dtype=torch.long, device=device)
         made = {

@@ -1,4 +1,4 @@
-"""What a model wrote, as people see it at the end of a training."""
+"""Predictions as they are printed at the end of training."""
 
 from unittest.mock import Mock
 
@@ -6,7 +6,7 @@ from regard.contracts import Result
 from regard.training.predictions import Prediction
 
 
-def test_an_answer_is_a_line_that_no_terminal_obeys() -> None:
+def test_a_prediction_is_one_line_without_control_characters() -> None:
     result = Result("\x1b[2Jb", ("b",), ("a",), -1.0, -1.0, True, (), (), map_attention=Mock(), align=Mock())
     line = str(Prediction("a\tV;PST", ("\u202ec", "d"), (("c",), ("d",)), result))
     assert line == r"a [V;PST] -> \x1b[2Jb (expected \u202ec or d)"

@@ -1,4 +1,4 @@
-"""Whatever shows a translation shows the input that was translated: the same numbers for the encoder, the same tokens."""
+"""All views of a translation show the input that was translated: the encoder gets the same numbers, the tokens are the same."""
 
 import json
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ from regard.inspection.report import page_data, write_npz
 from regard.models.build import build
 
 TEXTS = ["walk\tV\tPST", "talk on\tV\tIMP\tSG", "walked on"]
-TAGGED = {  # what a user types -> the tokens of a model of characters
+TAGGED = {  # the text that a user types -> the tokens of a model of characters
     "walk\tV;IMP;SG": ("w", "a", "l", "k", "\tV", "\tIMP", "\tSG"),
     "walk\tV\tPST": ("w", "a", "l", "k", "\tV", "\tPST"),
-    "walk\tV|FUT": ("w", "a", "l", "k", "\tV", "\tFUT"),  # a feature that it never saw
+    "walk\tV|FUT": ("w", "a", "l", "k", "\tV", "\tFUT"),  # an unseen feature
     "ox;\t V  SG ": ("o", "x", ";", "\tV", "\tSG"),
     "talk": ("t", "a", "l", "k"),
 }
@@ -47,7 +47,7 @@ def make_translator(name: str, unit: TokenUnit = "characters") -> regard.Transla
 
 
 def everything(translator: regard.Translator, text: str) -> Iterator[object]:
-    """Every way into the model for one text, one after the other."""
+    """Calls every entry point of the model with one text, one after the other."""
     yield (result := translator(text, max_length=3))
     yield list(translator.stream(text, max_length=3))
     yield translator.score([text], ["X Y"])
@@ -61,25 +61,25 @@ def everything(translator: regard.Translator, text: str) -> Iterator[object]:
 
 
 def encoded(translator: regard.Translator, text: str, monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Tensor]]:
-    """What the encoder was given, by each of them."""
-    given: list[list[torch.Tensor]] = []
+    """The inputs of the encoder, for each entry point."""
+    inputs: list[list[torch.Tensor]] = []
     encode = translator.model.encode
 
-    def watch(source, look=None):  # type: ignore[no-untyped-def]
-        given[-1] = [source.values, *([] if source.auxiliary is None else [source.auxiliary.values])]
+    def record(source, look=None):  # type: ignore[no-untyped-def]
+        inputs[-1] = [source.values, *([] if source.auxiliary is None else [source.auxiliary.values])]
         return encode(source, look)
 
-    monkeypatch.setattr(translator.model, "encode", watch)
+    monkeypatch.setattr(translator.model, "encode", record)
     steps = everything(translator, text)
-    given.append([])
+    inputs.append([])
     for _ in steps:
-        given.append([])
-    return [one for one in given if one]
+        inputs.append([])
+    return [tensors for tensors in inputs if tensors]
 
 
 @pytest.mark.parametrize("unit", ["characters", "symbols", "words", "bpe", "unigram"])
 @pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot", "decoder only", "rnn language model"])
-def test_every_way_in_encodes_the_same(name: str, unit: TokenUnit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_entry_point_encodes_the_same(name: str, unit: TokenUnit, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = make_translator(name, unit)
     for text in TAGGED:
         first, *others = encoded(translator, text, monkeypatch)
@@ -90,7 +90,7 @@ def test_every_way_in_encodes_the_same(name: str, unit: TokenUnit, monkeypatch: 
         monkeypatch.undo()
 
 
-def test_a_file_and_the_text_beside_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_entry_point_encodes_the_same_file_and_auxiliary_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("0-1.wav\tall digits", "0-1.wav\tall;new", "0-1.wav", "\tsay nine"):
         translator = make_fused(tmp_path)
         first, *others = encoded(translator, text, monkeypatch)
@@ -140,8 +140,8 @@ def test_commands_show_what_was_translated(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(numbers["cross.0.weights"]), expected.attention().weights_HTS)
     for label in ("[V]", "[IMP]", "[SG]"):
         assert label in Path(drawing).read_text()
-    told = json.loads(run(app, ["explain", model, text, "--json"]).output)
-    assert next(line for line in told["lines"] if line["name"] == "keys")["rows"] == [*TAGGED["walk\tV;IMP;SG"], "<eos>"]
+    explained = json.loads(run(app, ["explain", model, text, "--json"]).output)
+    assert next(line for line in explained["lines"] if line["name"] == "keys")["rows"] == [*TAGGED["walk\tV;IMP;SG"], "<eos>"]
     assert "[IMP]" in run(app, ["explain", model, text]).output
 
 
@@ -150,9 +150,9 @@ def test_a_text_that_was_split_is_not_shown_as_one() -> None:
         translator = replace(make_translator(name), max_source=6)
         text = "walk. Talk."
         assert len(translator(text, max_length=3).parts) == 2
-        for look in (inspect, explain):
+        for function in (inspect, explain):
             with pytest.raises(UserError, match="is too long and was translated in 2 parts; inspect one sentence at a time"):
-                look(translator, text, max_length=3)
+                function(translator, text, max_length=3)
         assert inspect(translator, text, output=(4,)).source == (*text, "<eos>")  # given an output, as `score` reads it
     with pytest.raises(UserError, match="a sentence has 8 tokens, but this model translates at most 6 at a time"):
         inspect(translator, "talkwalk")

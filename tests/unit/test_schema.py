@@ -24,7 +24,7 @@ def content_of(unit: TokenUnit, texts: str = "plain") -> dict[str, Any]:
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
 @pytest.mark.parametrize("texts", TEXTS)
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
-def test_all_that_is_written_is_read(unit: TokenUnit, texts: str, normalizer: dict[str, str] | None) -> None:
+def test_every_file_that_regard_writes_is_read(unit: TokenUnit, texts: str, normalizer: dict[str, str] | None) -> None:
     written = Codec.train(TEXTS[texts], unit, 280)
     written.tokenizer = Tokenizer.from_str(json.dumps({**json.loads(written.tokenizer.to_str()), "normalizer": normalizer}))
     read = Codec.from_json(written.to_json())
@@ -35,7 +35,7 @@ def test_all_that_is_written_is_read(unit: TokenUnit, texts: str, normalizer: di
 
 
 def early(pattern: str, behaviour: str, decoder: dict[str, str] | None) -> str:
-    """As the first versions wrote characters and symbols."""
+    """A tokenizer.json as the first versions wrote it for characters and symbols."""
     vocabulary = {token: number for number, token in enumerate(("<pad>", "<unk>", "<sos>", "<eos>", "a", "b", " "))}
     splitter = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behaviour, "invert": False}
     content = {
@@ -60,7 +60,7 @@ def early(pattern: str, behaviour: str, decoder: dict[str, str] | None) -> str:
         (r"[\s\S]", "Isolated", {"type": "Fuse"}, [4, 6, 5, 1, 1], "a b<unk><unk>"),
     ],
 )
-def test_what_the_first_versions_wrote_is_read(
+def test_files_of_the_first_versions_are_read(
     pattern: str, behaviour: str, decoder: dict[str, str] | None, ids: list[int], text: str
 ) -> None:
     codec = Codec.from_json(early(pattern, behaviour, decoder))
@@ -165,7 +165,7 @@ def exchanged(model: dict[str, Any]) -> None:
         ("unigram", lambda model: model.update(unk_id=10**9), "its model is .* which regard does not write"),
     ],
 )
-def test_a_vocabulary_is_whole(unit: TokenUnit, change: Any, words: str) -> None:
+def test_damaged_vocabularies_are_refused(unit: TokenUnit, change: Any, words: str) -> None:
     content = content_of(unit)
     change(content["model"])
     with pytest.raises(UserError, match=words) as caught:

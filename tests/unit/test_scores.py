@@ -1,4 +1,4 @@
-"""Location scores, and scores that a user writes."""
+"""Location scores and custom scores."""
 
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from regard.models.transformer import TransformerSettings
 
 
 def location_by_hand(query: np.ndarray, w: np.ndarray, real: np.ndarray) -> np.ndarray:
-    """Row j of W belongs to the j-th real place; softmax over as many rows as there are real places."""
+    """Row j of W belongs to the j-th real position; the softmax is over as many rows as there are real positions."""
     weights = np.zeros((len(query), len(real)))
     positions = np.flatnonzero(real)
     for i, s in enumerate(query):
@@ -35,20 +35,20 @@ def location_by_hand(query: np.ndarray, w: np.ndarray, real: np.ndarray) -> np.n
 
 
 @pytest.mark.parametrize("real", ["1111111", "1111000", "0011111", "0101101"])
-def test_location_counts_real_places(real: str) -> None:  # SPEC A2.5
+def test_location_counts_real_positions(real: str) -> None:  # SPEC A2.5
     score, query = Location(11, 13).double(), torch.randn(5, 11).double()
     key, value = torch.randn(7, 3).double(), torch.randn(7, 2).double()
     allow = torch.tensor([letter == "1" for letter in real])
     expected = torch.from_numpy(location_by_hand(query.numpy(), score.weight.detach().numpy(), allow.numpy()))
-    for one in (key, torch.randn_like(key)):  # only the query decides
+    for one in (key, torch.randn_like(key)):  # the weights depend on the query only
         torch.testing.assert_close(regard.attention_weights(query, one, score=score, allow=allow[None]), expected)
         torch.testing.assert_close(regard.attend(query, one, value, score=score, allow=allow[None]), expected @ value)
 
 
 @pytest.mark.parametrize("settings", [RnnSettings, TransformerSettings])
 @pytest.mark.parametrize("left", [False, True])
-def test_location_in_a_model_counts_real_places(settings: type[ModelSettings], left: bool) -> None:  # SPEC A2.5
-    """Cross-attention weights are softmax(W s) over the real places, left padding or not: the values say so."""
+def test_location_in_a_model_counts_real_positions(settings: type[ModelSettings], left: bool) -> None:  # SPEC A2.5
+    """Cross-attention weights are softmax(W s) over the real positions, with padding on either side."""
     model = build(settings(score="location", max_positions=11, dropout=0.0), 17, 19).double().eval()
     ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
     if left:
@@ -65,11 +65,11 @@ def test_location_in_a_model_counts_real_places(settings: type[ModelSettings], l
         torch.testing.assert_close(real[0], (written.states_BRD[0] @ w.T).softmax(-1))
 
 
-def test_more_places_than_location_knows() -> None:  # SPEC A2.5
+def test_more_positions_than_location_supports() -> None:  # SPEC A2.5
     query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 3), torch.randn(2, 7, 2)
     with pytest.raises(UserError, match=r"there are 7 positions, but this location score supports 4; .*max_source=7"):
         regard.attend(query, key, value, score=Location(11, 4))
-    short = masks.first(torch.tensor([4, 3]), 7)[:, None]  # padding is not a place
+    short = masks.first(torch.tensor([4, 3]), 7)[:, None]  # padding is not counted
     assert regard.attend(query, key, value, score=Location(11, 4), allow=short).shape == (2, 5, 2)
 
     score = Location(11, 4, beyond="ignore")
@@ -87,7 +87,7 @@ def test_more_places_than_location_knows() -> None:  # SPEC A2.5
         regard.attend(query[..., :5], key, value, score=Location(11, 7))
 
 
-def test_a_row_that_sees_only_ignored_keys_gives_zeros() -> None:  # SPEC A2.5
+def test_a_row_that_may_attend_to_ignored_keys_only_gives_zeros() -> None:  # SPEC A2.5
     query, key, value = torch.randn(2, 11), torch.randn(3, 3), torch.randn(3, 2)
     allow = torch.tensor([[True, True, True], [False, False, True]])
     with pytest.warns(UserWarning, match="1 keys"):
@@ -96,9 +96,9 @@ def test_a_row_that_sees_only_ignored_keys_gives_zeros() -> None:  # SPEC A2.5
     assert (context[0] != 0).all()
 
 
-# --- a score of one's own ----------------------------------------------------------------------------------------------------
+# --- custom scores -----------------------------------------------------------------------------------------------------------
 
-OWN = '''
+CUSTOM = '''
 import torch
 from torch import nn
 import regard
@@ -118,33 +118,31 @@ class Manhattan(nn.Module, regard.Score):
 '''
 
 
-def own_score() -> type[nn.Module]:
+def custom_score() -> type[nn.Module]:
     names: dict[str, type[nn.Module]] = {}
-    exec(OWN, names)
+    exec(CUSTOM, names)
     return names["Manhattan"]
 
 
 @pytest.mark.parametrize(
     "settings", [RnnSettings(width=8, score="manhattan"), TransformerSettings(width=8, heads=2, score="manhattan")]
 )
-def test_a_score_of_ones_own_works_in_every_model_and_in_its_folder(
-    settings: ModelSettings, tmp_path: Path
-) -> None:  # SPEC A2.6
-    mine = {"manhattan": own_score()}
+def test_a_custom_score_works_in_every_model_and_in_its_folder(settings: ModelSettings, tmp_path: Path) -> None:  # SPEC A2.6
+    mine = {"manhattan": custom_score()}
     source, target = Codec.train(["abc"], "characters"), Codec.train(["X Y Z"], "symbols")
     model = build(settings, len(source), len(target), mine).eval()
     folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "m")
     (before,) = regard.Translator(model, source, target, torch.device("cpu")).batch(["cab"], max_length=5)
     after = regard.load(tmp_path / "m", scores=mine)("cab", max_length=5)
     assert (after.text, after.log_prob) == (before.text, before.log_prob)
-    assert any("w" in name.split(".")[-1:] for name, _ in model.named_parameters())  # its parameter is learnt and saved
+    assert any("w" in name.split(".")[-1:] for name, _ in model.named_parameters())  # its parameter is trained and saved
     with pytest.raises(
         UserError, match=r"uses the custom score 'manhattan', which is not part of regard: load it with .*scores="
     ):
         regard.load(tmp_path / "m")
 
 
-def test_scores_are_made_from_what_they_name() -> None:
+def test_scores_are_created_from_the_sizes_that_they_require() -> None:
     sizes = {"query_width": 3, "key_width": 5, "width": 7, "max_source": 11}
     assert make_score("general", **sizes).weight.weight.shape == (3, 5)
     assert make_score("location", **sizes).weight.shape == (11, 3)
@@ -166,7 +164,7 @@ def test_scores_are_made_from_what_they_name() -> None:
         make_score("genral", **sizes)
 
 
-def test_the_shape_of_scores_is_all_a_user_must_get_right() -> None:
+def test_a_custom_score_needs_only_the_method_scores() -> None:
     class Bilinear(regard.Score):
         name = "bilinear"
 

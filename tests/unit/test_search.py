@@ -20,12 +20,12 @@ from regard.errors import UserError
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 PAD, SOS, EOS, A, B, C = range(6)
-# What follows what, for a source that says which table to use. Rows: the token before; columns: PAD SOS EOS A B C.
+# Probabilities of the next token; the source selects the table. Rows: the previous token; columns: PAD SOS EOS A B C.
 TABLES = {
     1: {SOS: [0, 0, 0.1, 0.6, 0.3, 0], A: [0, 0, 0.3, 0.1, 0.6, 0], B: [0, 0, 0.8, 0.1, 0.1, 0]},  # a b </s>
-    2: {SOS: [0, 0, 0.9, 0.1, 0, 0], A: [0, 0, 0.5, 0.5, 0, 0]},  # at once at the end
-    3: {SOS: [0.5, 0.3, 0, 0.2, 0, 0], A: [0, 0, 0.1, 0.9, 0, 0]},  # prefers what may never be said, then never stops
-    4: {  # greedy takes A and regrets it: A B </s> has 0.6 · 0.4 · 0.4, B C </s> has 0.4 · 0.9 · 0.9
+    2: {SOS: [0, 0, 0.9, 0.1, 0, 0], A: [0, 0, 0.5, 0.5, 0, 0]},  # ends immediately
+    3: {SOS: [0.5, 0.3, 0, 0.2, 0, 0], A: [0, 0, 0.1, 0.9, 0, 0]},  # prefers tokens that are never allowed, then does not stop
+    4: {  # greedy search takes A, the worse start: A B </s> has 0.6 · 0.4 · 0.4, B C </s> has 0.4 · 0.9 · 0.9
         SOS: [0, 0, 0, 0.6, 0.4, 0],
         A: [0, 0, 0.3, 0.3, 0.4, 0],
         B: [0, 0, 0.05, 0, 0.05, 0.9],
@@ -41,16 +41,16 @@ class TableState(BatchState):
 
 
 def following(which: int, past: tuple[int, ...]) -> list[float]:
-    """Of a table, by the last token. Tables from 100 on are random and know the whole past, so that no two outputs tie."""
+    """Next probabilities by the last token. Tables from 100 on are random and depend on the whole past, so no outputs tie."""
     if which < 100:
         return TABLES[which].get(past[-1], [1.0, 0, 0, 0, 0, 0])
     chance = random.Random(f"{which}/{past}")
     row = [0, 0, *(chance.random() ** 3 for _ in range(4))]
-    return [one / sum(row) for one in row]
+    return [weight / sum(row) for weight in row]
 
 
 class TableModel:
-    """Looks up the next probabilities by the table of the sentence and what the hypothesis has written."""
+    """Looks up the next probabilities in the sentence's table, by the tokens of the hypothesis."""
 
     def encode(self, source: Source, look: None = None) -> Memory:
         which = source.values[:, :1, None].float()
@@ -88,16 +88,16 @@ def search(*sources: list[int], **options: Any) -> list[Event]:
     return list(engine.generate(batches, SearchOptions(**options)))
 
 
-def found(*sources: list[int], **options: Any) -> dict[int, tuple[Hypothesis, ...]]:
+def hypotheses_of(*sources: list[int], **options: Any) -> dict[int, tuple[Hypothesis, ...]]:
     return {event.sentence: event.hypotheses for event in search(*sources, **options) if event.hypotheses}
 
 
 def every_output(table: int, max_length: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """All outputs that end, with their log-probabilities, by going through all sequences."""
+    """Yields all outputs that end, with their log-probabilities, by enumerating all sequences."""
     for length in range(max_length + 1):
         for ids in itertools.product((A, B, C), repeat=length):
             whole = (SOS, *ids, EOS)
-            chances = [following(table, whole[:place])[whole[place]] for place in range(1, len(whole))]
+            chances = [following(table, whole[:index])[whole[index]] for index in range(1, len(whole))]
             if all(chances):
                 yield ids, sum(map(math.log, chances))
 
@@ -110,8 +110,8 @@ def test_greedy_follows_the_table() -> None:  # SPEC A7.5
     assert ends[0].token_log_probs == pytest.approx([math.log(0.6), math.log(0.6), math.log(0.8)])
     assert ends[1].log_prob == pytest.approx(math.log(0.9))
     assert all(end.finished and end.rank_score == pytest.approx(end.log_prob) for end in ends.values())
-    said = [event.ids for event in events if event.sentence == 0]
-    assert said == [(A,), (B,), ()]
+    streamed = [event.ids for event in events if event.sentence == 0]
+    assert streamed == [(A,), (B,), ()]
     assert [event.ids for event in search([1], max_length=10)] == [(A, B)]  # without a stream, all at once
 
 
@@ -130,7 +130,7 @@ def test_an_output_that_does_not_end_is_stopped_and_marked() -> None:
 def test_a_beam_that_holds_everything_equals_enumeration(table: int, penalty: float | str) -> None:
     options = SearchOptions(beam=400, n_best=17, max_length=5, length_penalty=penalty)  # type: ignore[arg-type]
     everything = sorted(every_output(table, 5), key=lambda one: one[1] / options.norm(len(one[0]) + 1), reverse=True)
-    ours = found([table], beam=400, n_best=17, max_length=5, length_penalty=penalty)[0]
+    ours = hypotheses_of([table], beam=400, n_best=17, max_length=5, length_penalty=penalty)[0]
     ours = tuple(one for one in ours if one.finished and one.log_prob > -1e3)  # the table says log 0 = −10⁴
     assert len(ours) == min(17, len(everything))
     for one, (ids, log_prob) in zip(ours, everything, strict=False):
@@ -140,8 +140,8 @@ def test_a_beam_that_holds_everything_equals_enumeration(table: int, penalty: fl
 
 
 def test_a_beam_finds_what_greedy_search_misses() -> None:
-    assert found([4])[0][0].ids == (A, B, C)
-    (best,) = found([4], beam=2, length_penalty=0.0)[0]
+    assert hypotheses_of([4])[0][0].ids == (A, B, C)
+    (best,) = hypotheses_of([4], beam=2, length_penalty=0.0)[0]
     assert best.ids == (B, C)
     assert best.log_prob == pytest.approx(math.log(0.4 * 0.9 * 0.9))
 
@@ -164,11 +164,11 @@ def reference_beam(table: int, beam: int, n_best: int, max_length: int, options:
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 3.0, "mean"])
 def test_stopping_early_changes_nothing(penalty: float | str) -> None:
-    """Random tables; the search that goes on to the end finds the same outputs."""
+    """On random tables, a search that does not stop early finds the same outputs."""
     for number in range(100, 120):
         for beam, n_best in ((2, 1), (3, 3), (5, 2)):
             given = {"beam": beam, "n_best": n_best, "max_length": 9, "length_penalty": penalty}
-            ours = found([number], **given)[0]
+            ours = hypotheses_of([number], **given)[0]
             expected = reference_beam(number, beam, n_best, 9, SearchOptions(**given))  # type: ignore[arg-type]
             assert [one.ids for one in ours if one.finished] == expected
     steps: list[int] = []
@@ -184,14 +184,14 @@ def test_stopping_early_changes_nothing(penalty: float | str) -> None:
     assert len(steps) < 6  # and it does stop
 
 
-def test_sentences_leave_and_numbers_are_ours_to_give() -> None:
+def test_finished_sentences_leave_the_batch_and_numbers_are_kept() -> None:
     engine = TorchEngine(TableModel(), sos=SOS, eos=EOS, never=(PAD, SOS))
     rows = torch.tensor([[1], [2], [3], [4], [2], [2], [1]])
     events = engine.generate([Source(rows, rows > 0)], SearchOptions(beam=2, max_length=7), numbers=[7, 6, 5, 4, 3, 2, 1])
     ours = {event.sentence: event.hypotheses for event in events}
     assert sorted(ours) == [1, 2, 3, 4, 5, 6, 7]
     for number, row in zip((7, 6, 5, 4, 3, 2, 1), rows[:, 0].tolist(), strict=True):
-        assert ours[number] == found([row], beam=2, max_length=7)[0]
+        assert ours[number] == hypotheses_of([row], beam=2, max_length=7)[0]
 
 
 # --- expansion, as a table ---------------------------------------------------------------------------------------------------
@@ -202,17 +202,17 @@ def test_sentences_leave_and_numbers_are_ours_to_give() -> None:
     [
         # one row, as at the start: columns EOS A B C
         ([1.0], [[0.4, 0.3, 0.2, 0.1]], 2, [(0.3, 0, 1), (0.2, 0, 2)], [(0.4, 0)]),
-        # <eos> of row 1 is third of the two best: it does not end
+        # <eos> of row 1 is not among the two best: no hypothesis ends
         ([1.0, 0.5], [[0.0, 0.6, 0.4, 0.0], [0.5, 0.5, 0.0, 0.0]], 2, [(0.6, 0, 1), (0.4, 0, 2)], []),
-        # both end, and what lives on comes from the places behind
+        # both end, and the next-best candidates stay live
         ([0.5, 0.5], [[0.8, 0.1, 0.06, 0.04], [0.9, 0.02, 0.03, 0.05]], 2, [(0.05, 0, 1), (0.03, 0, 2)], [(0.45, 1), (0.4, 0)]),
-        # a hypothesis that lives no more leaves no children
+        # a dead hypothesis has no successors
         ([0.5, 0.0], [[0.1, 0.9, 0.0, 0.0], [0.9, 0.1, 0.0, 0.0]], 2, [(0.45, 0, 1)], [(0.05, 0)]),
-        # fewer words than places
+        # fewer tokens than the beam holds
         ([1.0], [[0.5, 0.5]], 3, [(0.5, 0, 1)], [(0.5, 0)]),
     ],
 )
-def test_the_choice_of_candidates(
+def test_expand_selects_candidates(
     total: list[float],
     probabilities: list[list[float]],
     keep: int,
@@ -233,30 +233,30 @@ def test_the_choice_of_candidates(
 
 @pytest.mark.parametrize("vocabulary", [5, 1000, 1023, 1024, 1025, 8001])
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_the_largest_of_many_are_those_of_topk(vocabulary: int, number: int) -> None:
+def test_largest_equals_topk(vocabulary: int, number: int) -> None:
     scores_BKV = torch.randn(3, 2, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
     scores_BKV[0, 0, : min(900, vocabulary - 4)] = -torch.inf
-    scores_BKV[1, 1, -number:] += 9  # the last ones fill no block
+    scores_BKV[1, 1, -number:] += 9  # the last values do not fill a block
     best_BKM, at_BKM = largest(scores_BKV, number)
     assert torch.equal(best_BKM, scores_BKV.topk(number).values)
     assert torch.equal(best_BKM, scores_BKV.gather(-1, at_BKM))
 
 
 def test_leaving_tokens_out_does_not_change_the_probability_of_the_others() -> None:
-    (best,) = found([3], max_length=1)[0]
+    (best,) = hypotheses_of([3], max_length=1)[0]
     assert best.ids == (A,)
     assert best.log_prob == pytest.approx(math.log(0.2))
 
 
 def test_lengths() -> None:
-    (best,) = found([2], min_length=3)[0]
+    (best,) = hypotheses_of([2], min_length=3)[0]
     assert best.ids == (A, A, A)
     assert best.log_prob == pytest.approx(math.log(0.1 * 0.5**3))
-    assert len(found([3], max_ratio=2.0)[0][0].ids) == 12  # one source place: 2 · 1 + 10
-    assert len(found([3], max_ratio=2.0, max_length=5)[0][0].ids) == 5
+    assert len(hypotheses_of([3], max_ratio=2.0)[0][0].ids) == 12  # one source position: 2 · 1 + 10
+    assert len(hypotheses_of([3], max_ratio=2.0, max_length=5)[0][0].ids) == 5
 
 
-def test_no_tokens_in_a_row_come_twice() -> None:
+def test_no_repeat_forbids_repeated_sequences() -> None:
     ids = torch.tensor([[[A, B, A, C, A, B], [A, A, B, C, B, A]]])
     scores = forbid_repeats(torch.zeros(1, 2, 6), ids, 2)
     assert (scores == -torch.inf).nonzero()[:, 1:].tolist() == [[0, A], [1, A], [1, B]]
@@ -265,7 +265,7 @@ def test_no_tokens_in_a_row_come_twice() -> None:
     scores = forbid_repeats(torch.zeros(1, 2, 6), ids, 1)
     assert (scores == -torch.inf).nonzero()[:, 1:].tolist() == [[row, token] for row in (0, 1) for token in (A, B, C)]
     assert (forbid_repeats(torch.zeros(1, 2, 6), ids, 7) == 0).all()
-    assert found([3], no_repeat=2, max_length=9)[0][0].ids == (A, A)
+    assert hypotheses_of([3], no_repeat=2, max_length=9)[0][0].ids == (A, A)
 
 
 def test_banned_sequences() -> None:
@@ -273,29 +273,29 @@ def test_banned_sequences() -> None:
     assert (forbid_sequence(torch.zeros(1, 2, 6), ids, (B, C)) == -torch.inf).nonzero().tolist() == [[0, 0, C]]
     assert (forbid_sequence(torch.zeros(1, 2, 6), ids, (C,)) == -torch.inf).nonzero().tolist() == [[0, 0, C], [0, 1, C]]
     assert (forbid_sequence(torch.zeros(1, 2, 6), ids, (A, A, B, C)) == 0).all()
-    assert found([1], banned=((A, B),))[0][0].ids == (A,)
-    assert found([1], banned=[[A], [B, B]])[0][0].ids == (B,)
-    (dead,) = found([1], banned=((A,), (B,), (C,), (EOS,)))[0]
-    assert (dead.ids, dead.finished) == ((), False)  # nothing is left: it stops, and says so
+    assert hypotheses_of([1], banned=((A, B),))[0][0].ids == (A,)
+    assert hypotheses_of([1], banned=[[A], [B, B]])[0][0].ids == (B,)
+    (dead,) = hypotheses_of([1], banned=((A,), (B,), (C,), (EOS,)))[0]
+    assert (dead.ids, dead.finished) == ((), False)  # no token is allowed: it stops unfinished
 
 
 def test_a_repetition_penalty_changes_the_order_and_not_the_probability() -> None:
     scores = penalise_repetition(torch.full((1, 1, 6), -2.0), torch.tensor([[[A, A, C]]]), 1.5)
     assert scores.tolist() == [[[-2, -2, -2, -3, -2, -3]]]
-    (best,) = found([3], repetition_penalty=25.0, max_length=9, length_penalty=0.0)[0]
+    (best,) = hypotheses_of([3], repetition_penalty=25.0, max_length=9, length_penalty=0.0)[0]
     assert best.ids == (A,)  # then log 0.1 > 25 · log 0.9
     assert best.log_prob == pytest.approx(math.log(0.2 * 0.1))
-    (beam,) = found([3], beam=2, repetition_penalty=2.0, max_length=3, length_penalty=0.0, min_length=3)[0]
+    (beam,) = hypotheses_of([3], beam=2, repetition_penalty=2.0, max_length=3, length_penalty=0.0, min_length=3)[0]
     assert beam.log_prob == pytest.approx(math.log(0.2 * 0.9**2 * 0.1))
     assert beam.rank_score == pytest.approx(math.log(0.2) + 2 * 2 * math.log(0.9) + math.log(0.1))
 
 
 def test_a_prefix_is_forced_and_counted() -> None:
-    (best,) = found([1], prefix=(B,))[0]
+    (best,) = hypotheses_of([1], prefix=(B,))[0]
     assert best.ids == (B,)
     assert best.log_prob == pytest.approx(math.log(0.3 * 0.8))
     assert best.token_log_probs == pytest.approx([math.log(0.3), math.log(0.8)])
-    (best,) = found([4], beam=3, prefix=(A, B))[0]
+    (best,) = hypotheses_of([4], beam=3, prefix=(A, B))[0]
     assert best.ids == (A, B, C)
     assert [event.ids for event in search([4], prefix=(A, B), stream=True)] == [(A, B, C), ()]
 
@@ -304,7 +304,7 @@ def test_a_prefix_is_forced_and_counted() -> None:
 
 
 def test_samples_follow_the_table() -> None:  # SPEC A7.5
-    outputs = [one.ids for several in found([1] * 40, sample=True, n_best=50, max_length=9).values() for one in several]
+    outputs = [one.ids for several in hypotheses_of([1] * 40, sample=True, n_best=50, max_length=9).values() for one in several]
     expected = {ids: math.exp(log_prob) for ids, log_prob in every_output(1, 2)}
     for ids, share in expected.items():
         error = math.sqrt(share * (1 - share) / 2000)
@@ -312,13 +312,13 @@ def test_samples_follow_the_table() -> None:  # SPEC A7.5
 
 
 def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
-    together = found([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=5)
-    assert together == found([1], [4], [3], [1], [1], [4], [2], sample=True, n_best=3, max_length=9, seed=5)
-    assert together != found([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=6)
+    together = hypotheses_of([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=5)
+    assert together == hypotheses_of([1], [4], [3], [1], [1], [4], [2], sample=True, n_best=3, max_length=9, seed=5)
+    assert together != hypotheses_of([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=6)
     assert together[0] != together[3]  # the same source under another number
 
 
-def test_what_is_drawn_from() -> None:
+def test_options_restrict_what_is_sampled() -> None:
     scores, total = torch.tensor([[[0.1, 0.4, 0.3, 0.2]]]).log(), torch.zeros(1, 1)
 
     def drawn(**options: Any) -> list[int]:
@@ -340,7 +340,7 @@ def test_what_is_drawn_from() -> None:
 # --- streaming ---------------------------------------------------------------------------------------------------------------
 
 
-def test_streams_tell_what_is_certain() -> None:
+def test_streams_report_what_is_certain() -> None:
     events = search([4, 1], beam=2, stream=True, length_penalty=0.0)
     for sentence in (0, 1):
         mine = [event for event in events if event.sentence == sentence]
@@ -359,7 +359,7 @@ def test_streams_tell_what_is_certain() -> None:
     ("sequences", "length"),
     [([(1, 2, 3)], 3), ([(1, 2, 3), (1, 2)], 2), ([(1, 2), (1, 3), (1, 2, 4)], 1), ([(2,), (3,)], 0), ([(), (1,)], 0)],
 )
-def test_what_sequences_share(sequences: Sequence[tuple[int, ...]], length: int) -> None:
+def test_the_common_prefix_of_sequences(sequences: Sequence[tuple[int, ...]], length: int) -> None:
     assert common_prefix(sequences) == length
 
 
@@ -437,7 +437,7 @@ def test_what_sequences_share(sequences: Sequence[tuple[int, ...]], length: int)
         ({"prefix": [4, 4], "max_length": 2}, "the prefix has 2 tokens, but max_length is 2; raise max_length"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words) as raised:
         SearchOptions(**options)
     assert "\n" not in str(raised.value)
@@ -477,21 +477,21 @@ def test_numbers_of_other_libraries_become_plain_numbers() -> None:
     ],
     ids=str,
 )
-def test_the_widest_options_come_to_an_end(extremes: dict[str, Any]) -> None:
-    (outputs,) = found([4], **{"max_length": 20, **extremes}).values()
+def test_extreme_options_terminate(extremes: dict[str, Any]) -> None:
+    (outputs,) = hypotheses_of([4], **{"max_length": 20, **extremes}).values()
     assert outputs[0].ids
     assert all(math.isfinite(one.log_prob) and math.isfinite(one.rank_score) for one in outputs)
 
 
 def test_the_lowest_temperature_takes_the_best_token_every_time() -> None:
-    """Divided by a tiny temperature, log-probabilities overflowed to −∞, and the output was empty."""
-    (greedy,) = found([4], max_length=9).values()
-    (drawn,) = found([4], max_length=9, sample=True, temperature=1e-6).values()
+    """Divided by a tiny temperature, log-probabilities once overflowed to −∞, and the output was empty."""
+    (greedy,) = hypotheses_of([4], max_length=9).values()
+    (drawn,) = hypotheses_of([4], max_length=9, sample=True, temperature=1e-6).values()
     assert drawn[0].ids == greedy[0].ids
 
 
 def test_a_limit_counts_what_follows_the_prefix() -> None:
-    """A language model's prompt is a prefix: it takes nothing from what may be written."""
+    """A language model's prompt is a prefix: it does not count towards the limit."""
     assert SearchOptions(prefix=(4,) * 500, max_length=100_500).max_length == 100_500
     with pytest.raises(UserError, match="max_length is 100501, expected a whole number from 1 to 100,500"):
         SearchOptions(prefix=(4,) * 500, max_length=100_501)

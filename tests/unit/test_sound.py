@@ -58,13 +58,13 @@ def wav(
 
 
 def test_streamed_wav(tmp_path: Path) -> None:
-    """Whoever writes into a pipe does not know the size; odd parts are filled up by a byte."""
+    """A program that writes to a pipe does not know the size; chunks of odd length are padded with a byte."""
     path = tmp_path / "a.wav"
     path.write_bytes(wav(struct.pack("<3h", 16384, -32768, 1), size=0xFFFFFFFF))
     assert read_sound(path).samples_N.tolist() == [0.5, -1.0, 1 / 32768]
 
 
-MISTAKES = {
+BAD_FILES = {
     "empty file": (b"", "the file is empty, expected a sound"),
     "no sound": (b"hello, I am a text", r"expected a sound \(WAV or FLAC\), but it starts with b'hello, I am "),
     "no samples": (wav(b""), "the sound is empty \\(it has no samples"),
@@ -86,9 +86,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    content, message = MISTAKES[name]
+    content, message = BAD_FILES[name]
     path = tmp_path / "bad one.wav"
     path.write_bytes(content)
     with pytest.raises(UserError, match="bad one.wav: .*" + message):
@@ -107,7 +107,7 @@ def test_missing_file_and_truncated_flac(tmp_path: Path) -> None:
         read_sound(path)
 
 
-def test_parts_without_content_are_not_followed_for_ever(tmp_path: Path) -> None:
+def test_many_empty_chunks_do_not_hang(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     path.write_bytes(b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 500_000)
     with pytest.raises(UserError, match="the chunk 'fmt '"):
@@ -119,30 +119,30 @@ def test_parts_without_content_are_not_followed_for_ever(tmp_path: Path) -> None
     assert torch.equal(read_sound(path).samples_N, read_sound(good).samples_N)
 
 
-def test_what_a_header_promises_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flac_is_read_in_blocks_whatever_its_header_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sound.flac"
     soundfile.write(path, noise(70_000), 8000, subtype="PCM_16")
-    asked = []
+    requested = []
     read = soundfile.SoundFile.buffer_read
     monkeypatch.setattr(
         soundfile.SoundFile,
         "buffer_read",
-        lambda flac, frames=-1, dtype=None: asked.append(frames) or read(flac, frames, dtype),
+        lambda flac, frames=-1, dtype=None: requested.append(frames) or read(flac, frames, dtype),
     )
     assert len(read_sound(path).samples_N) == 70_000
-    assert len(asked) >= 2
-    assert all(0 < frames <= 1 << 16 for frames in asked)
+    assert len(requested) >= 2
+    assert all(0 < frames <= 1 << 16 for frames in requested)
 
 
 def test_flac_without_soundfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.flac"
     soundfile.write(path, noise(100), 8000)
-    there = builtins.__import__
+    real_import = builtins.__import__
 
     def missing(name: str, *others: object) -> object:
         if name == "soundfile":
             raise ImportError(name)
-        return there(name, *others)  # type: ignore[arg-type]
+        return real_import(name, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UserError, match=r'a\.flac: reading FLAC needs soundfile; type: pip install "regard\[audio\]"'):
@@ -155,7 +155,7 @@ RATES = [(8000, 16_000), (44_100, 16_000), (16_000, 8000), (48_000, 44_100), (90
 
 
 def waves(rate: int, number: int, highest: float) -> np.ndarray:
-    """Sines below `highest`, at any rate the same sound."""
+    """A sum of sines below `highest`; the same sound at every rate."""
     chance = np.random.default_rng(3)
     hertz, phase = chance.uniform(0.02, 1, 20) * highest, chance.uniform(0, 6, 20)
     times = np.arange(number)[:, None] / rate
@@ -164,28 +164,28 @@ def waves(rate: int, number: int, highest: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("rate", "to"), RATES)
 def test_resampling(rate: int, to: int) -> None:
-    """Within 1e-4 of the sines themselves, sampled at the new rate, and within 2e-3 of scipy.signal.resample_poly, whose filter
-    is shorter (errors above 1e-3 against the sines are its own)."""
+    """Within 1e-4 of the sines sampled at the new rate, and within 2e-3 of scipy.signal.resample_poly, whose filter is shorter
+    (it differs from the sines by more than 1e-3)."""
     highest = 0.4 * min(rate, to)
     given = waves(rate, 4001, highest)
     found = resample(torch.from_numpy(given), rate, to).numpy()
     assert len(found) == -(-4001 * to // rate)
-    inner = slice(len(found) // 8, -len(found) // 8)  # at the edges the sound begins and ends, which is not band-limited
+    inner = slice(len(found) // 8, -len(found) // 8)  # the sound starts and stops at the edges, so it is not band-limited there
     np.testing.assert_allclose(found[inner], waves(to, len(found), highest)[inner], atol=1e-4)
     theirs = scipy.signal.resample_poly(given, to, rate)
     np.testing.assert_allclose(found[inner], theirs[inner], atol=2e-3)
 
 
-def test_strange_rates_are_rounded() -> None:
-    """11,127 and 8,000 have no common divisor: 320 / 445 is 2e-4 of a sample wrong after a hundred, and small."""
+def test_ratios_of_unusual_rates_are_approximated() -> None:
+    """11,127 and 8,000 have no common divisor: 307 / 427 replaces their ratio, wrong by 2e-4 of a sample after a hundred."""
     given = waves(11_127, 4001, 3000)
     found = resample(torch.from_numpy(given), 11_127, 8000).numpy()
     inner = slice(300, -300)
     np.testing.assert_allclose(found[inner], waves(8000, len(found), 3000)[inner], atol=1e-2)
 
 
-def test_what_does_not_fit_is_filtered_out() -> None:
-    """3 kHz cannot be heard at 4,000 samples per second, and must not come back as 1 kHz."""
+def test_frequencies_above_half_the_rate_are_filtered_out() -> None:
+    """4,000 samples per second cannot represent 3 kHz, which must not come back as 1 kHz."""
     tone = torch.sin(2 * torch.pi * 3000 / 8000 * torch.arange(4000).double())
     assert resample(tone, 8000, 4000)[200:-200].abs().max() < 1e-4
     assert resample(tone, 8000, 8000) is tone
@@ -211,8 +211,8 @@ def reference_log_mel(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     start = 0
     while start < len(samples):
         part = np.zeros(width)
-        here = samples[start : start + width]
-        part[: len(here)] = here
+        available = samples[start : start + width]
+        part[: len(available)] = available
         spectrum = np.fft.fft(part * scipy.signal.get_window("hann", width), size)
         frames.append(np.abs(spectrum[: size // 2 + 1]) ** 2)
         start += hop
@@ -220,17 +220,17 @@ def reference_log_mel(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     def mel(hertz: float) -> float:
         return 1127.0 * np.log(1 + hertz / 700)  # 2595 log10 is 1127.01 ln
 
-    points = [700 * (np.exp(one / 1127) - 1) for one in np.linspace(mel(20), mel(rate / 2), bands + 2)]
+    points = [700 * (np.exp(mels / 1127) - 1) for mels in np.linspace(mel(20), mel(rate / 2), bands + 2)]
     bins = np.arange(size // 2 + 1) * rate / size
     filters = [np.interp(bins, points[at : at + 3], [0, 1, 0]) for at in range(bands)]
-    energy = np.array([[frame @ one for one in filters] for frame in frames])
+    energy = np.array([[frame @ weights for weights in filters] for frame in frames])
     logs = np.log(np.maximum(energy, 1e-10))
     return np.maximum(logs, logs.max() - np.log(1e8))
 
 
 @pytest.mark.parametrize(("rate", "number", "bands"), [(8000, 4001, 40), (16_000, 4800, 23), (22_050, 313, 20), (8000, 1, 40)])
 def test_log_mel_equals_the_definition(rate: int, number: int, bands: int) -> None:
-    """In float64 within 1e-4, all that the two roundings of HTK's constant leave; also of a sound shorter than one window."""
+    """In float64 within 1e-4, the effect of two roundings of HTK's constant; also for a sound shorter than one window."""
     # SPEC A8.4
     samples = noise(number) * np.linspace(1e-3, 1, number)
     expected = reference_log_mel(samples, rate, bands)
@@ -258,20 +258,20 @@ def test_silence_is_finite() -> None:
     assert silent.abs().max() < 1e-3
     half = torch.cat((torch.zeros(4000), torch.from_numpy(noise(4000)).float()))
     frames = log_mel(half, 8000)
-    assert frames.max() - frames.min() < 18.5  # 80 dB, and not down to the floor of digital silence
+    assert frames.max() - frames.min() < 18.5  # 80 dB, not the floor of digital silence
     assert normalise_bands(frames).isfinite().all()
 
 
-def test_noise_fills_what_is_quieter_and_leaves_what_is_louder() -> None:
-    """A sound with a range of 100 dB: the noise lies 20 to 80 dB below its loudest place, rough by 2 dB."""
+def test_noise_covers_quieter_parts_and_leaves_louder_ones() -> None:
+    """A sound with a range of 100 dB: the noise is 20 to 80 dB below its loudest point, with a deviation of 2 dB."""
     decibel = math.log(10) / 10
     logs = torch.linspace(-100, 0, 40).repeat(200, 1) * decibel
     before, levels = logs.clone(), []
     for seed in range(60):
         noisy = add_noise(logs, random.Random(seed))
         levels.append(noisy[:, 0].mean().item() / decibel)
-        rough = noisy[:, 0].std().item() / decibel
-        assert 1.5 < rough < 2.5
+        deviation = noisy[:, 0].std().item() / decibel
+        assert 1.5 < deviation < 2.5
         louder = logs > (levels[-1] + 20) * decibel
         assert (noisy - logs)[louder].abs().max() < 0.1
         assert (noisy >= logs).all()
@@ -287,20 +287,20 @@ def test_masks_of_time_and_bands(num_frames: int) -> None:
     masked = [mask_frames(frames, random.Random(seed)) for seed in range(50)]
     assert (frames == 1).all()
     torch.testing.assert_close(mask_frames(frames, random.Random(7)), masked[7])
-    for one in masked:
-        times, bands = (one == 0).all(1), (one == 0).all(0)
+    for result in masked:
+        times, bands = (result == 0).all(1), (result == 0).all(0)
         assert times.sum() <= 2 * (10 if len(frames) == 100 else 12)
         assert bands.sum() <= 16
-        assert (one == 0).equal(times[:, None] | bands)
-    assert len({tuple(one.flatten().tolist()) for one in masked}) > 45
+        assert (result == 0).equal(times[:, None] | bands)
+    assert len({tuple(result.flatten().tolist()) for result in masked}) > 45
     assert mask_frames(frames, random.Random(1), times=0, bands=0).equal(frames)
 
 
 # --- subsampling -------------------------------------------------------------------------------------------------------------
 
 
-def test_subsampling_does_not_see_padding() -> None:
-    """Also beside longer neighbours, and whatever stands in the padding."""
+def test_subsampling_ignores_padding() -> None:
+    """Also in a batch with longer sounds, and whatever the padding contains."""
     # SPEC A8.4
     torch.manual_seed(1)
     layer = Subsampling(11, 7, channels=5).double()

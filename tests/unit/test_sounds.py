@@ -1,4 +1,4 @@
-"""Sounds as a source: what is kept, what a batch holds, what training makes of it, and which settings are chosen."""
+"""Sounds as a source: stored samples, frames of a batch, augmentation in training, and the settings that are chosen."""
 
 import math
 import random
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_kept_and_what_a_batch_holds(folder: Path) -> None:  # SPEC A8.4
-    """Samples, 10 ms in a row; the batch has their log-mel frames, each as it would be alone."""
+def test_rows_hold_samples_and_batches_hold_frames(folder: Path) -> None:  # SPEC A8.4
+    """A row has the samples of 10 ms; a batch has their log-mel frames, the same as for each sound alone."""
     sounds = Sounds(RATE, root=folder)
     rows = sounds.encode_batch(["0-1.wav", "1-1.wav"])
     samples = read_sound(folder / "0-1.wav").samples_N
@@ -49,7 +49,7 @@ def test_what_is_kept_and_what_a_batch_holds(folder: Path) -> None:  # SPEC A8.4
         assert (source.values[number, len(row) :] == 0).all()
 
 
-def test_the_rate_of_most_files_is_kept(folder: Path) -> None:
+def test_the_rate_is_chosen_from_the_files(folder: Path) -> None:
     names = ["0-1.wav", "1-1.wav"]
     assert Sounds.fit(names, folder, picture_size=8).rate == 8000
     for name, rate in (("c.wav", 44_100), ("d.wav", 16_000), ("e.wav", 22_050)):
@@ -65,19 +65,19 @@ def test_the_rate_of_most_files_is_kept(folder: Path) -> None:
 
 
 def test_a_sound_at_two_rates_is_nearly_the_same(folder: Path) -> None:
-    """The frames of a 44,100 Hz stereo file, brought to 8,000, are those of the same sound written at 8,000."""
+    """The frames of a 44,100 Hz stereo file, resampled to 8,000, are those of the same sound written at 8,000."""
     fine = tones("adg", random.Random(5), 44_100)
     soundfile.write(folder / "fine.wav", torch.stack((fine, fine), 1).numpy(), 44_100)
     write_wav(folder / "coarse.wav", tones("adg", random.Random(5), 8000))
     sounds = Sounds(8000, root=folder)
-    one, other = (to_frames(sounds.encode(name)) for name in ("fine.wav", "coarse.wav"))
-    assert abs(len(one) - len(other)) <= 1
-    loud = other > 0.5  # the noise between the tones is another
-    assert (one[: len(other)] - other)[loud[: len(one)]].abs().mean() < 0.1
+    fine_frames, coarse_frames = (to_frames(sounds.encode(name)) for name in ("fine.wav", "coarse.wav"))
+    assert abs(len(fine_frames) - len(coarse_frames)) <= 1
+    loud = coarse_frames > 0.5  # the noise between the tones differs
+    assert (fine_frames[: len(coarse_frames)] - coarse_frames)[loud[: len(fine_frames)]].abs().mean() < 0.1
 
 
-def test_too_long(tmp_path: Path) -> None:
-    """Its header is enough to know: an hour at 44,100 samples is not read."""
+def test_sounds_that_are_too_long_are_refused(tmp_path: Path) -> None:
+    """The header is enough: an hour at 44,100 samples per second is not read."""
     write_wav(tmp_path / "long.wav", torch.zeros(10), 44100)
     with (tmp_path / "long.wav").open("r+b") as file:
         file.seek(40)
@@ -93,23 +93,23 @@ def test_too_long(tmp_path: Path) -> None:
         Sounds(8000, root=tmp_path).encode("long.flac")
 
 
-def test_training_hears_other_speeds_and_less_than_everything(folder: Path) -> None:
+def test_augmentation_changes_the_speed_and_masks_frames(folder: Path) -> None:
     sounds = Sounds(RATE, root=folder)
     row = sounds.encode("0-1.wav")
-    heard = [sounds.varied(row, 0.1, random.Random(seed)) for seed in range(60)]
-    speeds = [random.Random(seed).randint(-5, 5) for seed in range(60)]  # of 2 % each
+    variants = [sounds.varied(row, 0.1, random.Random(seed)) for seed in range(60)]
+    speeds = [random.Random(seed).randint(-5, 5) for seed in range(60)]  # in steps of 2 %
     expected = [math.ceil(math.ceil(row.numel() * 50 / (50 + speed)) / 80) for speed in speeds]
-    assert [len(one) for one in heard] == expected
+    assert [len(variant) for variant in variants] == expected
     assert set(speeds) == set(range(-5, 6))
-    torch.testing.assert_close(sounds.varied(row, 0.1, random.Random(4)), heard[4])
-    for seed, one in enumerate(heard):
+    torch.testing.assert_close(sounds.varied(row, 0.1, random.Random(4)), variants[4])
+    for seed, variant in enumerate(variants):
         chance = random.Random(seed)
-        if chance.randint(-5, 5) == 0:  # as fast as it was
+        if chance.randint(-5, 5) == 0:  # the original speed
             noisy = normalise_bands(add_noise(log_mel(row.flatten() / LOUDEST, RATE), chance))
-            assert ((one == 0) | (one - noisy).abs().lt(1e-5)).all()
-    assert any((one == 0).any() for one in heard)
+            assert ((variant == 0) | (variant - noisy).abs().lt(1e-5)).all()
+    assert any((variant == 0).any() for variant in variants)
     assert sounds.varied(sounds.missing(), 0.1, random.Random(1)).shape == (0, 40)
-    batch = source_batch([*heard[:3], to_frames(row)])
+    batch = source_batch([*variants[:3], to_frames(row)])
     assert batch.values.shape[2] == 40
 
 

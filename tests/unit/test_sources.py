@@ -1,4 +1,4 @@
-"""Sources that are files: reading them, keeping them, learning from them, with damaged ones among them."""
+"""Sources that are files: reading and storing them, and training on them, with damaged files among them."""
 
 import io
 import json
@@ -37,16 +37,16 @@ from regard.training.settings import DataSettings, RunSettings, TrainSettings, o
 COLOURS = {"red": (230, 20, 30), "green": (10, 200, 40), "blue": (20, 40, 220)}
 
 
-def draw_squares(place: Path, number: int) -> list[dict[str, str]]:
-    """Pictures of one coloured square each, and what is in them."""
+def draw_squares(pictures_folder: Path, number: int) -> list[dict[str, str]]:
+    """Draws pictures of one coloured square each; returns their paths and descriptions."""
     chance, rows = random.Random(7), []
-    place.mkdir(parents=True, exist_ok=True)
+    pictures_folder.mkdir(parents=True, exist_ok=True)
     for index in range(number):
         colour, side = chance.choice(list(COLOURS)), chance.choice(["left", "right"])
         picture = Image.new("RGB", (32, 16), (chance.randrange(200, 256),) * 3)
         picture.paste(COLOURS[colour], (x := 2 if side == "left" else 18, 4, x + 10, 12))
-        picture.save(place / f"{index}.png")
-        rows.append({"image": f"{place.name}/{index}.png", "text": f"{colour} on the {side}"})
+        picture.save(pictures_folder / f"{index}.png")
+        rows.append({"image": f"{pictures_folder.name}/{index}.png", "text": f"{colour} on the {side}"})
     return rows
 
 
@@ -76,7 +76,7 @@ def test_arrays_of_numpy_are_read(tmp_path: Path, dtype: str, shape: tuple[int, 
     assert torch.equal(read_array(tmp_path / "c.safetensors"), torch.from_numpy(array.copy()))
 
 
-def test_what_is_no_plain_array_is_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_plain_arrays_are_refused(tmp_path: Path) -> None:
     good = npy(torch.zeros(3, 5))
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     np.save(tmp_path / "big.npy", np.zeros((2, 3), dtype=">f4"))
@@ -173,7 +173,7 @@ def test_headers_of_safetensors_are_read_strictly(tmp_path: Path, kind: str, sha
 # --- features ----------------------------------------------------------------------------------------------------------------
 
 
-def test_features_are_normalised_by_what_was_learnt_from(tmp_path: Path) -> None:
+def test_features_are_normalised_by_the_training_data(tmp_path: Path) -> None:
     torch.manual_seed(3)
     grids = [torch.randn(rows, columns, 3) * torch.tensor([1.0, 5.0, 0.0]) + 2 for rows, columns in ((2, 3), (4, 1), (3, 3))]
     for number, grid in enumerate(grids):
@@ -183,9 +183,9 @@ def test_features_are_normalised_by_what_was_learnt_from(tmp_path: Path) -> None
     flat = torch.cat([grid.flatten(0, 1) for grid in grids])
     torch.testing.assert_close(torch.tensor(codec.mean), flat.mean(0))
     torch.testing.assert_close(torch.tensor(codec.deviation)[:2], flat.std(0, unbiased=False)[:2])
-    assert codec.deviation[2] == 1.0  # always the same: nothing to divide by
+    assert codec.deviation[2] == 1.0  # constant: it is not scaled
     row = codec.encode("0.npy")
-    assert row.shape == (3, 2, 3)  # (features, rows, columns), as pictures have it
+    assert row.shape == (3, 2, 3)  # (features, rows, columns), as for pictures
     torch.testing.assert_close(row[1, 1, 2], (grids[0][1, 2, 1] - flat.mean(0)[1]) / flat.std(0, unbiased=False)[1])
     again = read_source(codec.to_json())
     assert again == codec
@@ -295,14 +295,14 @@ def test_the_store_keeps_tensors(tmp_path: Path, dtype: torch.dtype) -> None:
     assert not (tmp_path / "t").exists()
 
 
-def test_augmentation_is_a_function_of_the_place_in_the_run() -> None:
+def test_augmentation_depends_on_seed_and_update_only() -> None:
     torch.manual_seed(1)
     codec = Pictures(1, 32)
     examples = [Example((torch.rand(1, 16, 32) * 255).to(torch.uint8), [4]) for _ in range(6)]
     order = BatchOrder(lengths(examples), batch_tokens=30, seed=5)
 
     def batches(amount: float) -> Batches:
-        return Batches(examples, order, lambda one, chance: Example(codec.varied(one.source, amount, chance), one.target))  # type: ignore[arg-type]
+        return Batches(examples, order, lambda row, chance: Example(codec.varied(row.source, amount, chance), row.target))  # type: ignore[arg-type]
 
     (one,), (again,) = batches(0.1)(3), batches(0.1)(3)
     assert torch.equal(one.source.values, again.source.values)
@@ -312,7 +312,7 @@ def test_augmentation_is_a_function_of_the_place_in_the_run() -> None:
     later = batches(0.1)(3 + order.epoch_length)
     assert one.source.values.shape == later[0].source.values.shape
     blank = torch.full((1, 16, 32), 200, dtype=torch.uint8)
-    assert torch.equal(codec.varied(blank, 0.3, random.Random(1)), blank)  # the edge goes on beyond the edge
+    assert torch.equal(codec.varied(blank, 0.3, random.Random(1)), blank)  # beyond the edge, pixels of the edge are repeated
     marked = torch.zeros(1, 16, 32, dtype=torch.uint8)
     marked[:, 4:8, 4:8] = 255  # left stays left
     for seed in range(20):
@@ -320,7 +320,7 @@ def test_augmentation_is_a_function_of_the_place_in_the_run() -> None:
         assert moved[:, :, :16].sum() > 10 * moved[:, :, 16:].sum()
 
 
-# --- from files to a model ---------------------------------------------------------------------------------------------------
+# --- from files to a trained model -------------------------------------------------------------------------------------------
 
 SMALL = RunSettings(
     data=DataSettings(source_unit="picture", target_unit="words", picture_size=32, held_out=0.2),
@@ -345,7 +345,7 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
     assert recognise(["a.PNG", "b.jpeg"], tmp_path) is Pictures
     assert recognise(["a.png", "a sentence"], tmp_path) is None
     assert recognise([f"a long line of a log {'x' * 300}.png", "a sentence"], tmp_path) is None
-    assert recognise(["a.png\tV"], tmp_path) is Pictures  # a text beside it
+    assert recognise(["a.png\tV"], tmp_path) is Pictures  # with an auxiliary text
     assert set(FILE_CODECS) >= {"picture", "grid", "frames"}
 
 
@@ -356,7 +356,7 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
             ["a.mp3", "b.MP3", "c.ogg"],
             r"3 of 3 sources .* unsupported kind, such as a\.mp3; expected \.bmp.*\.wav.* ffmpeg -i a\.mp3 a\.wav",
         ),
-        (["p/0.png", "there.mp3", *["some text"] * 18], r"1 of 20 sources .* such as there\.mp3"),  # because it is there
+        (["p/0.png", "there.mp3", *["some text"] * 18], r"1 of 20 sources .* such as there\.mp3"),  # because the file exists
         (
             ["p/0.png", "some text", "other text"],
             r"1 of 3 sources .* names of pictures, such as p/0\.png, but the others are not",
@@ -365,7 +365,7 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
         (["a.wav\tb.wav", "c.wav\td.wav"], r"'b\.wav', after the first source column"),
     ],
 )
-def test_names_of_files_are_not_learnt_as_texts(tmp_path: Path, sources: list[str], words: str) -> None:
+def test_file_names_are_not_trained_on_as_texts(tmp_path: Path, sources: list[str], words: str) -> None:
     draw_squares(tmp_path / "p", 1)
     (tmp_path / "there.mp3").write_bytes(b"ID3")
     pairs = [Pair(source, "x") for source in sources]
@@ -374,7 +374,7 @@ def test_names_of_files_are_not_learnt_as_texts(tmp_path: Path, sources: list[st
     assert suggest(pairs, root=tmp_path, of_text=True).settings.data.source_unit == "characters"
 
 
-def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -> None:
+def test_unreadable_rows_are_counted_and_the_first_is_reported_with_its_line(tmp_path: Path) -> None:
     rows = [*draw_squares(tmp_path / "p", 20), *({"image": "p/gone.png", "text": "a"} for _ in range(30))]
     data = DataSettings(files=(str(write_rows(tmp_path / "a.jsonl", rows)),), source_unit="picture")
     console, out = quiet()
@@ -392,21 +392,21 @@ def test_rows_are_counted_not_files_and_the_first_has_its_line(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  # SPEC A8.1
-    """With damaged files among them, which are counted, said, and left out."""
+def test_a_model_of_pictures_is_trained_saved_and_used(tmp_path: Path) -> None:  # SPEC A8.1
+    """Damaged files among the pictures are counted, reported and left out."""
     rows = draw_squares(tmp_path / "p", 150)
     (tmp_path / "p" / "3.png").write_bytes(b"this is no picture")
     (tmp_path / "p" / "5.png").write_bytes((tmp_path / "p" / "5.png").read_bytes()[:60])
     (tmp_path / "p" / "7.png").unlink()
     settings = replace(SMALL, data=replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),), augment=0.05))
     console, out = quiet()
-    place = tmp_path / "m.run"
-    training_data = from_files(settings.data, survey(settings.data), place, console)
+    run_folder = tmp_path / "m.run"
+    training_data = from_files(settings.data, survey(settings.data), run_folder, console)
     assert len(training_data.examples) + len(training_data.held_out) == 147
-    said = out.getvalue()
-    assert "left out because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in said
+    printed = out.getvalue()
+    assert "left out because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in printed
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
-        assert any(f"line {line}: " in one and f"{name}.png" in one and why in one for one in said.splitlines()), said
+        assert any(f"line {line}: " in row and f"{name}.png" in row and why in row for row in printed.splitlines()), printed
     trained = run(training_data, settings, console, torch.device("cpu"))
     assert "colour pictures of at most 32 pixels" in out.getvalue()
     assert trained.rates.sequence < 0.1
@@ -432,17 +432,17 @@ def test_a_model_of_pictures_learns_is_kept_and_used(tmp_path: Path) -> None:  #
         regard.explain(translator, name)
 
     console, out = quiet()
-    later = from_files(settings.data, survey(settings.data), place, console, resuming=True)
+    later = from_files(settings.data, survey(settings.data), run_folder, console, resuming=True)
     assert later.digest == training_data.digest
-    assert "cannot be read" in out.getvalue()  # said again, without reading them again
+    assert "cannot be read" in out.getvalue()  # reported again, without reading the files again
     Image.new("RGB", (33, 47)).save(tmp_path / "p" / "9.png")
     with pytest.raises(UserError, match="the training data changed since this run started"):
-        from_files(settings.data, survey(settings.data), place, console, resuming=True)
+        from_files(settings.data, survey(settings.data), run_folder, console, resuming=True)
     with pytest.raises(UserError, match=r"3.png is not a picture.*data.bad_files=skip"):
         from_files(replace(settings.data, bad_files="stop"), survey(settings.data), tmp_path / "o", console)
 
 
-def test_held_out_pictures_may_lie_elsewhere(tmp_path: Path) -> None:
+def test_held_out_pictures_may_be_in_another_folder(tmp_path: Path) -> None:
     rows, others = draw_squares(tmp_path / "one" / "p", 20), draw_squares(tmp_path / "two" / "q", 5)
     data = replace(
         SMALL.data,
@@ -454,7 +454,7 @@ def test_held_out_pictures_may_lie_elsewhere(tmp_path: Path) -> None:
     assert training_data.codecs.source.encode(training_data.held_out[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
 
 
-def test_when_no_file_can_be_read_the_first_reason_is_said(tmp_path: Path) -> None:
+def test_when_no_file_can_be_read_the_first_reason_is_reported(tmp_path: Path) -> None:
     rows = [{"image": f"{number}.png", "text": "a"} for number in range(9)]
     data = replace(SMALL.data, files=(str(write_rows(tmp_path / "a.jsonl", rows)),))
     with pytest.raises(UserError, match=r"\d.png: no such file"):
@@ -462,13 +462,13 @@ def test_when_no_file_can_be_read_the_first_reason_is_said(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_frames_learn_too(tmp_path: Path) -> None:
+def test_a_model_of_frames_is_trained(tmp_path: Path) -> None:
     chance, rows = random.Random(5), []
     for number in range(150):
         word = [chance.randrange(4) for _ in range(chance.randrange(1, 4))]
         frames = torch.cat([F * torch.ones(chance.randrange(2, 4), 1) for F in torch.eye(4)[word].unsqueeze(1)])
         (tmp_path / f"{number}.npy").write_bytes(npy(frames))
-        rows.append({"features": f"{number}.npy", "text": " ".join("abcd"[one] for one in word)})
+        rows.append({"features": f"{number}.npy", "text": " ".join("abcd"[letter] for letter in word)})
     settings = RunSettings(
         data=replace(
             SMALL.data,
@@ -488,14 +488,14 @@ def test_frames_learn_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["picture, luong", "picture, bahdanau lstm", "picture, transformer"])
 def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A8.1
-    """Σ_i (1 − Σ_t α_ti)² over the real places and words of every picture, and it teaches."""
+    """Σ_i (1 − Σ_t α_ti)² over the real positions and words of every picture, and it changes the gradient."""
     model, rows = make_front_model(name), make_rows(name)
     batch = collate([Example(row, [4 + number] * (number + 1)) for number, row in enumerate(rows)])
     plain, _ = batch_loss(model, batch, TrainSettings(), Baseline())
     model.zero_grad()
     total, _ = batch_loss(model, batch, TrainSettings(doubly_stochastic=0.7), Baseline())
     total.backward()
-    learnt = sum(one.grad.abs().sum().item() for one in model.parameters() if one.grad is not None)
+    gradient = sum(weight.grad.abs().sum().item() for weight in model.parameters() if weight.grad is not None)
     expected = 0.0
     for number, row in enumerate(rows):
         memory = model.encode(source_batch([row]))
@@ -505,25 +505,27 @@ def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A
     assert total.item() - plain.item() == pytest.approx(0.7 * expected, rel=1e-9)
     model.zero_grad()
     batch_loss(model, batch, TrainSettings(), Baseline())[0].backward()
-    assert abs(sum(one.grad.abs().sum().item() for one in model.parameters() if one.grad is not None) - learnt) > 1e-3
+    assert (
+        abs(sum(weight.grad.abs().sum().item() for weight in model.parameters() if weight.grad is not None) - gradient) > 1e-3
+    )
 
 
 def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # SPEC A8.2
-    """No gradient runs through a decision; the score and the network before it learn from the reward of the sample."""
+    """No gradient flows through a decision; the score and the network before it learn from the reward of the sample."""
     model = make_front_model("picture, hard").train()
     batch = collate([Example(row, [4, 5, 6]) for row in make_rows("picture")])
     torch.manual_seed(3)
     total, baseline = batch_loss(model, batch, TrainSettings(), Baseline())
     total.backward()
-    learnt = {name: one.grad.abs().sum().item() for name, one in model.named_parameters() if one.grad is not None}
-    assert all(learnt[name] > 0 for name in learnt if name.startswith(("score.", "source_embedding.halve.")))
-    assert any(name.startswith("score.") for name in learnt)
+    gradients = {name: one.grad.abs().sum().item() for name, one in model.named_parameters() if one.grad is not None}
+    assert all(gradients[name] > 0 for name in gradients if name.startswith(("score.", "source_embedding.halve.")))
+    assert any(name.startswith("score.") for name in gradients)
     assert baseline != Baseline()
     torch.manual_seed(3)
     decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
     assert decoded.attention_log_prob_BT is not None
     model.zero_grad()
-    decoded.logits_BTV.sum().backward()  # the words alone teach the score nothing
+    decoded.logits_BTV.sum().backward()  # the logits alone give the score no gradient
     assert all(one.grad is None or not one.grad.any() for name, one in model.named_parameters() if name.startswith("score."))
 
 

@@ -23,7 +23,7 @@ def save(path: Path, source_size: int = 251, target_size: int = 300) -> Path:
     return path
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_store_is_read_as_it_was_written(tmp_path: Path) -> None:
     store = Store.open(save(tmp_path / "tokens.safetensors"))
     assert len(store) == 3
     assert list(store) == EXAMPLES
@@ -45,7 +45,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     ("size", "dtype"), [(256, torch.uint8), (257, torch.uint16), (1 << 16, torch.uint16), ((1 << 16) + 1, torch.int32)]
 )
 def test_ids_take_the_smallest_integers(tmp_path: Path, size: int, dtype: torch.dtype) -> None:
-    """Read by the library alone, and with a narrower side of odd length before it in the road."""
+    """The safetensors library reads them too, also after a narrower side of an odd number of bytes."""
     for sizes in ((11, size), (size, 11)):
         examples = [Example([one % sizes[0]] * 3, [one % sizes[1]] * 5) for one in (0, 10, size - 1)]
         write_store(tmp_path / "a", examples, *sizes)
@@ -63,14 +63,14 @@ side = st.lists(st.integers(0, 70_000), max_size=9)
 
 @given(st.lists(st.tuples(side, side), max_size=9), st.dictionaries(st.text(st.characters(codec="utf-8")), st.text('aé"\\')))
 def test_any_examples(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[list[int], list[int]]], said: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[list[int], list[int]]], metadata: dict[str, str]
 ) -> None:
     path = tmp_path_factory.mktemp("store") / "a"
     largest = [max((max(pair[at], default=0) for pair in pairs), default=0) for at in (0, 1)]
-    write_store(path, [Example(*pair) for pair in pairs], largest[0] + 1, largest[1] + 1, said)
+    write_store(path, [Example(*pair) for pair in pairs], largest[0] + 1, largest[1] + 1, metadata)
     store = Store.open(path)
     assert list(store) == pairs
-    assert store.metadata == said
+    assert store.metadata == metadata
     assert [lengths.tolist() for lengths in store.sizes()] == [[len(pair[at]) for pair in pairs] for at in (0, 1)]
 
 
@@ -143,7 +143,7 @@ def test_a_store_that_contradicts_itself_is_refused(
         Store.open(tmp_path / "b")
 
 
-def test_other_files_and_falling_offsets(tmp_path: Path) -> None:
+def test_other_files_and_decreasing_offsets(tmp_path: Path) -> None:
     tensors = load_file(save(tmp_path / "a"))
     for metadata in (None, {"regard.store": "2"}):
         save_file(tensors, tmp_path / "b", metadata)
@@ -171,7 +171,7 @@ import json, sys
 from pathlib import Path
 from random import Random
 
-from regard.data.corpus import Counts, stream_pairs
+from regard.data.corpus import CorpusCounts, stream_pairs
 from regard.data.store import Store, write_store
 from regard.data.batch import Example
 
@@ -186,7 +186,7 @@ def kept():
 
 rss = {"start": kept()}
 highest = 0.0
-counts = Counts()
+counts = CorpusCounts()
 def examples():
     global highest
     for number, pair in enumerate(stream_pairs(table, counts=counts)):
@@ -208,9 +208,9 @@ print(json.dumps({**rss, "pairs": len(store), "size": path.stat().st_size / 2**2
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory a process holds")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from Linux's /proc")
 def test_a_million_pairs_need_little_memory(tmp_path: Path) -> None:
-    """Text to store to examples. As lists of Python numbers the same would take some hundred megabytes."""
+    """From text to store to examples. Lists of Python numbers would take several hundred megabytes."""
     with open(tmp_path / "a.tsv", "w") as file:
         file.writelines(f"word {number}\tWort {number % 1000}\n" for number in range(1_000_000))
     command = [sys.executable, "-c", MILLION, str(tmp_path / "a.tsv"), str(tmp_path / "store")]
@@ -220,6 +220,6 @@ def test_a_million_pairs_need_little_memory(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["pairs"] == 1_000_000
     assert found["size"] > 50
-    assert found["written"] - found["start"] < 24  # 8 bytes per pair, what growing arrays keep in reserve, and buffers
-    assert found["with_progress"] - found["written"] < 4
+    assert found["written"] - found["start"] < 24  # 8 bytes per pair, the reserve of growing arrays, and buffers
+    assert found["counted"] - found["written"] < 4
     assert found["read"] - found["start"] < 26

@@ -22,7 +22,7 @@ def make_mask(kind: str) -> torch.Tensor | None:
 @pytest.mark.parametrize("tile", [1, 2 * 3 * 7 * 2, summary.TILE])
 @pytest.mark.parametrize("mask", ["none", "causal", "with an empty row"])
 @pytest.mark.parametrize("score_name", SCORES)
-def test_equals_the_matrix(score_name: str, mask: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_equals_the_matrix(score_name: str, mask: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "TILE", tile)
     score, allow = SCORES[score_name](11), make_mask(mask)
     score = score.double() if isinstance(score, torch.nn.Module) else score
@@ -40,7 +40,7 @@ def test_equals_the_matrix(score_name: str, mask: str, tile: int, monkeypatch: p
 @pytest.mark.parametrize("num_keys", [64 * 13, 64 * 12 + 1, 64 * 15 + 63, 997])
 @pytest.mark.parametrize("masked", [False, True])
 def test_long_rows(num_keys: int, masked: bool) -> None:
-    """Where the strongest links are looked for in blocks, those behind the last whole block count too."""
+    """The strongest links are searched for in blocks; those after the last whole block are found too."""
     query, key = torch.randn(2, 5, 3).double(), torch.randn(2, num_keys, 3).double()
     key[0, -1], key[1, 0] = 10 * query[0, 1], 10 * query[1, 2]
     allow = torch.rand(5, num_keys) < 0.01 if masked else None
@@ -68,7 +68,7 @@ def test_broadcasts_and_survives_extremes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_has_room_for_masked_scores(dtype: torch.dtype) -> None:
+def test_half_precision_can_represent_masked_scores(dtype: torch.dtype) -> None:
     query, key = torch.full((1, 1), 300.0, dtype=dtype), torch.ones(3, 1, dtype=dtype)
     found = regard.summarise(query, key, top=3, allow=torch.tensor([[True, False, True]]))
     torch.testing.assert_close(found.entropy.float(), torch.tensor([0.6931]), atol=1e-2, rtol=0)

@@ -1,4 +1,4 @@
-"""What taps tell beside the weights, for every model of tests/table.py."""
+"""Taps of scores, norms and summaries, compared with the weights, for every model of tests/table.py."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,26 +25,26 @@ def look_for(what: What, **others: object) -> Look:
 
 
 def seen_by(model: Model, look: Look) -> list[Seen]:
-    """In whole sequences: B3 S7 T6."""
+    """Taps of whole sequences: B3 S7 T6."""
     source, targets = make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source, look)
     return [*memory.seen, *model.decode(targets, memory, look).seen]
 
 
 def in_steps(model: Model, look: Look) -> list[list[Seen]]:
-    """Step by step, with two hypotheses from the second step on."""
+    """Taps of decoding step by step, with two hypotheses from the second step on."""
     targets = make_targets(3, 6)
     state = model.start(model.encode(make_source(7, 3, 5)))
     steps = [model.step(targets[:, :1], state, look)]
     state = steps[0].state.select(torch.zeros(3, 2, dtype=torch.long))
-    for place in (1, 3):
-        steps.append(model.step(targets[:, place : place + 2], state, look))
+    for position in (1, 3):
+        steps.append(model.step(targets[:, position : position + 2], state, look))
         state = steps[-1].state
     return [list(step.seen) for step in steps[1:]]
 
 
-def softened(model: Model) -> Callable[[torch.Tensor], torch.Tensor]:
-    """From scores to weights, for the way this model chooses."""
+def weights_from_scores(model: Model) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function from scores to weights for this model's type of attention."""
     attention = getattr(getattr(model, "settings", None), "attention", "soft")
     if attention == "unnormalised":
         return lambda scores: scores.masked_fill(scores.isinf(), 0.0)
@@ -52,13 +52,13 @@ def softened(model: Model) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda scores: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()
     if attention == "gated":
         return lambda scores: (scores > 0).double() / (scores > 0).sum(-1, keepdim=True).clamp(min=1)
-    return lambda scores: scores.softmax(-1).nan_to_num(0.0)  # padding that sees nothing
+    return lambda scores: scores.softmax(-1).nan_to_num(0.0)  # padding that may attend to nothing
 
 
 def test_every_model_is_tapped_where_it_attends() -> None:
     for name in MODELS:
         expected = {"transformer": {*KINDS}, "decoder_only": {"decoder"}}.get(MODELS[name].kind, {"cross"})
-        kinds = {one.kind for one in seen_by(make_model(name), look_for("weights"))}
+        kinds = {seen.kind for seen in seen_by(make_model(name), look_for("weights"))}
         assert kinds == (expected if has_cross(name) or "decoder" in expected else set())
 
 
@@ -70,7 +70,7 @@ def test_scores_lead_to_weights(name: str) -> None:  # SPEC A9.2
         assert weights
     for one, other in zip(weights, scores, strict=True):
         assert (one.what, other.what) == ("weights", "scores")
-        torch.testing.assert_close(softened(model)(other.weights_BHTS), one.weights_BHTS)
+        torch.testing.assert_close(weights_from_scores(model)(other.weights_BHTS), one.weights_BHTS)
         if one.kind == "cross":
             assert (other.weights_BHTS[1, :, :, 3:] == -torch.inf).all()
 
@@ -107,7 +107,7 @@ def output_weights(model: Model, one: Seen) -> torch.Tensor | None:
 
 @every_model
 def test_norms_by_hand(name: str) -> None:  # SPEC A9.2
-    """‖α_ij v_j W_o‖, with the products written out: every query, key and head has a vector of its own."""
+    """‖α_ij v_j W_o‖, with the products written out: every query, key and head has its own vector."""
     model = make_model(name)
     source = make_source(7, 3, 5)
     memory = model.encode(source)
@@ -148,8 +148,8 @@ def test_some_heads_and_rows_are_those_of_all(name: str, what: What) -> None:
 
 
 @every_model
-def test_steps_tell_the_same_as_weights_do(name: str) -> None:
-    """A summary of a step, in which every hypothesis has keys of its own."""
+def test_summaries_of_steps_equal_the_weights(name: str) -> None:
+    """In a step, every hypothesis has its own keys."""
     model = make_model(name)
     for weights, summaries in zip(in_steps(model, look_for("weights")), in_steps(model, look_for("summary")), strict=True):
         for one, other in zip(weights, summaries, strict=True):
@@ -159,11 +159,11 @@ def test_steps_tell_the_same_as_weights_do(name: str) -> None:
             assert other.summary.top_keys.shape == other.summary.top_weights.shape == other.weights_BHTS.shape
 
 
-def test_a_few_rows_cost_a_few_rows() -> None:
+def test_a_tap_of_a_few_rows_computes_a_few_rows() -> None:
     attention = MultiHeadAttention(8, 2)
     x = torch.randn(1, 257, 8)
     query, (key, value) = attention.queries(x), attention.keys_values(x)
-    mechanism = Mechanism(ScaledDot())  # a mask has as many numbers as all pairs, and is there anyway
+    mechanism = Mechanism(ScaledDot())  # without a mask, which would have a number for every pair
     for what in ("weights", "scores", "norms"):
         look = Look((Tap("encoder", 0, rows=(7, 200), what=what),))  # type: ignore[arg-type]
         with Largest() as largest:
@@ -172,7 +172,7 @@ def test_a_few_rows_cost_a_few_rows() -> None:
 
 
 def test_block_means_of_long_texts() -> None:
-    """Rectangles of 3 x 6 places; the last ones have fewer."""
+    """Blocks have 3 x 6 positions; the last ones have fewer."""
     import regard
 
     query, key = torch.randn(2, 257, 3).double(), torch.randn(2, 641, 3).double()

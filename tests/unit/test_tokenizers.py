@@ -60,7 +60,7 @@ def codecs() -> dict[str, Codec]:
     return plain | {f"{unit} with features": Codec.train([*TEXTS, *FEATURES], unit, 400) for unit in UNITS}
 
 
-def of_bytes(codecs: dict[str, Codec]) -> list[Codec]:
+def byte_level(codecs: dict[str, Codec]) -> list[Codec]:
     return [codec for name, codec in codecs.items() if name.startswith(("bpe", "unigram"))]
 
 
@@ -69,8 +69,8 @@ def of_bytes(codecs: dict[str, Codec]) -> list[Codec]:
 
 @settings(max_examples=300)
 @given(text=unicode_texts)
-def test_bytes_bring_every_text_back(codecs: dict[str, Codec], text: str) -> None:
-    for codec in of_bytes(codecs):
+def test_byte_level_units_restore_every_text(codecs: dict[str, Codec], text: str) -> None:
+    for codec in byte_level(codecs):
         ids = codec.encode(text)
         assert codec.decode(ids) == text
         assert not {PAD, UNK, SOS, EOS}.intersection(ids)
@@ -79,7 +79,7 @@ def test_bytes_bring_every_text_back(codecs: dict[str, Codec], text: str) -> Non
 
 
 @given(texts=st.lists(unicode_texts, max_size=5), text=unicode_texts)
-def test_bpe_learnt_from_anything_reads_everything(texts: list[str], text: str) -> None:
+def test_bpe_trained_on_any_text_reads_every_text(texts: list[str], text: str) -> None:
     codec = Codec.from_json(Codec.train(texts, "bpe", 300).to_json())
     for one in (*texts, text):
         ids = codec.encode(one)
@@ -99,7 +99,7 @@ def test_text_that_spells_a_special_is_text(codecs: dict[str, Codec]) -> None:
 
 
 def test_bpe_keeps_to_words(bpe: Codec) -> None:
-    """No piece crosses from letters to digits or punctuation, and a space belongs to what follows."""
+    """No piece crosses from letters to digits or punctuation, and a space belongs to the word that follows."""
     assert bpe.pieces("the man, the men  the ")[:3] == ("the", " man", ",")
     names = {piece for piece in bpe.tokens(range(260, len(bpe))) if piece.isascii()}
     assert {" the", " man"} <= names
@@ -107,7 +107,7 @@ def test_bpe_keeps_to_words(bpe: Codec) -> None:
     assert len(bpe) <= 400
 
 
-def test_words_are_joined_again() -> None:
+def test_words_are_decoded_to_the_same_text() -> None:
     text = "Don't send 1,000.50 e-mails (or more): it's 50% wrong… isn't it?"
     codec = Codec.from_json(Codec.train([text, "he said so"], "words").to_json())
     ids = codec.encode(text)
@@ -145,7 +145,7 @@ def test_the_most_frequent_words_are_kept() -> None:
     assert codec.encode("a d e b") == [5, UNK, UNK, 6]
 
 
-def test_a_symbol_that_is_a_special_cannot_be_learnt() -> None:
+def test_a_symbol_that_spells_a_special_is_refused() -> None:
     with pytest.raises(UserError, match="the symbol '<eos>', which is reserved; replace it with another symbol"):
         Codec.train(["a <eos>"], "symbols")
 
@@ -168,7 +168,7 @@ def test_one_vocabulary_for_both_sides() -> None:
         assert shared.to_json() == Codec.train(TEXTS, unit, 400).to_json()
 
 
-def test_texts_are_read_once_and_their_errors_get_through() -> None:
+def test_texts_are_read_once_and_their_errors_are_raised() -> None:
     seen = []
 
     def stream() -> Iterator[str]:
@@ -206,7 +206,7 @@ def test_a_feature_is_one_token(unit: TokenUnit) -> None:
         assert lost == [UNK]
 
 
-def test_without_features_a_tab_is_like_others() -> None:
+def test_without_features_a_tab_is_an_ordinary_character() -> None:
     pieces = {unit: Codec.train(["the men"] * 2, unit).pieces("the\tmen") for unit in UNITS}
     assert pieces["bpe"] == ("the", "\t", "men")
     assert pieces["characters"] == tuple("the\tmen")
@@ -219,9 +219,9 @@ def test_without_features_a_tab_is_like_others() -> None:
     st.lists(st.tuples(st.text(characters, max_size=9), st.lists(st.text(characters, max_size=5), max_size=3)), max_size=5),
     st.sampled_from(["bpe", "characters", "symbols"]),
 )
-def test_texts_with_features_come_back(rows: list[tuple[str, list[str]]], unit: TokenUnit) -> None:
+def test_texts_with_features_are_restored(rows: list[tuple[str, list[str]]], unit: TokenUnit) -> None:
     texts = ["\t".join(part.replace("\t", "") for part in (head, *features)) for head, features in rows]
-    if unit == "symbols":  # which keeps what stands between spaces only
+    if unit == "symbols":  # which keeps only the text between spaces
         texts = [
             "\t".join((" ".join(filter(None, head.split(" "))), *rest)) for head, *rest in (one.split("\t") for one in texts)
         ]
@@ -233,12 +233,12 @@ def test_texts_with_features_come_back(rows: list[tuple[str, list[str]]], unit: 
         assert text.count("\t") == sum(token.startswith("\t") for token in codec.tokens(ids))
 
 
-def test_tabs_that_are_no_features_are_noticed() -> None:
+def test_tabs_that_separate_no_features_are_reported() -> None:
     with pytest.raises(
         UserError, match="more than 300 different features, such as 'cell 300': the text after a TAB is one token"
     ):
         Codec.train((f"text\tcell {number}" for number in range(999)), "bpe", 300)
-    reader = _Reader(["ab\tV", "b\tV\tN", ""], 2)  # the library reads in a thread of its own, where coverage cannot follow
+    reader = _Reader(["ab\tV", "b\tV\tN", ""], 2)  # the library reads in its own thread, where coverage cannot follow
     assert list(reader) == ["ab", "b", ""]
     assert reader.features == {"\tV", "\tN"}
     assert reader.alphabet == {"a", "b"}
@@ -246,7 +246,7 @@ def test_tabs_that_are_no_features_are_noticed() -> None:
         list(_Reader(["b\tV\tN"], 1))
 
 
-# --- pieces and what is unknown ----------------------------------------------------------------------------------------------
+# --- pieces and unknown symbols ----------------------------------------------------------------------------------------------
 
 
 def test_a_split_character_belongs_to_its_first_token() -> None:
@@ -258,8 +258,8 @@ def test_a_split_character_belongs_to_its_first_token() -> None:
 
 @settings(max_examples=300)
 @given(data=st.data())
-def test_tokens_of_any_ids_read_like_the_whole(codecs: dict[str, Codec], data: st.DataObject) -> None:
-    for codec in of_bytes(codecs):
+def test_tokens_of_any_ids_join_to_the_decoded_text(codecs: dict[str, Codec], data: st.DataObject) -> None:
+    for codec in byte_level(codecs):
         ids = data.draw(st.lists(st.integers(0, len(codec) - 1)))
         assert "".join(codec.tokens(ids)) == codec.decode(ids)
         assert len(codec.tokens(ids)) == len(ids)
@@ -292,7 +292,7 @@ def test_other_tools_read_the_file(codecs: dict[str, Codec], tmp_path: Path) -> 
         assert ours.to_json() == codec.to_json()
         for text in (*TEXTS, *FEATURES, "unseen ħ\tX\tV"):
             if name.startswith("symbols") and "<" in text:
-                continue  # only we know that this is no special
+                continue  # only regard knows that this is text and no special
             ids = codec.encode(text)
             assert ours.encode(text) == ids
             assert library.encode(text).ids == ids
@@ -301,7 +301,7 @@ def test_other_tools_read_the_file(codecs: dict[str, Codec], tmp_path: Path) -> 
             assert fast.decode(ids) == codec.decode(ids)
 
 
-LEARN = """
+TRAIN = """
 import sys
 from regard.data.tokenizers.codec import Codec
 texts = sys.stdin.read().split("\\n\\n")
@@ -311,20 +311,20 @@ for unit in ("bpe", "characters", "words", "symbols"):
 
 
 def test_equal_texts_give_equal_files() -> None:
-    """In other processes, with other hashes and numbers of threads. The counts tie everywhere."""
+    """In other processes, with other hash seeds and numbers of threads. All counts tie."""
     words = ["".join(random.Random(number).choices("abcdefg", k=5)) for number in range(300)]
     texts = [*(f"{one} {one}" for one in words), *FEATURES]
     expected = "".join(Codec.train(texts, unit, 500).to_json() + "\n" for unit in ("bpe", "characters", "words", "symbols"))
     for seed, threads in (("0", "1"), ("1", "3"), ("77", "7")):
         env = {**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
-        command = [sys.executable, "-c", LEARN]
+        command = [sys.executable, "-c", TRAIN]
         done = subprocess.run(command, input="\n\n".join(texts), capture_output=True, text=True, check=True, env=env)
         assert done.stdout == expected
     bpe = json.loads(Codec.train(texts, "bpe", 500).to_json())["model"]
     assert len(bpe["merges"]) == 500 - 260
 
 
-def test_a_batch_is_what_one_by_one_gives(codecs: dict[str, Codec]) -> None:
+def test_a_batch_equals_texts_one_by_one(codecs: dict[str, Codec]) -> None:
     for codec in codecs.values():
         texts = [*TEXTS, *FEATURES, "", "<eos> ħ"]
         assert codec.encode_batch(texts) == [codec.encode(text) for text in texts]
@@ -345,7 +345,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_fork_is_silent_and_goes_on() -> None:
+def test_a_fork_encodes_without_a_warning() -> None:
     env = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, env=env)
     assert done.returncode == 0, done.stderr
@@ -357,7 +357,7 @@ def test_a_fork_is_silent_and_goes_on() -> None:
 
 @settings(max_examples=300)
 @given(text=unicode_texts, seed=st.integers(0, 9), p=st.sampled_from([0.01, 0.1, 0.5, 0.9, 1.0]))
-def test_dropout_changes_the_cuts_and_nothing_else(codecs: dict[str, Codec], text: str, seed: int, p: float) -> None:
+def test_dropout_changes_the_segmentation_only(codecs: dict[str, Codec], text: str, seed: int, p: float) -> None:
     for name in ("bpe", "bpe with features"):
         codec = codecs[name]
         ids = codec.encode(text)
@@ -378,43 +378,45 @@ def test_all_merges_skipped_leaves_bytes(codecs: dict[str, Codec]) -> None:
     assert codec.bpe_dropout([], 0.5, random.Random(3)) == []
 
 
-def plainly(ranks: dict[tuple[str, ...], int], text: str, p: float, chance: random.Random) -> tuple[str, ...]:
-    """Algorithm 1 of Provilkov et al. 2020 on one word, as it stands in the paper."""
+def paper_dropout(ranks: dict[tuple[str, ...], int], text: str, p: float, chance: random.Random) -> tuple[str, ...]:
+    """Algorithm 1 of Provilkov et al. 2020 on one word, as written in the paper."""
     split = list(text)
     while True:
-        pairs = [(ranks[pair], place) for place, pair in enumerate(pairwise(split)) if pair in ranks]
+        pairs = [(ranks[pair], index) for index, pair in enumerate(pairwise(split)) if pair in ranks]
         pairs = [pair for pair in pairs if chance.random() >= p]
         if not pairs:
             return tuple(split)
-        _, place = min(pairs)
-        split[place : place + 2] = ["".join(split[place : place + 2])]
+        _, index = min(pairs)
+        split[index : index + 2] = ["".join(split[index : index + 2])]
 
 
 @pytest.mark.parametrize("long", [merges.LONG, 0])
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropout_is_that_of_the_paper(p: float, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often each way of cutting a word comes out: against the paper's algorithm, with and without a memory."""
+    """Compares the frequency of each segmentation with the paper's algorithm, with and without the cache."""
     monkeypatch.setattr(merges, "LONG", long)
     codec, number = Codec.train(["abcbab abcb bab cbab"] * 3, "bpe", 300), 6000
     ids, chance = codec.encode("abcbabcb"), random.Random(5)
     ours = Counter(codec.tokens(codec.bpe_dropout(ids, p, chance)) for _ in range(number))
     ranks = {tuple(pair): rank for rank, pair in enumerate(json.loads(codec.to_json())["model"]["merges"])}
-    papers = Counter(plainly(ranks, "abcbabcb", p, chance) for _ in range(number))
+    papers = Counter(paper_dropout(ranks, "abcbabcb", p, chance) for _ in range(number))
     assert len(ours) > 5
-    for way in ours | papers:
-        share = (ours[way] + papers[way]) / 2 / number
-        assert abs(ours[way] - papers[way]) / number < 5 * (2 * share * (1 - share) / number) ** 0.5 + 1 / number
+    for segmentation in ours | papers:
+        share = (ours[segmentation] + papers[segmentation]) / 2 / number
+        assert (
+            abs(ours[segmentation] - papers[segmentation]) / number < 5 * (2 * share * (1 - share) / number) ** 0.5 + 1 / number
+        )
 
 
 def test_words_drop_independently() -> None:
-    """One draw may last for several words; it must not tie them together."""
-    codec, number, chance = Codec.train(["ab,ab;ab"], "bpe", 261), 6000, random.Random(11)  # which has one merge
+    """One draw may be used for several words, which must be independent."""
+    codec, number, chance = Codec.train(["ab,ab;ab"], "bpe", 261), 6000, random.Random(11)  # a vocabulary with one merge
     ids = codec.encode("ab,ab;ab")
     assert len(ids) == 5
     split = Counter(tuple(codec.bpe_dropout(ids, 0.3, chance)) for _ in range(number))
     assert len(split) == 8
-    for way, times in split.items():
-        skipped = len(way) - 5
+    for segmentation, times in split.items():
+        skipped = len(segmentation) - 5
         share = 0.3**skipped * 0.7 ** (3 - skipped)
         assert abs(times / number - share) < 5 * (share * (1 - share) / number) ** 0.5
 
@@ -433,7 +435,7 @@ def test_bytes_that_merge_in_words_do_not_merge_across_them() -> None:
 
 
 @given(st.text("ab ", max_size=400), st.sampled_from([0, 0.2, 0.9]))
-def test_long_words_take_the_same_way(text: str, p: float) -> None:
+def test_long_words_have_the_same_segmentation(text: str, p: float) -> None:
     codec = Codec.train(["abaababbaab" * 3, "aaaaaaaa aaaa bbb bb", text], "bpe", 290)
     ids = codec.encode(text)
     assert codec.bpe_dropout(ids, 0, random.Random(1)) == ids
@@ -442,17 +444,17 @@ def test_long_words_take_the_same_way(text: str, p: float) -> None:
     assert codec.bpe_dropout(dropped, 0, random.Random(1)) == ids
 
 
-def test_a_full_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch, bpe: Codec) -> None:
+def test_a_full_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch, bpe: Codec) -> None:
     texts = TEXTS * 5
     full, small = random.Random(2), random.Random(2)
     expected = [bpe.bpe_dropout(bpe.encode(text), 0.3, full) for text in texts]
     monkeypatch.setattr(merges, "MOST_STATES", 20)
-    forgetful = Codec.from_json(bpe.to_json())
-    assert [forgetful.bpe_dropout(bpe.encode(text), 0.3, small) for text in texts] == expected
-    assert len(forgetful._merges._states) <= 20
+    with_small_cache = Codec.from_json(bpe.to_json())
+    assert [with_small_cache.bpe_dropout(bpe.encode(text), 0.3, small) for text in texts] == expected
+    assert len(with_small_cache._merges._states) <= 20
 
 
-def test_ids_that_are_no_text_are_cut_too(bpe: Codec) -> None:
+def test_dropout_of_ids_that_are_not_valid_text(bpe: Codec) -> None:
     ids = [*bpe.encode("語")[1:], *bpe.encode(" the 語")[:-1], EOS]
     dropped = bpe.bpe_dropout(ids, 0.5, random.Random(3))
     assert bpe.decode(dropped) == bpe.decode(ids)

@@ -46,22 +46,22 @@ def test_loss_by_hand_ignores_padding() -> None:
     torch.testing.assert_close(sequence_loss(logits, targets, pad=0, smoothing=0.1), smooth)
 
 
-@pytest.mark.parametrize("lasting", [True, False])
-def test_decisions_are_paid_for_what_came_of_them_beyond_what_was_to_be_expected(lasting: bool) -> None:  # SPEC A3.2
-    """Σ_t (R_t − b n_t) log π(a_t), n_t tokens at b each: the baseline of an early decision is that of many tokens."""
+@pytest.mark.parametrize("affects_later_steps", [True, False])
+def test_decisions_are_rewarded_relative_to_the_baseline(affects_later_steps: bool) -> None:  # SPEC A3.2
+    """Σ_t (R_t − b n_t) log π(a_t): the baseline is b for each of the n_t tokens that a decision affects."""
     batch = collate([Example([5], [1, 4]), Example([5], [])])
     logits, log_pi = torch.randn(2, 3, 5), -torch.rand(2, 3)
-    decoded = Decoded(logits, torch.eye(5), torch.zeros(5), log_pi, torch.rand(2, 3), affects_later_steps=lasting)
+    decoded = Decoded(logits, torch.eye(5), torch.zeros(5), log_pi, torch.rand(2, 3), affects_later_steps=affects_later_steps)
     log_probs = logits.log_softmax(-1)
     one, four, end, short = (log_probs[b, t, token].item() for b, t, token in ((0, 0, 1), (0, 1, 4), (0, 2, EOS), (1, 0, EOS)))
-    gains = [one + four + end + 6, four + end + 4, end + 2] if lasting else [one + 2, four + 2, end + 2]
+    gains = [one + four + end + 6, four + end + 4, end + 2] if affects_later_steps else [one + 2, four + 2, end + 2]
     expected = -sum(gain * log_pi[0, t].item() for t, gain in enumerate(gains)) - (short + 2) * log_pi[1, 0].item()
     loss, after = hard_attention_loss(decoded, batch, Baseline(-2.0, 1), entropy_bonus=0.0)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert after.value == pytest.approx((-2.0 + (one + four + end + short) / 4) / 2, rel=1e-5)
 
 
-def test_learning_rate_rises_and_falls_to_nothing() -> None:
+def test_learning_rate_rises_and_falls_towards_zero() -> None:
     settings = TrainSettings(steps=100, learning_rate=2.0, warmup=0.1)
     rates = [learning_rate(number, settings) for number in range(100)]
     assert rates[0] == pytest.approx(0.2)
@@ -72,14 +72,14 @@ def test_learning_rate_rises_and_falls_to_nothing() -> None:
 
 
 class Recorder:
-    """Callbacks that only remember. values: what the validations find, one after the other."""
+    """Callbacks that record their calls. values: the results of the validations, in order."""
 
     interrupted = False
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self.values = iter(values)
         self.updates: list[Update] = []
-        self.kept: list[int] = []
+        self.saved: list[int] = []
         self.checkpoints: list[int] = []
 
     def on_update(self, update: Update) -> None:
@@ -89,7 +89,7 @@ class Recorder:
         return next(self.values)
 
     def save_best(self) -> None:
-        self.kept.append(len(self.updates))
+        self.saved.append(len(self.updates))
 
     def checkpoint(self) -> None:
         self.checkpoints.append(len(self.updates))
@@ -100,7 +100,7 @@ def batches_of(examples: Sequence[Example], settings: TrainSettings, seed: int) 
     return Batches(examples, BatchOrder(lengths(examples), batch_tokens=tokens, accumulate=accumulate, seed=seed))
 
 
-def learn(model: Model, examples: Sequence[Example], settings: TrainSettings, seed: int) -> list[Update]:
+def train_model(model: Model, examples: Sequence[Example], settings: TrainSettings, seed: int) -> list[Update]:
     recorder = Recorder()
     batches = batches_of(examples, settings, seed)
     train(Learner(model, settings), batches, settings, seed=seed, callbacks=recorder)
@@ -111,14 +111,14 @@ def run_once(name: str, seed: int, steps: int = 6) -> tuple[list[Update], list[t
     examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12]) for n in range(40)]
     model = make_model(name, torch.float32)
     settings = TrainSettings(steps=steps, batch_tokens=40, label_smoothing=0.1)
-    updates = learn(model, examples, settings, seed)
+    updates = train_model(model, examples, settings, seed)
     assert not model.training
     return updates, [parameter.detach().clone() for parameter in model.parameters()]
 
 
 @pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot"])
 def test_the_same_seed_gives_the_same_weights(name: str) -> None:
-    """Bit for bit, with dropout on, whatever was drawn before."""
+    """Bit for bit, with dropout, whatever random numbers were drawn before."""
     first = run_once(name, seed=7)
     torch.manual_seed(12345)
     again, other = run_once(name, seed=7), run_once(name, seed=8)
@@ -134,7 +134,7 @@ def test_the_loop_equals_one_written_by_hand(name: str) -> None:
     examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12][: 1 + n % 2]) for n in range(40)]
     settings = TrainSettings(steps=4, batch_tokens=40, label_smoothing=0.1, clip=0.5, learning_rate=0.01, warmup=0.5)
     ours, theirs = (make_model(name) for _ in range(2))
-    updates = learn(ours, examples, settings, seed=3)
+    updates = train_model(ours, examples, settings, seed=3)
 
     theirs.train()
     optimiser = torch.optim.AdamW(theirs.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
@@ -152,7 +152,7 @@ def test_the_loop_equals_one_written_by_hand(name: str) -> None:
         assert updates[number].norm == pytest.approx(norm.item(), rel=1e-9)
         assert updates[number].learning_rate == pytest.approx(rate)
         for gradient in gradients:
-            gradient.mul_(min(1.0, 0.5 / (norm.item() + 1e-6)))  # as torch has it
+            gradient.mul_(min(1.0, 0.5 / (norm.item() + 1e-6)))  # as torch does
         optimiser.param_groups[0]["lr"] = rate
         optimiser.step()
         optimiser.zero_grad()
@@ -166,16 +166,16 @@ def test_a_run_that_diverges_is_stopped() -> None:
     settings = TrainSettings(steps=50, learning_rate=1e30)
     words = r"update \d+: training diverged: the loss is .*; try a train.learning_rate below"
     with pytest.raises(UserError, match=words):
-        learn(make_model("rnn additive", torch.float32), examples, settings, seed=1)
+        train_model(make_model("rnn additive", torch.float32), examples, settings, seed=1)
 
 
 @pytest.mark.parametrize("settings", [RnnSettings(), TransformerSettings()])
-def test_a_fresh_model_knows_nothing(settings: RnnSettings | TransformerSettings) -> None:
-    """The loss at the start is about ln V: no token is preferred."""
+def test_a_fresh_model_prefers_no_token(settings: RnnSettings | TransformerSettings) -> None:
+    """The loss at the start is about ln V."""
     torch.manual_seed(1)
     model = build(settings, SOURCE_VOCAB, TARGET_VOCAB)
     examples = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12]) for n in range(40)]
-    updates = learn(model, examples, TrainSettings(steps=1, batch_tokens=400), seed=1)
+    updates = train_model(model, examples, TrainSettings(steps=1, batch_tokens=400), seed=1)
     assert math.log(TARGET_VOCAB) - 0.1 < updates[0].loss < math.log(TARGET_VOCAB) + 0.6
     assert num_parameters(model) == sum(parameter.numel() for parameter in model.parameters())
 
@@ -228,7 +228,7 @@ def test_settings_are_changed_by_name() -> None:
         (["a=1", "b=2"], r"no setting 'a'.*no setting 'b'"),
     ],
 )
-def test_wrong_settings_are_explained_all_at_once(changes: list[str], words: str) -> None:
+def test_wrong_settings_are_reported_together(changes: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         override(RunSettings(), changes)
 
@@ -239,7 +239,7 @@ def test_settings_are_chosen_from_the_data() -> None:
         Pair("where is the train to it", "wo ist der Bahnhof bitte"),
         Pair("thank you so very much", "vielen herzlichen Dank"),
     ]
-    strings, texts, letters = (suggest(some * 50) for some in (phonemes, sentences, [Pair("мир", "mir")]))
+    strings, texts, letters = (suggest(pairs * 50) for pairs in (phonemes, sentences, [Pair("мир", "mir")]))
     assert (strings.settings.data.source_unit, strings.settings.data.target_unit) == ("characters", "symbols")
     assert (letters.settings.data.source_unit, letters.settings.data.target_unit) == ("characters", "characters")
     assert strings.settings.model.kind == letters.settings.model.kind == "rnn"
@@ -256,7 +256,7 @@ def test_settings_are_chosen_from_the_data() -> None:
     assert strings.reasons["train.steps"] == "20.0 passes over 5,000 pairs; the aim is 20 passes, in 600 to 8,000 updates"
 
 
-def test_few_pairs_come_with_a_word_of_caution() -> None:
+def test_few_pairs_give_a_warning() -> None:
     assert "800 pairs is little training data" in str(expectation(800))
     assert expectation(5000) is None
 
@@ -285,11 +285,11 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert "━" in out
 
 
-def test_reading_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_shows_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(with_progress(range(7), 7, "tokenising", Console(force_terminal=True, width=100))) == list(range(7))
     assert "7/7" in capsys.readouterr().out
     assert list(with_progress(range(7), 7, "tokenising", Console(force_terminal=False))) == list(range(7))
-    assert capsys.readouterr().out == ""  # quicker than anybody can read
+    assert capsys.readouterr().out == ""  # too quick to need progress
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     assert list(with_progress(range(2), 7, "tokenising", Console(force_terminal=False))) == [0, 1]
     assert capsys.readouterr().out.splitlines() == ["tokenising: 1 of 7", "tokenising: 2 of 7"]
@@ -299,9 +299,9 @@ def test_reading_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("room", [2**22, 3 * 23, 1])
-def test_projected_loss_is_the_loss_of_the_logits(smoothing: float, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "MAX_LOGITS", room)
+@pytest.mark.parametrize("max_logits", [2**22, 3 * 23, 1])
+def test_projected_loss_is_the_loss_of_the_logits(smoothing: float, max_logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "MAX_LOGITS", max_logits)
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(*sizes, generator=generator, dtype=torch.float64) for sizes in ((5, 7, 11), (23, 11), (23,))]
     targets_BT = torch.randint(1, 23, (5, 7), generator=generator) * masks.first(torch.tensor([7, 1, 0, 3, 5]), 7)
@@ -310,7 +310,7 @@ def test_projected_loss_is_the_loss_of_the_logits(smoothing: float, room: int, m
         given = [part.clone().requires_grad_() for part in parts]
         value = loss(*given)
         (3 * value).backward()
-        return [value, *(one.grad for one in given if one.grad is not None)]
+        return [value, *(part.grad for part in given if part.grad is not None)]
 
     def plain(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return losses.sequence_loss(F.linear(states, weight, bias), targets_BT, pad=0, smoothing=smoothing)
@@ -329,13 +329,13 @@ def test_projected_loss_of_wide_logits_does_not_overflow() -> None:
     assert loss.item() == pytest.approx(900.0)
 
 
-# --- what the loop asks for --------------------------------------------------------------------------------------------------
+# --- the training loop -------------------------------------------------------------------------------------------------------
 
 EXAMPLES = [Example([4 + n % 13, 5, 6 + n % 11], [4 + n % 15, 7 + n % 12]) for n in range(40)]
 
 
-def test_four_batches_gathered_are_one_of_four_times_the_size() -> None:
-    """In float64 and without dropout: other batches would draw other dropout."""
+def test_four_accumulated_batches_equal_one_of_four_times_the_size() -> None:
+    """In float64 and without dropout, which depends on the batches."""
     results = []
     for tokens, accumulate in ((40, 4), (160, 1)):
         settings = TrainSettings(steps=3, batch_tokens=tokens, accumulate=accumulate, label_smoothing=0.1)
@@ -353,9 +353,9 @@ def test_four_batches_gathered_are_one_of_four_times_the_size() -> None:
         recorder = Recorder()
         train(Learner(model, settings), batches, settings, seed=1, callbacks=recorder)
         results.append((recorder.updates, [parameter.detach() for parameter in model.parameters()]))
-    (gathered, weights), (whole, other) = results
-    assert [update.num_targets for update in gathered] == [update.num_targets for update in whole]
-    assert [update.loss for update in gathered] == pytest.approx([update.loss for update in whole], rel=1e-12)
+    (accumulated, weights), (whole, other) = results
+    assert [update.num_targets for update in accumulated] == [update.num_targets for update in whole]
+    assert [update.loss for update in accumulated] == pytest.approx([update.loss for update in whole], rel=1e-12)
     torch.testing.assert_close(weights, other, rtol=1e-7, atol=1e-9)
 
 
@@ -380,26 +380,26 @@ def test_validations_keep_the_best_and_patience_ends_the_run() -> None:
     settings = TrainSettings(steps=100, batch_tokens=40, validate_every=2, patience=2, checkpoint_every=5)
     learner, recorder = Learner(make_model("rnn additive"), settings), Recorder([3.0, 1.0, 2.0, 1.0, 0.0])
     train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=recorder)
-    assert recorder.kept == [2, 4]
-    assert recorder.checkpoints == [5, 8]  # the last one is where it ended
+    assert recorder.saved == [2, 4]
+    assert recorder.checkpoints == [5, 8]  # the last one is at the end of the run
     assert (learner.state.best, learner.state.best_at, learner.state.stale, learner.state.update) == (1.0, 4, 2, 8)
     train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=recorder)
-    assert len(recorder.updates) == 8, "a run that has ended does not go on"
+    assert len(recorder.updates) == 8, "a run that has ended does not continue"
 
 
-def test_a_moving_average_is_used_but_not_learnt_from() -> None:
+def test_a_moving_average_is_used_but_not_trained_on() -> None:
     settings = TrainSettings(steps=30, batch_tokens=40, ema=0.5)
     plain, averaged = (make_model("rnn additive") for _ in range(2))
-    learn(plain, EXAMPLES, TrainSettings(steps=30, batch_tokens=40), seed=1)
+    train_model(plain, EXAMPLES, TrainSettings(steps=30, batch_tokens=40), seed=1)
     learner = Learner(averaged, settings)
     before, by_hand = [p.detach().clone() for p in averaged.parameters()], None
 
     class Averaging(Recorder):
         def on_update(self, update: Update) -> None:
             nonlocal by_hand
-            now = [parameter.detach().clone() for parameter in averaged.parameters()]
+            current = [parameter.detach().clone() for parameter in averaged.parameters()]
             decay = min(0.5, (1 + update.number) / (10 + update.number))
-            by_hand = [decay * one + (1 - decay) * other for one, other in zip(by_hand or before, now, strict=True)]
+            by_hand = [decay * one + (1 - decay) * other for one, other in zip(by_hand or before, current, strict=True)]
 
     train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=Averaging())
     assert all(map(torch.equal, plain.parameters(), averaged.parameters()))
@@ -410,8 +410,8 @@ def test_a_moving_average_is_used_but_not_learnt_from() -> None:
 
 
 @pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot", "rnn hard"])
-def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
-    """Through the files and into another model, in the middle of an epoch."""
+def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    """The run is resumed from files by another model, in the middle of an epoch."""
     settings = TrainSettings(steps=9, batch_tokens=40, accumulate=2, ema=0.9, checkpoint_every=4, validate_every=3)
     values = [5.0, 4.0, 6.0]
     whole = Learner(make_model(name, torch.float32), settings)
@@ -432,10 +432,10 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, t
     second = Learner(make_model(name, torch.float32), settings)
     for parameter in second.model.parameters():
         parameter.data.add_(1.0)
-    found = saved.newest(print, second.check)
-    assert found is not None
-    assert found.update == 4
-    second.restore(found)
+    newest = saved.newest(print, second.check)
+    assert newest is not None
+    assert newest.update == 4
+    second.restore(newest)
     train(second, batches, settings, seed=1, callbacks=Recorder(values[1:]))
     assert second.state == whole.state
     assert all(map(torch.equal, second.model.parameters(), whole.model.parameters()))
@@ -449,7 +449,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(name: str, t
 
 
 def small_run(unit: Any = "characters", **train: Any) -> tuple[str, Trained]:
-    """(what the console says, what came of it)."""
+    """Returns the console output and the result of the run."""
     chance = random.Random(1)
     words = dict.fromkeys("".join(chance.choices("abcd", k=chance.randint(2, 5))) for _ in range(200))
     pairs = [Pair(word, " ".join(word.upper())) for word in words]
@@ -464,12 +464,12 @@ def small_run(unit: Any = "characters", **train: Any) -> tuple[str, Trained]:
 
 
 @pytest.mark.parametrize("metric", ["loss", "symbol_error_rate", "sequence_error_rate", "bleu"])
-def test_the_best_validation_is_what_is_kept(metric: Any) -> None:
-    said, trained = small_run(steps=60, validate_every=20, metric=metric)
+def test_the_weights_of_the_best_validation_are_kept(metric: Any) -> None:
+    printed, trained = small_run(steps=60, validate_every=20, metric=metric)
     name, scale = {"loss": ("loss", 1), "bleu": ("BLEU", 1)}.get(metric, (metric.replace("_", " "), 100))
-    found = [float(value) / scale for value in re.findall(rf"validation after update \d+: .*?{name} ([\d.]+)", said)]
+    found = [float(value) / scale for value in re.findall(rf"validation after update \d+: .*?{name} ([\d.]+)", printed)]
     assert len(found) == 3
-    assert said.count(" -> ") == 15, "five examples each time"
+    assert printed.count(" -> ") == 15, "five examples each time"
     best = max(found) if metric == "bleu" else min(found)
     again = {"symbol_error_rate": trained.rates.symbol, "sequence_error_rate": trained.rates.sequence}
     if metric in again:
@@ -477,15 +477,17 @@ def test_the_best_validation_is_what_is_kept(metric: Any) -> None:
     assert trained.rates.symbol < 0.7
 
 
-def test_weights_of_an_earlier_validation_come_back() -> None:
-    """A learning rate that ruins the model at the end."""
-    said, trained = small_run(steps=80, validate_every=20, metric="symbol_error_rate", warmup=1.0, learning_rate=1.0, clip=1e9)
-    found = [float(value) / 100 for value in re.findall(r"after update \d+: .*?symbol error rate ([\d.]+)%", said)]
+def test_weights_of_an_earlier_validation_are_restored() -> None:
+    """The learning rate ruins the model at the end."""
+    printed, trained = small_run(
+        steps=80, validate_every=20, metric="symbol_error_rate", warmup=1.0, learning_rate=1.0, clip=1e9
+    )
+    found = [float(value) / 100 for value in re.findall(r"after update \d+: .*?symbol error rate ([\d.]+)%", printed)]
     assert found[-1] > min(found)
     assert trained.rates.symbol == pytest.approx(min(found), abs=1e-4)
 
 
-def test_what_cannot_be_repeated_is_said() -> None:
+def test_units_that_are_not_reproducible_are_reported() -> None:
     assert "not reproducible" in small_run("unigram", steps=1)[0]
     assert "not reproducible" not in small_run(steps=1)[0]
 
@@ -493,20 +495,25 @@ def test_what_cannot_be_repeated_is_said() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda one: replace(one, numbers={**one.numbers, "update": 3}), "its counters are those of update 3"),
+        (lambda saved: replace(saved, numbers={**saved.numbers, "update": 3}), "its counters are those of update 3"),
         (
-            lambda one: replace(one, numbers={**one.numbers, "best_at": "2"}),
+            lambda saved: replace(saved, numbers={**saved.numbers, "best_at": "2"}),
             r"best_at is '2' \(Input should be a valid integer",
         ),
-        (lambda one: replace(one, numbers={**one.numbers, "baseline": 7}), "its counters cannot be read: baseline is 7"),
-        (lambda one: replace(one, model=dict(list(one.model.items())[1:])), "its weights do not fit .* has the shape None"),
+        (lambda saved: replace(saved, numbers={**saved.numbers, "baseline": 7}), "its counters cannot be read: baseline is 7"),
         (
-            lambda one: replace(one, training={name: tensor[:1] for name, tensor in one.training.items() if tensor.dim()}),
+            lambda saved: replace(saved, model=dict(list(saved.model.items())[1:])),
+            "its weights do not fit .* has the shape None",
+        ),
+        (
+            lambda saved: replace(
+                saved, training={name: tensor[:1] for name, tensor in saved.training.items() if tensor.dim()}
+            ),
             "its moments do not fit this model: average",
         ),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(change: Callable[[Checkpoint], Checkpoint], words: str) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused(change: Callable[[Checkpoint], Checkpoint], words: str) -> None:
     settings = TrainSettings(steps=2, batch_tokens=40, ema=0.9)
     learner = Learner(make_model("rnn additive", torch.float32), settings)
     train(learner, batches_of(EXAMPLES, settings, 1), settings, seed=1, callbacks=Recorder())
@@ -515,13 +522,13 @@ def test_a_checkpoint_of_something_else_is_refused(change: Callable[[Checkpoint]
         learner.check(change(learner.checkpoint()))
 
 
-def test_what_is_averaged_follows_from_the_settings_and_the_update() -> None:
+def test_averaged_checkpoints_follow_from_settings_and_update() -> None:
     every_eight = TrainSettings(average=3, checkpoint_every=8)
     assert [averaged(every_eight, update) for update in (7, 8, 23, 60)] == [[], [8], [8, 16], [40, 48, 56]]
     assert averaged(replace(every_eight, average=1), 60) == averaged(replace(every_eight, average=0), 60) == []
 
 
-def test_learning_rates_so_far_decide_whether_a_run_can_become_longer() -> None:
+def test_a_run_can_become_longer_if_past_learning_rates_stay_the_same() -> None:
     linear, constant = (TrainSettings(steps=100, schedule=name, warmup=0.1) for name in ("linear", "constant"))
     for settings in (linear, constant):
         assert same_rates(settings, replace(settings, steps=200), 0)

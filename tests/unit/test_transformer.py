@@ -21,7 +21,7 @@ def test_the_papers_base_model() -> None:  # SPEC A7.3
     with torch.device("meta"):
         model = Transformer(PRESETS["base"], 37_000, 37_000)
     embeddings = sum(half.embedding.tokens.weight.numel() for half in (model.encoder, model.decoder))
-    bias = 37_000  # of the output, whose matrix is the embedding's
+    bias = 37_000  # of the output, which shares the matrix of the embedding
     assert num_parameters(model) - embeddings - bias == 44_138_496
     settings = PRESETS["base"]
     assert (settings.norm_order, settings.encoder_layers, settings.decoder_layers) == ("post", 6, 6)
@@ -44,8 +44,8 @@ def test_presets_by_name() -> None:  # SPEC A7.3
 
 @pytest.mark.parametrize("vocab", [19, 1000])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_fresh_model_knows_nothing(name: str, vocab: int) -> None:
-    """The first loss is that of a guess: ln V − 0.05 to ln V + 0.6."""
+def test_a_fresh_model_prefers_no_token(name: str, vocab: int) -> None:
+    """The first loss is that of a uniform guess: ln V − 0.05 to ln V + 0.6."""
     torch.manual_seed(3)
     model = build(MODELS[name], vocab, vocab).eval()
     source = make_source(7, 5, 9, 11, 3, 8, 7, 10)
@@ -57,7 +57,7 @@ def test_a_fresh_model_knows_nothing(name: str, vocab: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tiny", "small", "base", "deep-shallow"])
-def test_a_fresh_preset_knows_nothing(kind: str) -> None:
+def test_a_fresh_preset_prefers_no_token(kind: str) -> None:
     torch.manual_seed(3)
     model, targets = build(PRESETS[kind], 1000, 1000).eval(), torch.randint(4, 1000, (4, 13))
     with torch.no_grad():
@@ -67,7 +67,7 @@ def test_a_fresh_preset_knows_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("norm_order", ["pre", "post"])
-def test_one_matrix_for_three(norm_order: str) -> None:
+def test_tied_embeddings_and_output_share_one_matrix(norm_order: str) -> None:
     settings = TransformerSettings(width=20, heads=2, feed_forward=29, tie="all", norm_order=norm_order)
     model = Transformer(settings, 17, 17)
     untied = Transformer(TransformerSettings(width=20, heads=2, feed_forward=29, norm_order=norm_order), 17, 17)
@@ -76,15 +76,15 @@ def test_one_matrix_for_three(norm_order: str) -> None:
     memory = model.encode(make_source(7, 3))
     logits = model.decode(make_targets(2, 5) % 17, memory).logits_BTV
     (gradient,) = torch.autograd.grad(logits.sum(), model.decoder.embedding.tokens.weight)
-    assert (gradient.abs().sum(-1) > 0).all()  # as output, every row has a say
+    assert (gradient.abs().sum(-1) > 0).all()  # as output, every row has a gradient
     with pytest.raises(
         UserError, match="tie=all requires one vocabulary for both sides, but there are 17 source and 19 target"
     ):
         Transformer(settings, 17, 19)
 
 
-def test_windows_hide_what_is_far() -> None:  # SPEC A3.3
-    """Two layers with windows of 2 reach 4 places."""
+def test_windows_hide_distant_positions() -> None:  # SPEC A3.3
+    """Two layers with windows of 2 reach 4 positions."""
     torch.manual_seed(0)
     model = Transformer(
         TransformerSettings(width=20, heads=2, feed_forward=29, window=2, dropout=0.0), 17, TARGET_VOCAB
@@ -99,9 +99,9 @@ def test_windows_hide_what_is_far() -> None:  # SPEC A3.3
     moved = (encode(ids) - encode(changed)).abs().amax(-1)[0] > 1e-12
     assert moved.tolist() == [False] * 8 + [True] * 5
     memory = model.encode(Source(ids, masks.not_padding(ids, 0)))
-    (own,) = model.decode(make_targets(1, 9), memory, Look((Tap("decoder", layer=0),))).seen
-    seen = (own.weights_BHTS[0, 0] > 0).tolist()
-    assert seen == [[t - 2 <= s <= t for s in range(9)] for t in range(9)]
+    (seen,) = model.decode(make_targets(1, 9), memory, Look((Tap("decoder", layer=0),))).seen
+    attended = (seen.weights_BHTS[0, 0] > 0).tolist()
+    assert attended == [[t - 2 <= s <= t for s in range(9)] for t in range(9)]
 
 
 # --- encoder-only ------------------------------------------------------------------------------------------------------------

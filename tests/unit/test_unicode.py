@@ -36,7 +36,7 @@ def nfd(text: str) -> str:
 
 
 ALONE = ["\u212b", "\u0958", "\u1112\u1161\u11ab", "\u0344", "\u2126", "\u037e", "\ufb1d", "\U0001d15e"]
-"""Characters that NFC changes although they stand alone: Å of physics, a composition exclusion, Hangul in pieces, …"""
+"""Characters that NFC changes although they occur alone: the Ångström sign, a composition exclusion, decomposed Hangul, …"""
 
 
 # --- vocabularies ------------------------------------------------------------------------------------------------------------
@@ -48,9 +48,9 @@ def test_the_library_and_python_agree_on_characters() -> None:
         if not unicodedata.decomposition(char) and not 0xAC00 <= code <= 0xD7A3:
             continue
         assert nfc(char) == unicodedata.normalize("NFC", char), hex(code)
-        if code != 0x11938 and unicodedata.unidata_version < "15.9":  # the library knows Unicode as of 2019
+        if code != 0x11938 and unicodedata.unidata_version < "15.9":  # the library supports Unicode as of 2019
             assert nfc(nfd(char)) == unicodedata.normalize("NFC", char), hex(code)
-    assert nfc("half \ud800 é") == "half \ud800 é"  # whoever encodes it complains
+    assert nfc("half \ud800 é") == "half \ud800 é"  # encoding it is an error, reported elsewhere
 
 
 @pytest.mark.parametrize("unit", get_args(TokenUnit))
@@ -141,19 +141,19 @@ def test_a_file_is_read_in_one_spelling_and_changes_are_counted(tmp_path: Path) 
     assert (counts.normalised, counts.not_normalised) == (1, 1)
 
 
-def test_what_cannot_be_seen_is_counted(tmp_path: Path) -> None:
+def test_invisible_characters_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv", [("a\u200bb", "x"), ("c\ufeffd\ufeff", "x\u00a0y"), ("e\x07", "z\u200b"), ("é f", "g")])
     counts = CorpusCounts()
     first, *_ = stream_pairs(path, counts=counts)
-    assert first.source == "a\u200bb"  # it stays
-    said = counts.describe()
-    assert "(U+200B in 2 lines, U+FEFF in 1 line, U+00A0 in 1 line, U+0007 in 1 line)" in said
+    assert first.source == "a\u200bb"  # it is kept
+    description = counts.describe()
+    assert "(U+200B in 2 lines, U+FEFF in 1 line, U+00A0 in 1 line, U+0007 in 1 line)" in description
     path = write(tmp_path / "p.tsv", [("é f", "g")])
     list(stream_pairs(path, counts=(counts := CorpusCounts())))
     assert "invisible" not in counts.describe()
 
 
-def test_a_sign_that_becomes_a_semicolon_parts_features(tmp_path: Path) -> None:
+def test_a_character_that_becomes_a_semicolon_separates_features(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv", [("aller", "va", "V\u037ePRS")])
     from regard.data.corpus import Columns
 
@@ -161,7 +161,7 @@ def test_a_sign_that_becomes_a_semicolon_parts_features(tmp_path: Path) -> None:
     assert pair == ("aller\tV\tPRS", "va")
 
 
-def test_names_of_files_stay_as_they_are_on_disk(tmp_path: Path) -> None:
+def test_file_names_are_not_normalised(tmp_path: Path) -> None:
     from regard.data.corpus import Columns
 
     name = nfd("é.wav")
@@ -213,7 +213,7 @@ def test_both_spellings_of_a_source_are_on_one_side_of_the_split(tmp_path: Path)
 
 
 def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_path: Path) -> None:
-    """The data of a run that began before there was this setting is still its data."""
+    """The stored fingerprint of a run that started before this setting existed still fits its data."""
     import hashlib
     from dataclasses import asdict, replace
 
@@ -228,16 +228,16 @@ def test_settings_without_normalisation_leave_the_fingerprint_of_older_runs(tmp_
         digest.update(hashlib.sha256(content).digest())
     from regard.data.store import Store
 
-    def known() -> str:
+    def stored_fingerprint() -> str:
         return Store.open(tmp_path / "p.run" / "tokens.safetensors").metadata["training_data"]
 
-    assert known() == digest.hexdigest()
+    assert stored_fingerprint() == digest.hexdigest()
     normal = replace(data, normalise="nfc")
     from_files(normal, survey(normal), tmp_path / "p.run", Console(file=io.StringIO()))
-    assert known() != digest.hexdigest()  # and it was tokenised again
+    assert stored_fingerprint() != digest.hexdigest()  # the data was tokenised again
 
 
-def test_codecs_of_an_older_model_win() -> None:
+def test_codecs_of_an_older_model_are_kept() -> None:
     old = Codec.train(WORDS, "characters")
     pairs = [Pair(nfd(word), nfd(word)) for word in WORDS]
     found = in_memory("w", pairs, pairs, DataSettings(normalise="none"), StartCodecs(old, old))
@@ -246,7 +246,7 @@ def test_codecs_of_an_older_model_win() -> None:
     assert not found.codecs.target.normalises
 
 
-# --- what a model reads ------------------------------------------------------------------------------------------------------
+# --- input of a model --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["characters", "bpe"])
@@ -257,7 +257,7 @@ def translator(request: pytest.FixtureRequest) -> Translator:
     return Translator(model, codec, codec, torch.device("cpu"))
 
 
-def test_a_model_answers_both_spellings_alike(translator: Translator) -> None:
+def test_a_model_translates_both_spellings_identically(translator: Translator) -> None:
     from regard.inspection.capture import inspect
     from regard.inspection.explain import explain
 
@@ -281,7 +281,7 @@ def test_prefixes_and_banned_words_are_normalised(translator: Translator) -> Non
     assert translator("plain", prefix=nfd("é"), max_length=4).text.startswith("é")
 
 
-def test_align_reads_both_spellings_alike(translator: Translator) -> None:
+def test_align_reads_both_spellings_identically(translator: Translator) -> None:
     from regard.inspection.align import alignment_heads, inspect_pairs, links
 
     one, other = (inspect_pairs(translator, [(spell("café"), spell("naïve"))])[0] for spell in (nfc, nfd))
@@ -295,7 +295,7 @@ SMALL = ["model.width=16", "model.embedding=8", "model.score_width=8", "train.st
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Trains as the command does, on one thread, and gives what it prints."""
+    """Runs `regard train` on one thread and returns its output."""
     from regard.cli.train import train
 
     def call(file: Path, out: Path, *changes: str, **options: object) -> str:
@@ -311,7 +311,7 @@ def weights(model: Path) -> bytes:
     return (model / "model.safetensors").read_bytes()
 
 
-def test_a_run_writes_down_how_it_reads(tmp_path: Path, command: Callable[..., str]) -> None:
+def test_a_run_records_its_normalisation(tmp_path: Path, command: Callable[..., str]) -> None:
     composed, decomposed = (write(tmp_path / f"{spell.__name__}.tsv", pairs_in(spell)) for spell in (nfc, nfd))
     assert "Normalised" not in command(composed, tmp_path / "c")
     assert f"Normalised {sum(nfc(a + b) != nfd(a + b) for a, b in pairs_in(nfc))} lines to Unicode NFC" in command(
@@ -319,12 +319,12 @@ def test_a_run_writes_down_how_it_reads(tmp_path: Path, command: Callable[..., s
     )
     assert weights(tmp_path / "c") == weights(tmp_path / "d")
     assert "\n  normalise: nfc " in (tmp_path / "d.run" / "run.yaml").read_text()
-    said = command(decomposed, tmp_path / "raw", "data.normalise=none")
-    assert "lines that are not in Unicode NFC" in said
+    printed = command(decomposed, tmp_path / "raw", "data.normalise=none")
+    assert "lines that are not in Unicode NFC" in printed
     assert "\n  normalise: none " in (tmp_path / "raw.run" / "run.yaml").read_text()
 
 
-def test_a_run_that_an_older_version_began_goes_on_as_it_was(tmp_path: Path, command: Callable[..., str]) -> None:
+def test_a_run_started_by_an_older_version_continues_unchanged(tmp_path: Path, command: Callable[..., str]) -> None:
     data, out, config = write(tmp_path / "d.tsv", pairs_in(nfd)), tmp_path / "m", tmp_path / "m.run" / "run.yaml"
     command(data, out, "data.normalise=none")
     before = weights(out)
@@ -339,17 +339,17 @@ def test_a_run_that_an_older_version_began_goes_on_as_it_was(tmp_path: Path, com
         command(data, out, "data.normalise=nfc")
 
 
-def test_a_model_that_starts_from_an_older_one_reads_like_it(tmp_path: Path, command: Callable[..., str]) -> None:
+def test_a_model_that_starts_from_an_older_one_normalises_like_it(tmp_path: Path, command: Callable[..., str]) -> None:
     data, old = write(tmp_path / "d.tsv", pairs_in(nfd)), tmp_path / "old"
     command(data, old, "data.normalise=none")
     for option in ("start_from", "encoder_from"):
-        said = command(data, tmp_path / option, **{option: old})
-        assert "data.normalise=none " in said
-        assert f"as {old} normalises texts" in said
+        printed = command(data, tmp_path / option, **{option: old})
+        assert "data.normalise=none " in printed
+        assert f"as {old} normalises texts" in printed
         assert json.loads((tmp_path / option / "target.tokenizer.json").read_text())["normalizer"] is None
         with pytest.raises(UserError, match=r"data.normalise is nfc, but .* was made with none"):
             command(data, tmp_path / "x", "data.normalise=nfc", **{option: old})
-    run_file = tmp_path / "run.yaml"  # of the older version too
+    run_file = tmp_path / "run.yaml"  # a run file of the older version too
     lines = (tmp_path / "old.run" / "run.yaml").read_text().replace('  model: ""', f'  model: "{old}"').splitlines()
     run_file.write_text("\n".join(line for line in lines if "normalise:" not in line))
     command(run_file, tmp_path / "from_file")
@@ -362,20 +362,20 @@ def test_a_model_that_starts_from_an_older_one_reads_like_it(tmp_path: Path, com
         command(data, tmp_path / "y", "data.normalise=none", start_from=new)
 
 
-def test_a_test_set_in_either_spelling_gives_the_same_figures(
+def test_a_test_set_in_either_spelling_gives_the_same_measures(
     tmp_path: Path, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from regard.cli.evaluate import evaluate
 
     command(write(tmp_path / "p.tsv", pairs_in(nfc)), tmp_path / "m")
-    said = []
+    printed = []
     for spell in (nfc, nfd):
         write(tmp_path / "t.tsv", pairs_in(spell)[:20])
         evaluate(tmp_path / "m", [tmp_path / "t.tsv"], beam=1, max_length=8)
-        said.append(capsys.readouterr().out.splitlines())
-    changed = [line for line in said[1] if line.startswith("Normalised ")]
+        printed.append(capsys.readouterr().out.splitlines())
+    changed = [line for line in printed[1] if line.startswith("Normalised ")]
     assert len(changed) == 1
-    assert said[0] == [line for line in said[1] if line not in changed]
+    assert printed[0] == [line for line in printed[1] if line not in changed]
     table = write(tmp_path / "r.tsv", [(nfd("é"), nfd("à"), "à"), ("é", nfd("ä"), "b")])
     data = read_test_set([table], normalisation=Normalisation(True, True))
     assert (data.sources, data.references) == (("é",), (("à", "ä", "b"),))
@@ -383,7 +383,7 @@ def test_a_test_set_in_either_spelling_gives_the_same_figures(
     assert read_test_set([table]).notes[0].startswith("Kept 2 lines that are not in Unicode NFC")
 
 
-def test_translate_says_how_many_lines_it_normalised(
+def test_translate_reports_how_many_lines_it_normalised(
     tmp_path: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from regard.cli import translate as command

@@ -1,4 +1,4 @@
-"""What a run measures on the way, and the words in which it says so."""
+"""Measurements during a run, and the messages that report them."""
 
 import io
 import re
@@ -23,22 +23,22 @@ VALIDATED = {"steps": 4, "validate_every": 2, "metric": "symbol_error_rate"}
 
 
 def words(number: int) -> list[Pair]:
-    """All different: "aaab" and so on, each with its letters in capitals."""
-    texts = ("".join("abcd"[n // 4**place % 4] for place in (3, 2, 1, 0)) for n in range(number))
+    """Different words, "aaab" and so on, each paired with its letters in capitals."""
+    texts = ("".join("abcd"[n // 4**digit % 4] for digit in (3, 2, 1, 0)) for n in range(number))
     return [Pair(text, " ".join(text.upper())) for text in texts]
 
 
 def train_on(
-    learning: list[Pair], held_out: list[Pair], model: Any = None, console: Console | None = None, **train: Any
+    training: list[Pair], held_out: list[Pair], model: Any = None, console: Console | None = None, **train: Any
 ) -> tuple[str, Trained]:
-    """(what the console says, the trained model)."""
+    """Returns the console output and the trained model."""
     settings = RunSettings(
         data=DataSettings(target_unit="symbols"),
         model=model or RnnSettings(width=8, embedding=4, score_width=4, dropout=0.0),
         train=TrainSettings(batch_tokens=256, **{"learning_rate": 2e-2, "steps": 2, **train}),
     )
     console = console or Console(file=io.StringIO(), width=300)
-    trained = run(in_memory("words", learning, held_out, settings.data), settings, console, CPU)
+    trained = run(in_memory("words", training, held_out, settings.data), settings, console, CPU)
     return console.file.getvalue(), trained  # type: ignore[attr-defined]
 
 
@@ -49,9 +49,9 @@ def test_a_sample_depends_on_the_seed_and_the_sources_but_not_on_their_order() -
     pairs = [*words(100), *(Pair(one.source, "X") for one in words(50))]
     chosen = sample_of(pairs, 20, seed=1)
     assert len({pair.source for pair in chosen}) == 20
-    turned = sample_of(pairs[::-1], 20, seed=1)
-    assert set(turned) == set(chosen)
-    assert list(dict(turned)) == list(dict(chosen))
+    from_reversed = sample_of(pairs[::-1], 20, seed=1)
+    assert set(from_reversed) == set(chosen)
+    assert list(dict(from_reversed)) == list(dict(chosen))
     assert {pair.source for pair in sample_of(pairs, 20, seed=2)} != {pair.source for pair in chosen}
     assert {pair.source for pair in chosen} != {pair.source for pair in pairs[:20]}
     for source in {pair.source for pair in chosen}:
@@ -59,39 +59,39 @@ def test_a_sample_depends_on_the_seed_and_the_sources_but_not_on_their_order() -
     assert set(sample_of(pairs, 500, seed=1)) == set(pairs)
 
 
-def test_a_validation_says_that_its_metric_is_that_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sources each time; the loss is that of all."""
+def test_a_validation_reports_that_its_metric_is_that_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each validation uses the same sample; the loss is that of all held-out pairs."""
     monkeypatch.setattr(running, "MOST_DECODED", 30)
     pairs, decoded = words(140), []
     plain = running.predict
 
-    def predict(translator: Any, some: list[Pair], *others: Any, **named: Any) -> Any:
-        decoded.append([pair.source for pair in some])
-        return plain(translator, some, *others, **named)
+    def predict(translator: Any, pairs: list[Pair], *others: Any, **named: Any) -> Any:
+        decoded.append([pair.source for pair in pairs])
+        return plain(translator, pairs, *others, **named)
 
     monkeypatch.setattr(running, "predict", predict)
-    said, _ = train_on(pairs[40:], pairs[:40], steps=4, validate_every=2, metric="symbol_error_rate")
+    printed, _ = train_on(pairs[40:], pairs[:40], steps=4, validate_every=2, metric="symbol_error_rate")
     assert decoded[0] == decoded[1] != [pair.source for pair in pairs[:30]]
-    assert [len(one) for one in decoded] == [30, 30, 40]
+    assert [len(sources) for sources in decoded] == [30, 30, 40]
     found = re.findall(
         r"validation after update \d+: loss \d\.\d{4}; on a sample of 30 of 40 held-out sources: "
         r"symbol error rate \d+\.\d\d%, sequence error rate \d+\.\d\d%\n",
-        said,
+        printed,
     )
-    assert len(found) == 2, said
+    assert len(found) == 2, printed
 
 
-def test_a_validation_on_everything_speaks_of_no_sample() -> None:
-    said, _ = train_on(words(100)[20:], words(20), validate_every=2, metric="bleu")
-    assert "sample" not in said
+def test_a_validation_on_everything_mentions_no_sample() -> None:
+    printed, _ = train_on(words(100)[20:], words(20), validate_every=2, metric="bleu")
+    assert "sample" not in printed
     assert re.search(
-        r"update 2: loss \d\.\d{4}, symbol error rate \d+\.\d\d%, sequence error rate \d+\.\d\d%, BLEU \d+\.\d\d\n", said
+        r"update 2: loss \d\.\d{4}, symbol error rate \d+\.\d\d%, sequence error rate \d+\.\d\d%, BLEU \d+\.\d\d\n", printed
     )
     assert re.search(r"update 2: loss \d\.\d{4}\n", train_on(words(100)[20:], words(20), validate_every=2)[0])
 
 
-def test_a_validation_shows_how_far_it_is_on_a_terminal_only() -> None:
-    """A bar of its own, below that of the training, which goes on."""
+def test_a_validation_shows_progress_on_a_terminal_only() -> None:
+    """It has its own bar, below that of training, which stays."""
     seen = train_on(
         words(100)[20:], words(20), console=Console(file=io.StringIO(), force_terminal=True, width=120), **VALIDATED
     )[0]
@@ -99,17 +99,17 @@ def test_a_validation_shows_how_far_it_is_on_a_terminal_only() -> None:
     for what in ("training", "computing the held-out loss", "translating held-out sources", "4/4", "19/20"):
         assert what in seen
     plain = train_on(words(100)[20:], words(20), **VALIDATED)[0]
-    assert "measuring" not in plain
+    assert "computing" not in plain
     assert "translating" not in plain
 
 
 # --- counts ------------------------------------------------------------------------------------------------------------------
 
 
-def test_pairs_and_their_different_sources_are_both_counted() -> None:
+def test_pairs_and_their_distinct_sources_are_both_counted() -> None:
     held_out = [*words(20), *(Pair(one.source, "X") for one in words(5))]
-    said, trained = train_on(words(100)[20:], held_out)
-    assert "80 training pairs, 25 held-out pairs with 20 different sources;" in said
+    printed, trained = train_on(words(100)[20:], held_out)
+    assert "80 training pairs, 25 held-out pairs with 20 different sources;" in printed
     assert len(trained.predictions) == 20
     assert "80 training pairs, 20 held-out pairs;" in train_on(words(100)[20:], words(20))[0]
 
@@ -125,24 +125,24 @@ def test_references_that_are_equal_count_once() -> None:
 NOUNS = "pair update source output token character symbol word file line parameter validation checkpoint reference text weight"
 
 
-def one_of_many(text: str) -> list[str]:
-    """Counts of one with a noun for several."""
+def plurals_of_one(text: str) -> list[str]:
+    """Finds counts of one with a plural noun, such as "1 pairs"."""
     nouns = "|".join(f"{noun}s" for noun in NOUNS.split())
     return re.findall(rf"(?<![\d.,/])\b1 (?:[a-z-]+ ){{0,2}}(?:{nouns})\b", text)
 
 
-def test_one_is_not_said_to_be_many() -> None:
-    """A run as small as can be: one update, one pair to learn from, one held out."""
-    assert one_of_many("1 pairs, 1 updates go, 21 pairs, 1.1 pairs, 1 source characters") == [
+def test_counts_of_one_have_a_singular_noun() -> None:
+    """The smallest possible run: one update, one training pair, one held-out pair."""
+    assert plurals_of_one("1 pairs, 1 updates go, 21 pairs, 1.1 pairs, 1 source characters") == [
         "1 pairs",
         "1 updates",
         "1 source characters",
     ]
-    said, trained = train_on([Pair("a", "A")], [Pair("b", "B")], steps=1, validate_every=1, metric="symbol_error_rate")
-    assert not one_of_many(said), said
-    assert not one_of_many(trained.saved.card), trained.saved.card
-    assert "1 training pair, 1 held-out pair" in said
-    assert "one pass over the data takes 1 update;" in said
+    printed, trained = train_on([Pair("a", "A")], [Pair("b", "B")], steps=1, validate_every=1, metric="symbol_error_rate")
+    assert not plurals_of_one(printed), printed
+    assert not plurals_of_one(trained.saved.card), trained.saved.card
+    assert "1 training pair, 1 held-out pair" in printed
+    assert "one pass over the data takes 1 update;" in printed
 
 
 # --- the signature -----------------------------------------------------------------------------------------------------------
@@ -167,26 +167,26 @@ def test_the_signature_names_the_file_whose_fingerprint_it_holds(tmp_path: Path)
     assert names == {False: "learn.tsv", True: "measure.tsv"}
 
 
-# --- positions that are counted ----------------------------------------------------------------------------------------------
+# --- a limited number of positions -------------------------------------------------------------------------------------------
 
 
-COUNTING = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_positions": 12, "dropout": 0.0}
+LIMITED = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_positions": 12, "dropout": 0.0}
 
 
-def test_an_output_without_end_does_not_end_the_run() -> None:
-    """A model that counts 12 positions writes at most 11 tokens, though twice the longest target is more."""
-    model = TransformerSettings(width=16, heads=2, feed_forward=16, **COUNTING)
+def test_an_endless_output_does_not_stop_the_run() -> None:
+    """A model with 12 positions writes at most 11 tokens, although twice the longest target is more."""
+    model = TransformerSettings(width=16, heads=2, feed_forward=16, **LIMITED)
     pairs = [Pair(one.source, "A A A A A A A A") for one in words(60)]
-    said, trained = train_on(
+    printed, trained = train_on(
         pairs[20:], pairs[:20], model, steps=6, validate_every=3, metric="symbol_error_rate", learning_rate=1e-2
     )
-    assert re.search(r"outputs that did not end and were cut off after 11 tokens: \d+ of 20\n", said)
+    assert re.search(r"outputs that did not end and were cut off after 11 tokens: \d+ of 20\n", printed)
     assert "search:greedy,max_length=11 |" in trained.signature
 
 
 @pytest.mark.parametrize("long", [Pair("a" * 12, "A"), Pair("a", " ".join("A" * 12))])
-def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_it_learns(long: Pair) -> None:
-    model = TransformerSettings(width=16, heads=2, feed_forward=16, **COUNTING)
+def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_training(long: Pair) -> None:
+    model = TransformerSettings(width=16, heads=2, feed_forward=16, **LIMITED)
     console = Console(file=io.StringIO())
     settings = RunSettings(data=DataSettings(target_unit="symbols"), model=model)
     training_data = in_memory("words", words(60)[20:], [*words(20), long], settings.data)
@@ -195,7 +195,7 @@ def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_it_le
     assert "update 1/" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_long_sources_that_were_held_out_do_not_end_the_run() -> None:
-    """More than a translator takes at once, without a full stop to split them at."""
+def test_long_held_out_sources_do_not_stop_the_run() -> None:
+    """Longer than a translator accepts at once, without a full stop to split them at."""
     _, trained = train_on(words(60)[20:], [Pair("ab" * 600, "A"), Pair("b", "B")], validate_every=2)
     assert len(trained.predictions) == 2

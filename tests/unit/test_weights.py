@@ -20,7 +20,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """B2 H3 Lq5 Lk7 d11 dv2; query 1 may see nothing."""
+    """B2 H3 Lq5 Lk7 d11 dv2; query 1 may attend to nothing."""
     query, key, value = torch.randn(2, 3, 5, 11), torch.randn(2, 3, 7, 11), torch.randn(2, 3, 7, 2)
     allow = torch.rand(2, 1, 5, 7) < 0.7
     allow[:, :, 1] = False
@@ -33,17 +33,17 @@ def make_score(name: str) -> regard.Score:
     return score.double() if isinstance(score, torch.nn.Module) else score
 
 
-# --- one key -----------------------------------------------------------------------------------------------------------------
+# --- hard and gated attention ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("generator", [None, 3])
 @pytest.mark.parametrize("score_name", SCORES)
 def test_one_key_is_chosen(score_name: str, generator: int | None) -> None:  # SPEC A3.2
     query, key, value, allow = inputs()
-    how = {"score": make_score(score_name), "allow": allow, "attention": "hard"}
-    soft = regard.attention_weights(query, key, score=how["score"], allow=allow)
-    weights = regard.attention_weights(query, key, **how, generator=generator and seeded(generator))
-    attended = regard.attend(query, key, value, **how, generator=generator and seeded(generator))
+    options = {"score": make_score(score_name), "allow": allow, "attention": "hard"}
+    soft = regard.attention_weights(query, key, score=options["score"], allow=allow)
+    weights = regard.attention_weights(query, key, **options, generator=generator and seeded(generator))
+    attended = regard.attend(query, key, value, **options, generator=generator and seeded(generator))
     assert set(weights.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(weights.sum(-1), allow.any(-1).expand(2, 3, 5).double())
     assert (weights[(~allow).expand_as(weights)] == 0).all()
@@ -55,18 +55,18 @@ def test_one_key_is_chosen(score_name: str, generator: int | None) -> None:  # S
     torch.testing.assert_close(attended.entropy, -torch.special.xlogy(soft, soft).sum(-1))
 
 
-def test_choices_follow_the_softmax() -> None:  # SPEC A3.2
+def test_hard_samples_follow_the_softmax() -> None:  # SPEC A3.2
     scores, allow = torch.tensor([1.0, 0.0, 5.0, -1.0]), torch.tensor([True, True, False, True])
-    many = hard_weights(scores.expand(20_000, 4), allow, seeded())
+    samples = hard_weights(scores.expand(20_000, 4), allow, seeded())
     expected = masked_softmax(scores, allow)
     error = (expected * (1 - expected) / 20_000).sqrt()
-    assert ((many.weights.mean(0) - expected).abs() <= 4 * error).all()
+    assert ((samples.weights.mean(0) - expected).abs() <= 4 * error).all()
     again, other = (hard_weights(scores.expand(20_000, 4), allow, seeded(seed)).weights for seed in (0, 1))
-    assert torch.equal(again, many.weights)
-    assert not torch.equal(other, many.weights)
+    assert torch.equal(again, samples.weights)
+    assert not torch.equal(other, samples.weights)
 
 
-def test_gates_open_one_by_one() -> None:  # SPEC A3.2
+def test_gates_open_independently() -> None:  # SPEC A3.2
     query, key, value, allow = inputs()
     score = regard.scores.ScaledDot()
     chances = score.scores(query, key).sigmoid()
@@ -85,14 +85,14 @@ def test_gates_open_one_by_one() -> None:  # SPEC A3.2
         torch.testing.assert_close(attended.entropy, (each.entropy() * allow).sum(-1))
         torch.testing.assert_close(attended.context, weights @ value)
     scores = torch.tensor([1.0, -2.0, 0.0])
-    many = gated_weights(scores.expand(20_000, 3), None, seeded()).weights > 0
+    samples = gated_weights(scores.expand(20_000, 3), None, seeded()).weights > 0
     expected = scores.sigmoid()
     error = (expected * (1 - expected) / 20_000).sqrt()
-    assert ((many.float().mean(0) - expected).abs() <= 4 * error).all()
+    assert ((samples.float().mean(0) - expected).abs() <= 4 * error).all()
 
 
 @pytest.mark.parametrize("attention", ["hard", "gated"])
-def test_an_empty_row_decides_nothing(attention: str) -> None:  # SPEC A4.4
+def test_a_row_without_allowed_keys_decides_nothing(attention: str) -> None:  # SPEC A4.4
     query, key, value, allow = (tensor.requires_grad_() if tensor.is_floating_point() else tensor for tensor in inputs())
     attended = regard.attend(query, key, value, allow=allow, attention=attention, generator=seeded())
     for tensor in (attended.context, attended.log_prob, attended.entropy):
@@ -118,7 +118,7 @@ def two_steps(theta: Tensor, choose) -> tuple[Tensor, Tensor]:  # type: ignore[n
     """A tiny model with 3 keys: two decisions, of which the second and its outcome depend on the first.
 
     theta (N, 18): per row the parameters of everything. `choose(scores (N, 3), step) -> (one-hot (N, 3), log π (N,))`.
-    Gives log p(y_t | a_≤t) and log π(a_t), both (N, 2).
+    Returns log p(y_t | a_≤t) and log π(a_t), both (N, 2).
     """
     values, first, second, carry, readout = theta.split([3, 3, 3, 3, 6], dim=-1)
     one, log_one = choose(first, 0)
@@ -149,14 +149,14 @@ def test_policy_gradient_is_unbiased() -> None:  # SPEC A3.2
     (exact,) = torch.autograd.grad(-expected_log_p, exact_theta)
 
     num_samples, generator = 20_000, seeded(5)
-    rows = theta.repeat(num_samples, 1).requires_grad_()  # a copy for each sample: its gradient is that sample's
+    rows = theta.repeat(num_samples, 1).requires_grad_()  # a copy for each sample, which gets that sample's gradient
 
     def drawn(scores: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        one, zero = torch.eye(1, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+        query, values = torch.eye(1, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
         attended = regard.attend(
-            one.expand(len(scores), 1, 1),
+            query.expand(len(scores), 1, 1),
             scores[..., None],
-            zero,
+            values,
             score=regard.scores.Dot(),
             attention="hard",
             generator=generator,
@@ -165,10 +165,10 @@ def test_policy_gradient_is_unbiased() -> None:  # SPEC A3.2
 
     log_p, log_pi = two_steps(rows, drawn)
     loss = -log_p.sum() + policy_gradient(reward_to_go(log_p), log_pi, baseline=-1.5)
-    (each,) = torch.autograd.grad(loss, rows)
-    error = each.std(0) / math.sqrt(num_samples)
-    assert ((each.mean(0) - exact).abs() <= 4 * error).all()
-    assert exact.abs().max() > 10 * error.max()  # the test has something to see
+    (gradients,) = torch.autograd.grad(loss, rows)
+    error = gradients.std(0) / math.sqrt(num_samples)
+    assert ((gradients.mean(0) - exact).abs() <= 4 * error).all()
+    assert exact.abs().max() > 10 * error.max()  # the gradient is large enough to test
 
 
 def test_rewards_and_baseline_by_hand() -> None:  # SPEC A3.2
@@ -187,11 +187,11 @@ def test_rewards_and_baseline_by_hand() -> None:  # SPEC A3.2
     assert baseline.value == pytest.approx(-1.0, abs=1e-3)
 
 
-# --- no normaliser -----------------------------------------------------------------------------------------------------------
+# --- unnormalised attention --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("score_name", SCORES)
-def test_sums_without_a_normaliser(score_name: str, monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A3.4
+def test_unnormalised_attention_is_a_weighted_sum(score_name: str, monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A3.4
     query, key, value, allow = inputs()
     score = make_score(score_name)
     prepared = core_attention.prepare(score, key, allow)
@@ -209,12 +209,12 @@ def test_sums_without_a_normaliser(score_name: str, monkeypatch: pytest.MonkeyPa
     )
 
 
-# --- randomness in the hand --------------------------------------------------------------------------------------------------
+# --- random numbers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("attention", ["soft", "hard", "gated"])
 def test_tiles_draw_the_same_numbers_again_in_their_backward_pass(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpointed tiles are computed twice; the gradient must belong to what came out."""
+    """Checkpointed tiles are computed twice; the gradient must belong to the result of the first time."""
     monkeypatch.setattr(core_attention, "TILE", 2 * 3 * 7 * 2)  # two rows of five at a time
     query, key, value, allow = inputs()
 
@@ -260,7 +260,7 @@ def test_no_generator_no_random_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("options", "words"),
     [
         ({"attention": "one"}, r"attention is 'one', expected one of soft, unnormalised, hard, gated"),
         (
@@ -274,7 +274,7 @@ def test_no_generator_no_random_numbers() -> None:
         ),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(how: dict[str, object], words: str) -> None:
+def test_invalid_mechanisms_are_refused(options: dict[str, object], words: str) -> None:
     query, key, value, _ = inputs()
     with pytest.raises(ValueError, match=words):
-        regard.attend(query, key, value, **how)
+        regard.attend(query, key, value, **options)

@@ -1,4 +1,4 @@
-"""Several searches at a time."""
+"""Searches in several worker processes at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_workers_do_all_jobs_with_one_thread_each() -> None:
     owners: dict[int, set[int]] = {}
     for at, process, *_ in found:
         owners.setdefault(process, set()).add(at // 10)
-    assert sorted(map(sorted, owners.values())) == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]  # the large beside the small
+    assert sorted(map(sorted, owners.values())) == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]  # large and small jobs
     assert os.getpid() not in owners
     assert not active_children()
 
@@ -51,7 +51,7 @@ def test_an_error_reaches_the_caller_and_ends_the_others() -> None:
     assert not active_children()
 
 
-def test_a_mistake_of_the_user_stays_one() -> None:
+def test_a_user_error_stays_a_user_error() -> None:
     def refuse() -> Iterator[int]:
         yield 1
         raise UserError("too long by 7")
@@ -61,8 +61,8 @@ def test_a_mistake_of_the_user_stays_one() -> None:
     assert not active_children()
 
 
-def test_a_worker_that_is_ended_by_the_system_is_missed() -> None:
-    """As when memory runs out: nothing may be lost in silence."""
+def test_a_worker_that_is_killed_by_the_system_is_reported() -> None:
+    """As when memory runs out: no result may be lost without an error."""
 
     def vanish() -> Iterator[int]:
         yield 1
@@ -73,8 +73,8 @@ def test_a_worker_that_is_ended_by_the_system_is_missed() -> None:
     assert not active_children()
 
 
-def test_workers_end_although_their_parent_handles_signals_in_its_own_way() -> None:
-    """Training writes a checkpoint at SIGTERM instead of ending; its forks must not."""
+def test_workers_stop_although_their_parent_ignores_sigterm() -> None:
+    """On SIGTERM, training writes a checkpoint before it stops; its workers must not handle the signal like that."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         running = run_in_workers([partial(count, 0, 10**9) for _ in range(2)], 2)
@@ -86,13 +86,13 @@ def test_workers_end_although_their_parent_handles_signals_in_its_own_way() -> N
 
 
 def test_a_worker_of_a_pool_does_not_fork() -> None:
-    """Processes of a multiprocessing.Pool may have no children: there the search stays in the process."""
+    """Processes of a multiprocessing.Pool may have no children, so there the search runs in the process itself."""
     with get_context("fork").Pool(1) as pool:
         assert pool.apply(can_fork) is False
     assert can_fork()
 
 
-def test_who_wants_no_more_gets_no_more() -> None:
+def test_closing_the_iterator_stops_the_workers() -> None:
     running = run_in_workers([partial(count, 0, 10**9) for _ in range(4)], 2)
     assert next(running)[0] == 0
     running.close()  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def test_who_wants_no_more_gets_no_more() -> None:
 
 
 def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
-    """It is killed without warning; they notice when they next have something to say."""
+    """The parent is killed without warning; its workers notice when they next send a result."""
     script = tmp_path / "parent.py"
     script.write_text(ORPHANS)
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
@@ -123,11 +123,11 @@ def job():
         yield os.getpid(), number
         time.sleep(0.001)
 
-told = set()
+printed = set()
 for worker, _ in run_in_workers([job, job], 2):
-    if worker not in told:
-        told.add(worker)
+    if worker not in printed:
+        printed.add(worker)
         print(worker, flush=True)
-    if len(told) == 2:
+    if len(printed) == 2:
         time.sleep(100)
 """
