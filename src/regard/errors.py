@@ -27,7 +27,7 @@ class UserError(ValueError):
             self.add_note(details)
 
 
-class Mistakes(UserError):
+class UserErrors(UserError):
     """Several errors at once, one per line."""
 
     def __init__(self, lines: Sequence[str]) -> None:

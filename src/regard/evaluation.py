@@ -258,7 +258,7 @@ def measures(
     intervals: bool = True,
 ) -> list[Measure]:
     """Computes all metrics of a system: BLEU and chrF if sacrebleu is installed, word error rate, symbol error rate and exact
-    match. BLEU is left out if all references are too short for it.
+    match. BLEU is omitted if all references are too short for it.
 
     references: one or more for each output.
     symbols: splits a text into the symbols that the symbol error rate counts.

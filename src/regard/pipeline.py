@@ -60,8 +60,8 @@ MAX_POSITIONS = 100_000
 """Maximum number of positions of a file: more than an hour of sound."""
 
 TOKEN_CHARACTERS = 1000
-"""More characters than a token has. A sentence with more than this number of characters per allowed token is refused before it
-is encoded, since encoding it would take much time and memory."""
+"""An upper bound on the characters of a token. A sentence with more characters per allowed token is refused before it is
+encoded, since encoding it would take much time and memory."""
 
 _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
 

@@ -239,7 +239,7 @@ def test_evaluate_measures_and_compares(model: Path, workplace: Path, regard_com
     other = workplace / "regard-demo" / "model"
     done = regard_command("evaluate", model, "test.tsv", "--against", other, "--beam", "3", cwd=workplace)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"test.tsv: \d+ sources, 42 references\n1 line left out because a side is empty\n", done.stdout)
+    assert re.match(r"test.tsv: \d+ sources, 42 references\nSkipped 1 line with an empty source or target\n", done.stdout)
     for name in ("BLEU", "chrF", "word error rate", "symbol error rate", "exact match"):
         assert re.search(rf"\n{name} +\d+\.\d\d%? \[-?\d+\.\d\d, \d+\.\d\d\]  p = \d\.\d\d\d  \S+", done.stdout)
     assert "by source length (tokens):" in done.stdout
@@ -279,7 +279,7 @@ def test_score_says_how_probable_outputs_are(model: Path, workplace: Path, regar
     done = regard_command("score", model, "given.tsv", cwd=workplace)
     expected = regard.load(model).score(["cat", "dog"], ["K AE T", "D AO G"])
     assert done.stdout.splitlines()[0] == f"{expected[0].log_prob:.6f}\tcat\tK AE T"
-    assert re.match(r"regard: 2 pairs, 8 tokens, perplexity \d+\.\d{4}\nregard: 1 line left out", done.stderr)
+    assert re.match(r"regard: 2 pairs, 8 tokens, perplexity \d+\.\d{4}\nregard: Skipped 1 line", done.stderr)
     record = json.loads(regard_command("score", model, "given.tsv", "--json", cwd=workplace).stdout.splitlines()[1])
     assert record["tokens"] == ["D", "AO", "G"]
     assert record["token_log_probs"] == pytest.approx(expected[1].token_log_probs, abs=1e-5)

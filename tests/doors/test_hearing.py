@@ -51,7 +51,7 @@ def test_names_of_files_are_translated(heard: tuple[Path, str], regard_command) 
     assert bad == {"line": 2, "source": "tones/lost.wav", "text": "", "error": "tones/lost.wav: no such file"}
     done = regard_command("translate", "m", "--beam", "2", "--n-best", "2", input=lines, cwd=folder)
     assert [line.split(" ||| ")[0] for line in done.stdout.splitlines()] == ["0", "0", "2", "2"]
-    assert "line 2 is left out: tones/lost.wav: no such file" in done.stderr
+    assert "line 2 is skipped: tones/lost.wav: no such file" in done.stderr
 
 
 def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
@@ -88,7 +88,7 @@ def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str
         assert done.returncode == 0, done.stderr
         assert "bad.jsonl: 6 sources, 6 references" in done.stdout
         assert "1 row repeats a source" in done.stdout
-        assert "files that cannot be read and are left out: 2\n  line 1: tones/broken.wav: truncated" in done.stdout
+        assert "files that cannot be read and are skipped: 2\n  line 1: tones/broken.wav: truncated" in done.stdout
         assert "\n  line 2: tones/lost.wav: no such file\n" in done.stdout
         assert "BLEU is not computed if no reference has 4 tokens" in done.stdout
         assert "BLEU  " not in done.stdout
@@ -99,13 +99,13 @@ def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str
     assert [line.split("\t")[1] for line in done.stdout.splitlines()] == [
         json.loads(one)["audio"] for one in [*lines[:6], lines[0]]
     ]
-    assert "line 2 is left out: tones/lost.wav: no such file" in done.stderr
+    assert "line 2 is skipped: tones/lost.wav: no such file" in done.stderr
     assert "regard: 7 pairs, " in done.stderr
-    assert done.stderr.endswith("regard: lines that could not be scored and were left out: 2\n")
+    assert done.stderr.endswith("regard: lines that could not be scored and were skipped: 2\n")
     (folder / "tones" / "bad.jsonl").write_text("\n".join(lines[-2:]) + "\n")
     done = regard_command("evaluate", "m", "tones/bad.jsonl", cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "none of the 2 files in bad.jsonl can be read; the first: line 1: tones/broken.wav: truncated" in done.stderr
+    assert "none of the 2 files in bad.jsonl can be read; the first error: line 1: tones/broken.wav: truncated" in done.stderr
     done = regard_command("score", "m", "tones/bad.jsonl", cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert "none of the 2 pairs in bad.jsonl can be scored" in done.stderr

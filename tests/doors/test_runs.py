@@ -389,7 +389,7 @@ def test_a_full_disk_is_said_wherever_it_is_met_and_loses_nothing(tmp_path: Path
         assert differences(outcome(tmp_path / "full"), expected) == [], caller
         shutil.rmtree(tmp_path / "full")
     assert {caller.split()[0] for caller in once.keys() - said.keys()} <= {"mkdir"}, "a folder that is there is not needed"
-    words = r"cannot be written( to .*)?: No space left on device; .*(make room|Free some disk space|choose another)"
+    words = r"cannot be written( to .*)?: No space left on device; .*([Ff]ree some disk space|choose another)"
     assert {error for error in said.values() if not re.search(words, error)} == set()
 
 
@@ -398,7 +398,7 @@ def test_a_log_on_a_full_disk(tmp_path: Path) -> None:
         pytest.skip("this system has no /dev/full")
     place = RunFolder(tmp_path / "m.run")
     place.log_file = Path("/dev/full")
-    words = r"/dev/full cannot be written: No space left on device; make room there and run the same command again"
+    words = r"/dev/full cannot be written: No space left on device; free some disk space and run the same command again"
     with pytest.raises(UserError, match=words):
         place.log({"update": 1})
     with pytest.raises(UserError, match=words):
@@ -409,7 +409,7 @@ def test_a_run_that_cannot_be_read_is_not_begun_anew_unless_asked(finished: Path
     shutil.rmtree(finished / "m.run" / "checkpoints")
     (finished / "m.run" / "checkpoints").write_text("a file")
     (finished / "m.run" / "run.yaml").unlink()
-    with pytest.raises(UserError, match=r"checkpoints cannot be read: Not a directory; .*start again with --overwrite"):
+    with pytest.raises(UserError, match=r"checkpoints cannot be read: Not a directory; .*start over with --overwrite"):
         typed(command(*SHORT), finished)
     typed([*command(*SHORT), "--overwrite"], finished)
     assert differences(outcome(finished), trained) == []

@@ -88,7 +88,7 @@ def test_encoders_that_do_not_fit_are_refused() -> None:
 
     model = build(RnnSettings(width=8, embedding=5), 17, 19)
     with pytest.raises(
-        UserError, match=r"the encoders do not fit: \d+ weights with another name or shape, such as .*; use the"
+        UserError, match=r"the encoders do not match: \d+ weights with another name or shape, such as .*; use the"
     ):
         start_encoder(model, saved(RnnSettings(width=10, embedding=5)))
     with pytest.raises(UserError, match="shares its embedding with its decoder"):

@@ -180,12 +180,12 @@ def test_a_state_of_other_types_is_damage(tmp_path: Path, changes: dict[str, obj
         saved.read(1)
     told: list[str] = []
     assert saved.newest(told.append) is None
-    assert told[0].endswith("; the run starts again")
+    assert told[0].endswith("; the run starts over")
 
 
 def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(UserError, match="checkpoints cannot be read: Not a directory; make it readable, or start again"):
+    with pytest.raises(UserError, match="checkpoints cannot be read: Not a directory; make it readable, or start over"):
         Checkpoints(tmp_path / "checkpoints", keep=1).updates()
 
 

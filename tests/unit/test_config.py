@@ -142,7 +142,7 @@ def test_every_setting_has_a_line_with_its_reason_or_its_meaning() -> None:
         assert all(len(line.split("  # ")[1]) > 5 for line in found)
         assert [line.split("#")[1] for line in found if line.startswith("  steps:")] == [" twenty times through the data"]
     schedule = next(line for line in lines if line.startswith("  schedule:"))
-    assert schedule.endswith("linear and cosine reach 0 at the end of the run. One of linear, inverse_sqrt, cosine, constant.")
+    assert schedule.endswith("linear and cosine fall almost to 0. One of linear, inverse_sqrt, cosine, constant.")
 
 
 def test_without_its_source_it_writes_fewer_comments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ train:
         ),
         (
             "data: {subword_dropout: 0.1}\n",
-            "1: data: subword_dropout is 0.1, but only the unit bpe has merges to leave out, and",
+            "1: data: subword_dropout is 0.1, but only the unit bpe has merges to skip, and",
         ),
         ("", '1: got an empty file, expected settings, such as "seed: 7"; write one "key: value" per line'),
         ("# nothing yet\n", "1: got an empty file"),

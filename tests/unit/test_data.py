@@ -122,7 +122,7 @@ def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
         (
             "a.jsonl",
             b'{"a": "\\ud83d", "b": "c"}',
-            r"a.jsonl:1: half a character \(.ud83d\) in Pair.* expected whole characters",
+            r"a.jsonl:1: a lone surrogate \(.ud83d\) in Pair.* expected valid Unicode",
         ),
         (
             "a.ods",

@@ -302,9 +302,7 @@ def test_damaged_and_hostile_spreadsheets(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         read_pairs(good)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=r'a.xlsx: reading .xlsx requires openpyxl; install it with pip install "regard\[xlsx\]"'
-    ):
+    with pytest.raises(UserError, match=r'a.xlsx: reading .xlsx needs openpyxl; type: pip install "regard\[xlsx\]"'):
         read_pairs(good)
 
 

@@ -227,7 +227,7 @@ def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
         (["inspect", " ", "--out", "new.html"], "the text is empty, so there is no attention to show"),
         (["inspect", "a" * 1025, "--out", "new.html"], "a sentence has 1,025 tokens, but this model translates at most 1,024"),
         (["inspect", "Ab. " * 300, "--out", "new.html"], "is too long and was translated in 300 parts; inspect one sentence"),
-        (["inspect", "a\udcff"], "half a character"),
+        (["inspect", "a\udcff"], "a lone surrogate"),
         (["explain", " "], "the text is empty, so there is nothing to explain"),
         (["explain", "ab", "--layer", "99"], "there is no layer 99: layers are numbered 0 to 1 here"),
         (["explain", "ab", "--head", "-3"], "there is no head -3: heads are numbered 0 to 1 here"),

@@ -194,7 +194,7 @@ def test_a_file_of_too_many_positions_is_refused(tmp_path: Path, monkeypatch: py
 def test_half_a_character_is_named() -> None:
     """A lone surrogate, which sys.argv and "surrogateescape" contain where bytes are not UTF-8."""
     translator = make_translator(RnnSettings(width=8, embedding=3))
-    words = r"the text '.*a\\udcff' is not valid Unicode: it contains half a character .*; pass it as UTF-8"
+    words = r"the text '.*a\\udcff' is not valid Unicode: it contains a lone surrogate; pass it as UTF-8"
     for call in (translator, lambda text: translator.batch(["ab", text]), lambda text: list(translator.stream(text))):
         with pytest.raises(UserError, match=words):
             call("a\udcff")

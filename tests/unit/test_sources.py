@@ -381,12 +381,13 @@ def test_unreadable_rows_are_counted_and_the_first_is_reported_with_its_line(tmp
     training_data = from_files(data, survey(data), tmp_path / "m.run", console)
     assert len(training_data.examples) + len(training_data.held_out) == 20
     assert "makes this an error): 30 (1 file)\n  line 21: " in out.getvalue()
-    with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; set data.bad_files=skip to leave out"):
+    with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; set data.bad_files=skip to skip"):
         from_files(replace(data, bad_files="stop"), survey(data), tmp_path / "n.run", console)
     (tmp_path / "sub").mkdir()
     data = replace(data, files=(str(write_rows(tmp_path / "sub" / "a.jsonl", rows)),))
     with pytest.raises(
-        UserError, match=r"none of the first \d+ pictures can be read; the first: .*no such file\. Are the file names relative"
+        UserError,
+        match=r"none of the first \d+ pictures can be read; the first error: .*no such file\. Are the file names relative",
     ):
         from_files(data, survey(data), tmp_path / "o.run", console)
 
@@ -404,7 +405,7 @@ def test_a_model_of_pictures_is_trained_saved_and_used(tmp_path: Path) -> None: 
     training_data = from_files(settings.data, survey(settings.data), run_folder, console)
     assert len(training_data.examples) + len(training_data.held_out) == 147
     printed = out.getvalue()
-    assert "left out because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in printed
+    assert "skipped because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in printed
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
         assert any(f"line {line}: " in row and f"{name}.png" in row and why in row for row in printed.splitlines()), printed
     trained = run(training_data, settings, console, torch.device("cpu"))

@@ -98,7 +98,9 @@ def test_an_interrupted_write_leaves_the_old_store(tmp_path: Path, example: Exam
         write_store(path, stopped(), 7, 11)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(UserError, match=r"nowhere/a cannot be written: No such file or directory; make room there, or choose"):
+    with pytest.raises(
+        UserError, match=r"nowhere/a cannot be written: No such file or directory; free some disk space, or choose"
+    ):
         write_store(tmp_path / "nowhere" / "a", EXAMPLES, 251, 300)
 
 

@@ -180,7 +180,7 @@ def test_an_endless_output_does_not_stop_the_run() -> None:
     printed, trained = train_on(
         pairs[20:], pairs[:20], model, steps=6, validate_every=3, metric="symbol_error_rate", learning_rate=1e-2
     )
-    assert re.search(r"outputs that did not end and were cut off after 11 tokens: \d+ of 20\n", printed)
+    assert re.search(r"outputs that did not end and were stopped at 11 tokens: \d+ of 20\n", printed)
     assert "search:greedy,max_length=11 |" in trained.signature
 
 

@@ -63,7 +63,7 @@ class Checkpoints:
             return []
         except OSError as error:
             raise UserError(
-                f"{self.folder} cannot be read: {error.strerror}; make it readable, or start again with --overwrite"
+                f"{self.folder} cannot be read: {error.strerror}; make it readable, or start over with --overwrite"
             ) from None
         matches = (re.fullmatch(r"update-(\d{8,})", name) for name in names)
         return sorted(int(match[1]) for match in matches if match)
@@ -128,7 +128,7 @@ class Checkpoints:
                 aside = sibling(self._folder(update), "damaged")
                 with writing(aside):
                     self._folder(update).rename(aside)
-                used = f"using that of update {earlier[-1]}" if (earlier := self.updates()) else "the run starts again"
+                used = f"using that of update {earlier[-1]}" if (earlier := self.updates()) else "the run starts over"
                 report(f"the checkpoint of update {update} is damaged: {error}; it was renamed to {aside}; {used}")
         return None
 

@@ -24,7 +24,10 @@ from regard.errors import UserError, plural
 def align(
     model: Model,
     pairs: Annotated[
-        Path, typer.Argument(help="Pairs: a .tsv (source<TAB>target), .csv or .jsonl file; may be compressed (.gz).")
+        Path,
+        typer.Argument(
+            help="Pairs: a .tsv (source<TAB>target), .csv, .jsonl or .xlsx file. Text files may be compressed (.gz)."
+        ),
     ],
     from_: From = None,
     to: To = None,

@@ -135,7 +135,7 @@ def translate_test_set(
     systems: "Sequence[Translator]", test_set: "TestSet", search: dict[str, Any]
 ) -> "tuple[TestSet, list[list[Result]], list[str]]":
     """Returns the part of the test set that all systems can read, the results of each system, and a line with the reason for
-    each source that is left out.
+    each source that is skipped.
 
     Raises UserError if a text is refused, or if no file can be read.
     """
@@ -164,7 +164,7 @@ def translate_test_set(
     readable = [index for index in range(len(test_set.sources)) if index not in unreadable]
     if not readable:
         raise UserError(
-            f"none of the {len(test_set.sources):,} files in {test_set.name} can be read; the first: {unreadable[0]}"
+            f"none of the {len(test_set.sources):,} files in {test_set.name} can be read; the first error: {unreadable[0]}"
         )
     return (
         test_set.only(readable),
@@ -174,17 +174,17 @@ def translate_test_set(
 
 
 def print_test_set(console: "Console", data: "TestSet", unreadable: "Sequence[str]") -> None:
-    """Prints the size of the test set and what was left out of it. unreadable: a line for each file, with the reason."""
+    """Prints the size of the test set and what was skipped. unreadable: a line for each file, with the reason."""
     console.print(f"{data.name}: {plural(len(data.sources), 'source')}, {plural(sum(map(len, data.references)), 'reference')}")
     for note in data.notes:
         console.print(note)
     if data.num_empty:
-        console.print(f"{plural(data.num_empty, 'line')} left out because a side is empty")
+        console.print(f"Skipped {plural(data.num_empty, 'line')} with an empty source or target")
     if data.num_repeats:
         repeats = plural(data.num_repeats, "row repeats", "rows repeat")
         console.print(f"{repeats} a source: different targets count as further references")
     if unreadable:
-        console.print(f"files that cannot be read and are left out: {len(unreadable):,}")
+        console.print(f"files that cannot be read and are skipped: {len(unreadable):,}")
         for line in unreadable[:NUM_LISTED]:
             console.print(f"  {line}")
         if len(unreadable) > NUM_LISTED:

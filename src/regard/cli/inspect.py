@@ -99,6 +99,6 @@ def inspect(
             drawn = draw_over(attention, split_source(text)[0], out)
         else:
             drawn = regard.draw(attention, out, over=split_source(text)[0] if attention.seconds else None)
-    console.print(f"drawn in {drawn}")
+    console.print(f"written to {drawn}")
     for warning in caught:
         print(f"regard: {warning.message}", file=sys.stderr)

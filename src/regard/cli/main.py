@@ -11,7 +11,7 @@ import typer
 
 from regard import __version__
 from regard.cli import align, demo, doctor, evaluate, explain, inspect, score, train, translate
-from regard.errors import Mistakes, UserError, is_utf_8
+from regard.errors import UserError, UserErrors, is_utf_8
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +66,7 @@ def main() -> None:
         sys.exit(print_usage_error(error))
     except UserError as error:
         details = "--details" in sys.argv[1:2] and error.details
-        lines = error.lines if isinstance(error, Mistakes) else [str(error)]
+        lines = error.lines if isinstance(error, UserErrors) else [str(error)]
         sys.exit("regard: " + "\n".join(map(printable, lines)) + (f"\n{details}" if details else ""))
     except BrokenPipeError:  # `regard translate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -59,7 +59,7 @@ def score(
     results = translator.score_each([pair.source for pair in given], [pair.target for pair in given])
     for line, pair, result in zip(lines, given, results, strict=True):
         if isinstance(result, Refused):
-            print(f"regard: line {line} is left out: {result.reason}", file=sys.stderr)
+            print(f"regard: line {line} is skipped: {result.reason}", file=sys.stderr)
             continue
         if json:
             record = {
@@ -83,8 +83,8 @@ def score(
     for note in (*columns.describe(), *counts.describe_reading()):
         print(f"regard: {note}", file=sys.stderr)
     if counts.empty:
-        print(f"regard: {plural(counts.empty, 'line')} left out because a side is empty", file=sys.stderr)
+        print(f"regard: Skipped {plural(counts.empty, 'line')} with an empty source or target", file=sys.stderr)
     if unknown := sum(len(result.unknown) for result in scored):
         print(f"regard: symbols of the outputs that are not in the vocabulary and count as <unk>: {unknown:,}", file=sys.stderr)
     if num_refused := len(results) - len(scored):
-        raise UserError(f"lines that could not be scored and were left out: {num_refused:,}")
+        raise UserError(f"lines that could not be scored and were skipped: {num_refused:,}")

@@ -237,7 +237,7 @@ def translate(
 
     lists = n_best > 1 and not json
     diagnostics = Diagnostics(
-        max_length, of_text=isinstance(translator.source, Codec), refused_are="left out" if lists else "left empty"
+        max_length, of_text=isinstance(translator.source, Codec), refused_are="skipped" if lists else "left empty"
     )
 
     trim = partial(strip_source, translator)

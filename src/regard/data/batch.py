@@ -47,7 +47,7 @@ class Batch:
 def encode_pairs(
     pairs: Sequence[Pair], source: SourceCodec, target: Codec, unreadable: Callable[[Pair, UserError], None] | None = None
 ) -> list[Example]:
-    """Encodes pairs. unreadable: called for each pair whose source file cannot be read, and which is left out; if None, such a
+    """Encodes pairs. unreadable: called for each pair whose source file cannot be read, and which is skipped; if None, such a
     file raises UserError."""
     outputs = target.encode_batch([pair.target for pair in pairs])
     if isinstance(source, Codec):

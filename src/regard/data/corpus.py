@@ -65,7 +65,9 @@ class Normalisation(NamedTuple):
 
 NO_NORMALISATION = Normalisation()
 
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]"
+)
 """Characters that are invisible, or look like a space, but make a text different."""
 
 
@@ -116,7 +118,7 @@ class CorpusCounts(Report):
     too_long: pairs skipped because source or target exceeds max_length; too_long_at: the numbers of the first few lines.
     with_breaks: texts in which tabs or line breaks became spaces.
     normalised: lines that NFC changed.   not_normalised: lines that NFC would change, but which were kept as they are.
-    unseen: the number of lines that contain an invisible character or an unusual space, by character.
+    invisible: the number of lines that contain an invisible character or an unusual space, by character.
     without: the number of rows that lack one of several source columns, by its name or number.
     lowest, highest: the lowest and the highest `hash_fraction` of a source.
     """
@@ -131,7 +133,7 @@ class CorpusCounts(Report):
     with_breaks: int = 0
     normalised: int = 0
     not_normalised: int = 0
-    unseen: Counter[str] = field(default_factory=Counter)
+    invisible: Counter[str] = field(default_factory=Counter)
     without: Counter[str] = field(default_factory=Counter)
     hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
     lowest: float = 1.0
@@ -146,10 +148,10 @@ class CorpusCounts(Report):
         self.pairs += 1
 
     def threshold(self, share: float) -> float:
-        """Returns the threshold for `is_held_out` that holds out this share of the sources.
+        """Returns the threshold for `is_held_out` that holds out this fraction of the sources.
 
-        It equals the share, unless no source would be held out, or none left to train on; then it is the nearest threshold
-        that leaves one. To hold out about n pairs at most, pass min(share, n / counts.pairs). Raises UserError if there are
+        It equals `share`, unless no source would be held out, or none left to train on; then it is the nearest threshold
+        that avoids this. To hold out about n pairs at most, pass min(share, n / counts.pairs). Raises UserError if there are
         fewer than two distinct sources.
         """
         if self.lowest >= self.highest:
@@ -175,7 +177,7 @@ class CorpusCounts(Report):
         sentences = [f"{self.name}: {plural(self.pairs, 'pair')} in {plural(self.lines, 'line')}"]
         if skipped:
             sentences.append(f"Skipped: {', '.join(skipped)}")
-        if counted := [plural(*one) for one in kept if one[0]]:
+        if counted := [plural(*entry) for entry in kept if entry[0]]:
             sentences.append(f"Kept: {', '.join(counted)}")
         sentences += [*self.notes, *self.describe_normalisation()]
         return ". ".join(sentences) + "."
@@ -192,9 +194,9 @@ class CorpusCounts(Report):
         if self.not_normalised:
             kept = plural(self.not_normalised, "line that is", "lines that are")
             notes.append(f"Kept {kept} not in Unicode NFC; texts that look the same may differ")
-        if self.unseen:
-            which = ", ".join(f"U+{ord(char):04X} in {plural(lines, 'line')}" for char, lines in self.unseen.most_common(5))
-            notes.append(f"Kept invisible characters or unusual spaces ({which}{', …' if len(self.unseen) > 5 else ''})")
+        if self.invisible:
+            which = ", ".join(f"U+{ord(char):04X} in {plural(lines, 'line')}" for char, lines in self.invisible.most_common(5))
+            notes.append(f"Kept invisible characters or unusual spaces ({which}{', …' if len(self.invisible) > 5 else ''})")
         return notes
 
     def describe_shared(self, held_out: CorpusCounts) -> str:
@@ -256,7 +258,7 @@ def stream_pairs(
     files cannot be read or contain no pairs.
 
     columns: the columns to read.   counts: receives the counts.
-    normalisation: is applied before anything is counted or compared.
+    normalisation: applied before anything is counted or compared.
     """
     files = [files] if isinstance(files, Path) else list(files)
     counts = CorpusCounts() if counts is None else counts
@@ -279,8 +281,8 @@ def stream_pairs(
             counts.add(pair)
         except UnicodeEncodeError as error:
             raise UserError(
-                f"{files[0]}:{number}: half a character (\\u{ord(error.object[error.start]):04x}) in {pair!a}, "
-                "expected whole characters; save the file again with the program that wrote it"
+                f"{files[0]}:{number}: a lone surrogate (\\u{ord(error.object[error.start]):04x}) in {pair!a}, "
+                "expected valid Unicode; save the file again with the program that wrote it"
             ) from None
         yield pair
     if not counts.pairs:
@@ -312,7 +314,7 @@ def _clean(cell: str, counts: CorpusCounts) -> str:
 def normalise_line(cells: list[str], normalisation: Normalisation, counts: CorpusCounts) -> list[str]:
     """Returns the source columns and the target, normalised. Counts lines that change and lines with invisible characters."""
     line = "".join(cells)
-    counts.unseen.update(dict.fromkeys(_UNSEEN.findall(line), 1))
+    counts.invisible.update(dict.fromkeys(_INVISIBLE.findall(line), 1))
     if line.isascii():
         return cells
     fully, result = Normalisation(True, True, normalisation.names).of(cells), normalisation.of(cells)

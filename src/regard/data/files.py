@@ -45,7 +45,7 @@ class Columns:
     target: the target column.
     header: whether the first row is a header. None: it is if a column is chosen by name; otherwise `header.evidence` decides,
     and a note reports the decision. "usual": like None, but recognises only well-known names, as before `evidence` existed.
-    bad_lines: "stop" raises an error that reports all bad lines; "skip" skips and counts them.
+    bad_lines: "stop" raises an error that counts all bad lines and lists the first few; "skip" skips and counts them.
     known_header: the header of another file; a first row equal to it is a header too, however few rows are below it.
     """
 
@@ -319,7 +319,7 @@ def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterat
 
 
 def good_rows(path: Path, rows: Iterable[NumberedRow | BadLine], columns: Columns, report: Report) -> Iterator[NumberedRow]:
-    """Yields the rows without the bad lines. If these are an error, reads to the end of the file and reports all of them."""
+    """Yields the rows without the bad lines. If these are an error, reads to the end of the file and then raises it."""
     first: BadLine | None = None
     for row in rows:
         if isinstance(row, BadLine):

@@ -90,7 +90,7 @@ class Pictures(FileCodec):
         return f"{'grey' if self.channels == 1 else 'colour'} pictures of at most {self.longest} pixels"
 
     def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
-        """Shifts and scales the picture by up to a share `amount` of its size, and repeats edge pixels where it ends. It never
+        """Shifts and scales the picture by up to the fraction `amount` of its size; edge pixels fill the gaps. It never
         mirrors the picture, because text, left and right must keep their meaning."""
         x, y = (rng.uniform(-amount, amount) for _ in range(2))
         scale_x, scale_y = (1 + rng.uniform(-amount, amount) for _ in range(2))

@@ -28,9 +28,7 @@ def read_sheet(path: Path, notes: list[str]) -> Iterator[tuple[int, list[str]]]:
     that is not blank. Blank rows have no cells.
     """
     if importlib.util.find_spec("openpyxl") is None:
-        raise UserError(
-            f'{path}: reading .xlsx requires openpyxl; install it with pip install "regard[xlsx]", or save the table as .csv'
-        )
+        raise UserError(f'{path}: reading .xlsx needs openpyxl; type: pip install "regard[xlsx]", or save the table as .csv')
     width = 0
     for number, values in enumerate(_values(path, notes), start=1):
         cells = [_text(value) for value in values]

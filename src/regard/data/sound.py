@@ -62,7 +62,7 @@ def read_sound(path: Path, longest: float | None = None) -> Sound:
     with reading(path), open(path, "rb") as file:
         samples_NC, rate = _read(path, file, longest)
     if not len(samples_NC):
-        raise UserError(f"{path}: the sound is empty (it has no samples); leave it out")
+        raise UserError(f"{path}: the sound is empty (it has no samples); remove it from the data")
     samples_N = samples_NC.mean(1)
     if not torch.isfinite(samples_N).all():
         raise UserError(f"{path}: some samples are NaN or infinite; export the file again from the original recording")

@@ -23,7 +23,7 @@ COARSE, FINE = 8_000, 16_000
 RATES = range(COARSE, 48_001)
 """Sample rates that a model may use."""
 LONGEST = 60
-"""Longest duration of a sound, in seconds."""
+"""Maximum duration of a sound, in seconds."""
 SPEEDS = 5
 """Number of faster speeds, and of slower ones, in training; few, because each needs a separate filter, which is cached."""
 
@@ -60,7 +60,7 @@ class Sounds(FileCodec):
         return torch.zeros(0, round(HOP * self.rate), dtype=torch.int16)
 
     def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
-        """Changes the speed by up to a share `amount` (Ko et al. 2015), adds noise, and masks spans of time and of bands."""
+        """Changes the speed by up to the fraction `amount` (Ko et al. 2015), adds noise, and masks spans of time and bands."""
         samples_N = change_speed(row.flatten() / LOUDEST, 1 + amount * rng.randint(-SPEEDS, SPEEDS) / SPEEDS)
         return mask_frames(normalise_bands(add_noise(log_mel(samples_N, self.rate), rng)), rng)
 

@@ -57,7 +57,7 @@ def num_positions(row: SourceRow) -> int:
 
 
 def num_positions_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
-    """Does the same as `num_positions` for the shapes of many tensors of one dtype."""
+    """Like `num_positions`, for the shapes of many tensors of one dtype."""
     if shapes_ND.shape[1] == 2:
         return -(-shapes_ND[:, 0] // (STRIDE if dtype == torch.int16 else 1))
     cell = CELL if dtype == torch.uint8 else 1
@@ -100,8 +100,8 @@ def read_sample(names: Iterable[str], number: int, read: Callable[[str], T], nou
             errors.append(error)
     if not results and errors:
         raise UserError(
-            f"none of the first {len(errors):,} {nouns} can be read; the first: {errors[0]}. Are the file names relative to "
-            "the folder of the file that lists them?"
+            f"none of the first {len(errors):,} {nouns} can be read; the first error: {errors[0]}. Are the file names "
+            "relative to the folder of the file that lists them?"
         )
     if not results:
         raise UserError(f"there are no {nouns} in the training data")

@@ -114,7 +114,7 @@ class Store(Sequence[Example]):
 def write_store(
     path: Path, examples: Iterable[Example], source_size: int, target_size: int, metadata: Mapping[str, str] | None = None
 ) -> int:
-    """Writes all examples in one pass, in little memory, and returns their number. The file is written atomically:
+    """Writes all examples in one pass, in bounded memory, and returns their number. The file is written atomically:
     a failed write leaves no partial file, and keeps the old one.
 
     source_size, target_size: vocabulary sizes (source_size has no effect if the sources are tensors). metadata: values by which
@@ -148,7 +148,7 @@ def write_store(
                 os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; make room there, or choose another folder") from None
+        raise UserError(f"{path} cannot be written: {error.strerror}; free some disk space, or choose another folder") from None
     finally:
         with suppress(OSError):
             temporary.unlink()

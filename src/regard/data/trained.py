@@ -15,7 +15,7 @@ from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
 from regard.errors import UserError, plural
 
 MOST_KEYS = 8192
-"""Maximum number of source hashes that are stored, 4 bytes each; of more sources, a sample is stored."""
+"""Maximum number of source hashes that are stored, 4 bytes each; if there are more, a sample is stored."""
 _ALL_HASHES = 1 << 32
 
 
@@ -111,7 +111,7 @@ class TrainedOn:
         except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
             raise UserError(
                 f"config.json: the description of the training data cannot be read: {error!r}; "
-                "copy the folder again from its origin"
+                "copy the folder again from its source"
             ) from None
 
     @property

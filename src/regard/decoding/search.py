@@ -78,26 +78,26 @@ def expand(total_BK: Tensor, scores_BKV: Tensor, eos: int, keep: int) -> Candida
     return Candidates(live_BK, parent_BN.gather(1, index_BK), token_BN.gather(1, index_BK), ended_BK, parent_BN[:, :keep])
 
 
-def sample(total_BK: Tensor, scores_BKV: Tensor, eos: int, chance_BK: Tensor, options: SearchOptions) -> Candidates:
+def sample(total_BK: Tensor, scores_BKV: Tensor, eos: int, uniform_BK: Tensor, options: SearchOptions) -> Candidates:
     """Samples the next token of each hypothesis, with the temperature, top_k and top_p of `options`.
 
-    chance: a random number in [0, 1) for each hypothesis; it determines the token (inverse transform sampling).
+    uniform: a random number in [0, 1) for each hypothesis; it determines the token (inverse transform sampling).
     """
     sorted_BKV, token_BKV = (scores_BKV.double() / options.temperature).sort(dim=-1, descending=True, stable=True)
     if options.top_k:
         sorted_BKV = sorted_BKV[..., : options.top_k]
-    share_BKV = sorted_BKV.softmax(-1)
-    before_BKV = share_BKV.cumsum(-1) - share_BKV
-    share_BKV = share_BKV.masked_fill(before_BKV >= options.top_p, 0.0)
-    reach_BKV = share_BKV.cumsum(-1)
-    index_BK1 = (reach_BKV <= chance_BK.unsqueeze(-1) * reach_BKV[..., -1:]).sum(-1, keepdim=True)
+    probs_BKV = sorted_BKV.softmax(-1)
+    before_BKV = probs_BKV.cumsum(-1) - probs_BKV
+    probs_BKV = probs_BKV.masked_fill(before_BKV >= options.top_p, 0.0)
+    cumulative_BKV = probs_BKV.cumsum(-1)
+    index_BK1 = (cumulative_BKV <= uniform_BK.unsqueeze(-1) * cumulative_BKV[..., -1:]).sum(-1, keepdim=True)
     token_BK1 = token_BKV.gather(-1, index_BK1.clamp(max=sorted_BKV.shape[-1] - 1))
     score_BK = total_BK + scores_BKV.gather(-1, token_BK1).squeeze(-1)
     token_BK = token_BK1.squeeze(-1)
-    itself_BK = torch.arange(token_BK.shape[1], device=token_BK.device).expand_as(token_BK)
+    parent_BK = torch.arange(token_BK.shape[1], device=token_BK.device).expand_as(token_BK)
     ends_BK = token_BK == eos
     live_BK, ended_BK = score_BK.masked_fill(ends_BK, NEVER), score_BK.masked_fill(~ends_BK, NEVER)
-    return Candidates(live_BK, itself_BK, token_BK, ended_BK, itself_BK)
+    return Candidates(live_BK, parent_BK, token_BK, ended_BK, parent_BK)
 
 
 # --- the sentences of one batch ----------------------------------------------------------------------------------------------
@@ -115,15 +115,15 @@ class Ended:
 class Sentence:
     """The search state of a sentence outside the tensors of `Beams`.
 
-    limit: the maximum number of output tokens.  chance: its random number generator.
-    begin: the index in `ids_BKT` of its first token.
+    limit: the maximum number of output tokens.  rng: its random number generator.
+    start: the index in `ids_BKT` of its first token.
     kept: the best outputs so far, best first.  num_reported: the number of tokens already streamed.
     """
 
     number: int
     limit: int
-    chance: random.Random
-    begin: int = 0
+    rng: random.Random
+    start: int = 0
     kept: list[Ended] = field(default_factory=list)
     num_reported: int = 0
     done: bool = False
@@ -161,7 +161,7 @@ class Beams:
 
     def lengths(self) -> list[int]:
         """Returns the number of tokens in the hypotheses of each sentence."""
-        return [self.ids_BKT.shape[-1] - sentence.begin for sentence in self.sentences]
+        return [self.ids_BKT.shape[-1] - sentence.start for sentence in self.sentences]
 
     def extend(self, candidates: Candidates, log_prob_BK: Tensor, step_seen: StepSeen | None) -> Beams:
         """Returns the live hypotheses with their new tokens."""
@@ -180,9 +180,9 @@ class Beams:
     def keep(self, rows_N: Tensor) -> Beams:
         """Returns only these sentences, without the columns in which all of them have padding."""
         sentences = [self.sentences[row] for row in rows_N.tolist()]
-        first = min(sentence.begin for sentence in sentences)
+        first = min(sentence.start for sentence in sentences)
         for sentence in sentences:
-            sentence.begin -= first
+            sentence.start -= first
         return Beams(
             sentences,
             self.ids_BKT[rows_N, :, first:],
@@ -197,7 +197,7 @@ class Beams:
         """Returns these sentences and new ones. The new ones have written only their prefix, so they are not longer."""
         (_, K, T), (num_new, new_K, new_T) = self.ids_BKT.shape, new.ids_BKT.shape
         for sentence in new.sentences:
-            sentence.begin = T - new_T
+            sentence.start = T - new_T
         return Beams(
             self.sentences + new.sentences,
             torch.cat((self.ids_BKT, F.pad(new.ids_BKT.expand(-1, K, -1), (T - new_T, 0), value=sos))),
@@ -215,7 +215,7 @@ class Beams:
                 replace(seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1])
                 for seen in step
             )
-            for step in (*self.seen_steps[self.sentences[row].begin :], *(() if step_seen is None else (step_seen,)))
+            for step in (*self.seen_steps[self.sentences[row].start :], *(() if step_seen is None else (step_seen,)))
         )
 
 
@@ -333,9 +333,9 @@ class TorchEngine:
         lengths = beams.lengths()
         scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.eos, self.never)
         if options.sample:
-            chances = [[sentence.chance.random() for _ in range(options.n_best)] for sentence in beams.sentences]
-            chance_BK = torch.tensor(chances, dtype=torch.float64).to(running.ids_BK.device)
-            candidates = sample(beams.total_BK, scores_BKV, self.eos, chance_BK, options)
+            uniform = [[sentence.rng.random() for _ in range(options.n_best)] for sentence in beams.sentences]
+            uniform_BK = torch.tensor(uniform, dtype=torch.float64).to(running.ids_BK.device)
+            candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
         else:
             candidates = expand(beams.total_BK, scores_BKV, self.eos, options.beam)
         for row in self._keep_finished(beams, candidates, log_probs_BKV, step_seen, options):
@@ -384,8 +384,8 @@ class TorchEngine:
         ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
         lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
         for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
-            begin = beams.sentences[row].begin
-            written, before = written[begin:], before[begin:]
+            start = beams.sentences[row].start
+            written, before = written[start:], before[start:]
             hypothesis = Hypothesis(
                 tuple(written),
                 sum(before) + last,
@@ -403,12 +403,12 @@ class TorchEngine:
         finished = {kept.hypothesis.ids for kept in sentence.kept}
         totals = beams.total_BK[row].tolist()
         for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
-            ids = tuple(beams.ids_BKT[row, number, sentence.begin :].tolist())
+            ids = tuple(beams.ids_BKT[row, number, sentence.start :].tolist())
             if len(sentence.kept) == options.n_best or totals[number] == NEVER:
                 return
             if ids in finished and not options.sample:
                 continue
-            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.begin :].tolist())
+            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.start :].tolist())
             rank_score = totals[number] / options.norm(max(1, len(ids)))
             stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
             sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
@@ -439,7 +439,7 @@ def _select(state: State, parents_BK: Tensor, num_before: int) -> State:
 def _stream_events(beams: Beams) -> Iterator[Event]:
     """Yields the tokens of each sentence that have become certain.
 
-    These are the tokens that all live hypotheses and the best finished one begin with: the output will be one of these
+    These are the tokens that all live hypotheses and the best finished one start with: the output will be one of these
     hypotheses or a continuation of one. The common prefix only grows.
     """
     alive_BK = beams.total_BK.isfinite()
@@ -447,7 +447,7 @@ def _stream_events(beams: Beams) -> Iterator[Event]:
     for row, sentence in enumerate(beams.sentences):
         if sentence.done:
             continue
-        written_KT = beams.ids_BKT[row, :, sentence.begin :]
+        written_KT = beams.ids_BKT[row, :, sentence.start :]
         rivals = [tuple(ids) for ids in written_KT[alive_BK[row]].tolist()]
         if sentence.kept:
             rivals.append(sentence.kept[0].hypothesis.ids)

@@ -1,4 +1,4 @@
-"""Judges a trained model by its held-out pairs, a trivial guess and its loss curves: is it good, and what would improve it?"""
+"""Assesses a trained model by its held-out pairs, a trivial guess and its loss curve: is it good, and what would improve it?"""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MOST_COUNTED = 20_000
 
 # Thresholds of `advise`; docs/LOG.md lists the runs that they were checked on.
 FEWEST = 4
-"""The number of validations that a curve needs."""
+"""The minimum number of validations of a curve."""
 FALLING, FALLING_APART = 0.03, 0.1
-"""The held-out loss is still falling if it fell by more than this share in the last quarter of its curve; the second value
+"""The held-out loss is still falling if it fell by more than this fraction in the last quarter of its curve; the second value
 applies when the losses are far apart."""
 RISING = 1.02
 """The held-out loss has risen if its last value exceeds this multiple of its minimum."""
 APART, APART_AT_LEAST = 1.5, 0.05
 """The losses are far apart if the held-out loss exceeds this multiple of the training loss, and exceeds it by this much."""
 FEW_PASSES = 5
-"""A model that made fewer passes over its data, and does as well on held-out pairs, has probably not converged."""
+"""A model that made fewer passes over its data, and whose losses are not far apart, has probably not converged."""
 SOLVED = 0.98
 """The share of exact matches from which there is little left to gain."""
 
@@ -78,7 +78,7 @@ class Advice(NamedTuple):
 def advise(curve: Sequence[float], losses: Losses, passes: float, right: float) -> Advice:
     """Returns what would probably improve the model most.
 
-    curve: the held-out loss, measured at regular intervals. passes: how often the run went over its data.
+    curve: the held-out loss, measured at regular intervals. passes: the number of passes over the data.
     right: the share of exact matches.
     """
     long_enough = len(curve) >= FEWEST
@@ -104,7 +104,7 @@ def advise(curve: Sequence[float], losses: Losses, passes: float, right: float) 
 
 @dataclass(frozen=True)
 class Assessment:
-    """The judgement of a trained model; `str` of it is what users read.
+    """The assessment of a trained model; `str` returns the text that users read.
 
     guess, guess_name: the figures of the best trivial guess, and a description of it.
     next_step: one or two sentences that say how to follow the advice.
@@ -158,7 +158,7 @@ class Assessment:
         return f"{self.verdict}\n{self.next_step}"
 
     def facts(self) -> dict[str, float | str]:
-        """Returns the figures by the names that log.jsonl uses; figures that were not computed are left out."""
+        """Returns the figures by the names that log.jsonl uses; figures that were not computed are omitted."""
         low, high = self.interval
         facts: dict[str, float | str | None] = {
             "sources": self.num_sources,
@@ -200,7 +200,7 @@ def assess(
     passes: float,
     settings: RunSettings,
 ) -> Assessment:
-    """Returns the judgement of a model.
+    """Assesses a model.
 
     predictions, rates: its outputs for the held-out sources, and their error rates. examples: the training examples.
     curve, losses, passes: as in `advise`.

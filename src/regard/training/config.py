@@ -25,8 +25,8 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 from regard.checkpoint import migrate
 from regard.checkpoint.files import replace_file
 from regard.data.corpus import read_lines
-from regard.errors import Mistakes, UserError, plural
-from regard.training.settings import Mistake, RunSettings, check, leaves, model_tree, put, show, unknown
+from regard.errors import UserError, UserErrors, plural
+from regard.training.settings import RunSettings, WrongSetting, check, leaves, model_tree, put, show, unknown
 
 _HOW = 'write one "key: value" per line, and indent the settings of a section by two spaces'
 
@@ -41,9 +41,9 @@ SHOWN = 50
 def read_config(
     path: Path, scores: Collection[str] = (), defaults: Mapping[str, object] | None = None, *, old_names: bool = False
 ) -> RunSettings:
-    """Reads a run file and returns its settings; settings that are left out keep their defaults.
+    """Reads a run file and returns its settings; omitted settings keep their defaults.
 
-    Raises Mistakes, which reports all errors together, each with its line number.
+    Raises UserErrors, which reports all errors together, each with its line number.
     scores: names of custom score functions. defaults: defaults that differ from the usual ones, such as
     {"data.normalise": "none"}. old_names: whether to accept the setting names of earlier versions, as in the file of a run that
     an earlier version started.
@@ -66,10 +66,10 @@ def parse_config(
     lines: dict[str, int] = {}
     errors: list[tuple[int, str]] = []
 
-    def add_error(mistake: Mistake) -> None:
+    def add_error(wrong: WrongSetting) -> None:
         """Records an error; for a setting that is not in the file, at the line where its section starts."""
-        line = lines.get(mistake.key) or lines.get(mistake.key.partition(".")[0], 1)
-        errors.append((line, f"{mistake.key}: {mistake.in_file}"))
+        line = lines.get(wrong.key) or lines.get(wrong.key.partition(".")[0], 1)
+        errors.append((line, f"{wrong.key}: {wrong.in_file}"))
 
     nodes = _settings(root, lines, errors)
     if old_names:
@@ -80,7 +80,7 @@ def parse_config(
     kind = nodes.pop("model.kind", None)
     if kind is not None:
         chosen = model_tree(str(_value(kind, "")))
-        if isinstance(chosen, Mistake):
+        if isinstance(chosen, WrongSetting):
             add_error(chosen)
             nodes = {key: node for key, node in nodes.items() if not key.startswith("model.")}  # unknown family
         else:
@@ -94,12 +94,12 @@ def parse_config(
             add_error(unknown(key, node.value, tree))
     settings = check(tree, scores, typed=True)
     if isinstance(settings, list):
-        for mistake in settings:
-            add_error(mistake)
+        for wrong in settings:
+            add_error(wrong)
     if errors or isinstance(settings, list):
         messages = [f"{name}:{line}: {text}" for line, text in sorted(errors)]
         more = [f"{name}: and {plural(len(errors) - SHOWN, 'more error')}"] if len(errors) > SHOWN else []
-        raise Mistakes([*messages[:SHOWN], *more])
+        raise UserErrors([*messages[:SHOWN], *more])
     return settings
 
 
@@ -117,7 +117,7 @@ def write_config(settings: RunSettings, reasons: Mapping[str, str]) -> str:
         rows.append((f"{'  ' if section else ''}{name}: {_scalar(value)}", comment))
     width = min(40, max(len(row) for row, _ in rows))
     body = "\n".join(f"{row:<{width}}  # {comment}" if comment else row for row, comment in rows)
-    return f"# `regard train` with this file repeats the run. Settings that are left out keep their defaults.\n{body}\n"
+    return f"# `regard train` with this file repeats the run. Omitted settings keep their defaults.\n{body}\n"
 
 
 def save_config(path: Path, settings: RunSettings, reasons: Mapping[str, str]) -> None:
@@ -138,7 +138,7 @@ def _compose(text: str, name: str) -> MappingNode:
         root = YAML(typ="safe", pure=True).compose(text)
     except UserError:
         raise
-    except Exception as error:  # the library has several for invalid YAML, and Python one for brackets nested too deep
+    except Exception as error:  # several types for invalid YAML, and RecursionError for deeply nested brackets
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
         parts = (getattr(error, "context", None), getattr(error, "problem", None), getattr(error, "reason", None))
@@ -147,7 +147,7 @@ def _compose(text: str, name: str) -> MappingNode:
         if r"'\t'" in problem:
             tabs.add(line)
         if tabs:
-            raise Mistakes([f"{name}:{line}: got a tab, expected spaces" for line in sorted(tabs)]) from None
+            raise UserErrors([f"{name}:{line}: got a tab, expected spaces" for line in sorted(tabs)]) from None
         raise UserError(f"{name}:{line}: this is not valid YAML: {problem}; {_HOW}") from None
     if root is None:
         raise UserError(f'{name}:1: got an empty file, expected settings, such as "seed: 7"; {_HOW}')

@@ -92,19 +92,19 @@ class TrainingData:
         vary = partial(self._varied, subword_dropout, augment)
         return Batches(self.examples, order, vary if subword_dropout or augment else None)
 
-    def _varied(self, p: float, augment: float, example: Example, chance: random.Random) -> Example:
+    def _varied(self, p: float, augment: float, example: Example, rng: random.Random) -> Example:
         source, target = self.codecs
         source_row, target_ids = example
         if isinstance(source_row, list):
             if isinstance(source, Codec) and source.has_merges:
-                source_row = source.bpe_dropout(source_row, p, chance)
+                source_row = source.bpe_dropout(source_row, p, rng)
             else:
                 source_row = list(source_row)
         elif augment and isinstance(source, FileCodec):
             file, *text = source_row if isinstance(source_row, FileAndText) else (source_row,)
-            file = source.varied(file, augment, chance) if len(file) else file
+            file = source.varied(file, augment, rng) if len(file) else file
             source_row = FileAndText(file, *text) if text else file
-        return Example(source_row, target.bpe_dropout(target_ids, p, chance) if p and target.has_merges else list(target_ids))
+        return Example(source_row, target.bpe_dropout(target_ids, p, rng) if p and target.has_merges else list(target_ids))
 
 
 def in_memory(
@@ -137,7 +137,7 @@ def make_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, star
         both = train_shared(_sources(pairs), targets, data.target_unit, data.vocabulary, normalise=normalise)
         return Codecs(both, both)
     return Codecs(
-        start_codecs.source.at(root) if start_codecs.source else _learn_source(pairs, data, root),
+        start_codecs.source.at(root) if start_codecs.source else _make_source_codec(pairs, data, root),
         start_codecs.target or Codec.train(targets, data.target_unit, data.vocabulary, normalise=normalise),
     )
 
@@ -146,7 +146,7 @@ def _sources(pairs: Callable[[str], Iterator[Pair]]) -> Iterator[str]:
     return (pair.source for pair in pairs("building the source vocabulary"))
 
 
-def _learn_source(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, root: Path) -> SourceCodec:
+def _make_source_codec(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, root: Path) -> SourceCodec:
     """Builds the source codec. If sources are files with a second column, it includes a vocabulary of the auxiliary texts."""
     normalise = data.normalise == "nfc"
     if data.source_unit not in FILE_CODECS:
@@ -173,7 +173,7 @@ class BadFiles:
 
     def __call__(self, pair: Pair, error: UserError) -> None:
         if self.locate:
-            raise UserError(f"{self.locate(pair.source)}{error}; set data.bad_files=skip to leave out such files")
+            raise UserError(f"{self.locate(pair.source)}{error}; set data.bad_files=skip to skip such files")
         self.reasons[pair.source] = str(error)
 
 
@@ -215,18 +215,18 @@ def names_files(data: DataSettings) -> bool:
 def survey(data: DataSettings, *, names: bool = False) -> Survey:
     """Reads all pairs once. Raises UserError with the line number if a file is malformed. names: whether the sources are file
     names, even if data.source_unit does not say so yet."""
-    counts, sample, chance = CorpusCounts(), [], random.Random(0)
+    counts, sample, rng = CorpusCounts(), [], random.Random(0)
     for number, pair in enumerate(_stream(data, counts, names=names)):
         if number < SAMPLE:
             sample.append(pair)
-        elif (index := chance.randrange(number + 1)) < SAMPLE:
+        elif (index := rng.randrange(number + 1)) < SAMPLE:
             sample[index] = pair
     return Survey(counts, sample)
 
 
 def from_files(
     data: DataSettings,
-    found: Survey,
+    surveyed: Survey,
     folder: Path,
     console: Console,
     start_codecs: StartCodecs | None = None,
@@ -236,17 +236,17 @@ def from_files(
 ) -> TrainingData:
     """Tokenises the files into `folder`, and reuses the tokens there when a run is resumed.
 
-    found: the result of `survey`. resuming: whether the run was started before. origin: the `origin` of its last checkpoint.
+    surveyed: the result of `survey`. resuming: whether the run was started before. origin: the `origin` of its last checkpoint.
     Raises UserError if the data changed since the run started, or if no file can be read.
     """
     origin = origin or {}
-    start_codecs, counts, threshold, root = start_codecs or StartCodecs(), found.counts, 0.0, folder_of(data.files)
+    start_codecs, counts, threshold, root = start_codecs or StartCodecs(), surveyed.counts, 0.0, folder_of(data.files)
     bad = BadFiles(partial(_line_of, data) if data.bad_files == "stop" else None)
     held_out_name = counts.name
     in_files: list[Pair] = []  # the pairs of the held-out files
     if data.held_out_files:
         columns = replace(_columns(data, data.held_out_files), known_header=counts.header)
-        measuring = read_pairs(_paths(data.held_out_files), columns, data.max_length, _spelling(data))
+        measuring = read_pairs(_paths(data.held_out_files), columns, data.max_length, _normalisation(data))
         held_out_name = measuring.counts.name
         held_out = in_files = _relative_to(root, data, measuring.pairs)
         console.print(measuring.counts.describe())
@@ -268,17 +268,17 @@ def from_files(
 
     codecs = [codec.to_json() for codec in start_codecs if codec]
     sizes = _file_sizes(data, root)
-    known = file_fingerprint(*_paths(data.files), *_paths(data.held_out_files), how_read(data), *codecs, *sizes)
+    fingerprint = file_fingerprint(*_paths(data.files), *_paths(data.held_out_files), how_read(data), *codecs, *sizes)
     names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
     tokenised = _tokenised(folder, names, console)
     before = tokenised and migrate.training_data(tokenised.store.metadata).get("training_data")
-    if resuming and origin.get("training_data", before) not in (None, known):
+    if resuming and origin.get("training_data", before) not in (None, fingerprint):
         raise UserError(
             f"{counts.name}: the training data changed since this run started; the run was not modified. "
             "Restore the old data to continue, or start a new run with another --out or with --overwrite"
         )
-    if not tokenised or before != known:
-        _tokenise(training, data, start_codecs, folder, known, bad, origin)
+    if not tokenised or before != fingerprint:
+        _tokenise(training, data, start_codecs, folder, fingerprint, bad, origin)
         tokenised = Tokenised.read(folder, names)
     store, sums = tokenised.store, tokenised.sums
     _check_codecs(origin, sums, folder)
@@ -292,7 +292,7 @@ def from_files(
     return TrainingData(
         counts.name,
         held_out_name,
-        known[:6],
+        fingerprint[:6],
         store,
         store.sizes(),
         held_out,
@@ -300,7 +300,7 @@ def from_files(
         unknown,
         header=counts.header,
         sources=sources,
-        origin={"training_data": known, "codecs": sums},
+        origin={"training_data": fingerprint, "codecs": sums},
     )
 
 
@@ -371,7 +371,7 @@ def _describe_bad(data: DataSettings, bad: BadFiles, held_out: Sequence[Pair]) -
     more = f"\n  and {len(bad.reasons) - 5:,} more" if len(bad.reasons) > 5 else ""
     files = f" ({plural(len(bad.reasons), 'file')})" if rows > len(bad.reasons) else ""
     return (
-        f"rows left out because their file cannot be read (data.bad_files=stop makes this an error): {rows:,}"
+        f"rows skipped because their file cannot be read (data.bad_files=stop makes this an error): {rows:,}"
         f"{files}{shown}{more}"
     )
 
@@ -428,11 +428,11 @@ def _tokenise(
     data: DataSettings,
     start_codecs: StartCodecs,
     folder: Path,
-    known: str,
+    fingerprint: str,
     bad: BadFiles,
     origin: Mapping[str, Any],
 ) -> None:
-    """Builds the codecs, encodes all training pairs and writes both to `folder`. known: the fingerprint of the data."""
+    """Builds the codecs, encodes all training pairs and writes both to `folder`. fingerprint: that of the data."""
     codecs = make_codecs(training, data, start_codecs, folder_of(data.files))
     files = {source_name(codecs.source): codecs.source.to_json().encode(), TARGET: codecs.target.to_json().encode()}
     sums = {name: sha256(content) for name, content in files.items()}
@@ -442,7 +442,7 @@ def _tokenise(
     for name, content in files.items():
         replace_file(folder / name, content)
     unknown: Counter[str] = Counter()
-    metadata = {"training_data": known, "codecs": json.dumps(sums)}
+    metadata = {"training_data": fingerprint, "codecs": json.dumps(sums)}
     what = f"reading {FILE_CODECS[data.source_unit].nouns}" if data.source_unit in FILE_CODECS else "tokenising"
 
     def examples() -> Iterator[Example]:
@@ -454,10 +454,12 @@ def _tokenise(
 
 
 def _stream(data: DataSettings, counts: CorpusCounts | None = None, *, names: bool = False) -> Iterator[Pair]:
-    return stream_pairs(_paths(data.files), _columns(data, data.files), data.max_length, counts, _spelling(data, names=names))
+    return stream_pairs(
+        _paths(data.files), _columns(data, data.files), data.max_length, counts, _normalisation(data, names=names)
+    )
 
 
-def _spelling(data: DataSettings, *, names: bool = False) -> Normalisation:
+def _normalisation(data: DataSettings, *, names: bool = False) -> Normalisation:
     normalise = data.normalise == "nfc"
     return Normalisation(normalise, normalise, names or data.source_unit in FILE_CODECS)
 

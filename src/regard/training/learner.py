@@ -25,8 +25,8 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class TrainingState:
     """The counters of a run.
 
-    update: the number of updates done. baseline: that of hard attention. best, best_at: the best validation result so far, and
-    the update it was measured after. stale: the number of validations since then.
+    update: the number of updates done. baseline: that of the policy gradient. best, best_at: the best validation result so far,
+    and the update it was measured after. stale: the number of validations since then.
     """
 
     update: int = 0

@@ -52,11 +52,11 @@ class Callbacks(Protocol):
         """Called when the last validation result is the best so far."""
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint; raises if the run was interrupted."""
+        """Writes a checkpoint; raises UserError if the run was interrupted."""
 
 
 def learning_rate(number: int, settings: TrainSettings) -> float:
-    """Returns the learning rate of an update: a linear warm-up, then the schedule; never 0, not even for the last one."""
+    """Returns the learning rate of an update: a linear warm-up, then the schedule; never 0, not even for the last update."""
     warmup = num_warmup(settings)
     rise = (number + 1) / warmup
     left = (settings.steps - number) / max(1, settings.steps - warmup)
@@ -136,7 +136,7 @@ def after_validation(state: TrainingState, value: float) -> TrainingState:
 
 
 def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
-    """Returns the loss summed over the target tokens, with that of hard attention, and the baseline for the next batch."""
+    """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline."""
     memory = model.encode(batch.source)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
     decoded = model.decode(batch.target_in_BT, memory, look)
@@ -153,21 +153,21 @@ def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Ba
 
 
 def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:
-    """Returns the policy-gradient loss of hard attention, and the baseline for the next batch."""
+    """Returns the policy-gradient loss of hard or gated attention, and the baseline for the next batch."""
     assert decoded.attention_log_prob_BT is not None
     assert decoded.attention_entropy_BT is not None
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
     log_probs_BTV = decoded.logits_BTV.detach().log_softmax(-1)
     log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
-    num_paid_BT = real_BT.to(log_prob_BT.dtype)
+    num_rewards_BT = real_BT.to(log_prob_BT.dtype)
     reward_BT = log_prob_BT.detach()
     if decoded.affects_later_steps:
-        reward_BT, num_paid_BT = reward_to_go(reward_BT), reward_to_go(num_paid_BT)
+        reward_BT, num_rewards_BT = reward_to_go(reward_BT), reward_to_go(num_rewards_BT)
     loss = policy_gradient(
         reward_BT,
         decoded.attention_log_prob_BT * real_BT,
         decoded.attention_entropy_BT * real_BT,
-        baseline=baseline.value * num_paid_BT,
+        baseline=baseline.value * num_rewards_BT,
         entropy_bonus=entropy_bonus,
     )
     return loss, baseline.after((log_prob_BT.detach().sum() / batch.num_targets).item())

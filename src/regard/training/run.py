@@ -43,8 +43,8 @@ from regard.training.transfer import Transfer, start_encoder
 NUM_SHOWN = 5
 """The number of predictions that a validation prints."""
 MOST_DECODED = 500
-"""The maximum number of held-out sources that a validation translates, if train.metric is computed from outputs; of more, it
-translates a sample."""
+"""The maximum number of held-out sources that a validation translates, if train.metric is computed from outputs; if there are
+more, it translates a sample."""
 
 
 @dataclass(frozen=True)
@@ -390,13 +390,13 @@ def mean_loss(
 def evaluate_run(
     model: Model, training_data: TrainingData, settings: RunSettings, console: Console, callbacks: RunCallbacks, passes: float
 ) -> Trained:
-    """Translates all held-out sources and returns the result of the run. passes: how often the run went over its data."""
+    """Translates all held-out sources and returns the result of the run. passes: the number of passes over the data."""
     progress = partial(with_progress, what="translating held-out sources", console=console)
     predictions = predict(callbacks.translator, training_data.held_out, callbacks.max_length, progress)
     num_stopped = sum(not prediction.result.finished for prediction in predictions)
     if num_stopped:
         console.print(
-            f"outputs that did not end and were cut off after {plural(callbacks.max_length, 'token')}: "
+            f"outputs that did not end and were stopped at {plural(callbacks.max_length, 'token')}: "
             f"{num_stopped:,} of {len(predictions):,}"
         )
     unknown = {symbol for prediction in predictions for symbol in prediction.result.unknown}

@@ -21,7 +21,7 @@ from regard.checkpoint.runs import Checkpoints
 from regard.errors import UserError, plural
 from regard.training.board import Board
 
-AGAIN = "make room there and run the same command again; the run resumes from its last checkpoint"
+AGAIN = "free some disk space and run the same command again; the run resumes from its last checkpoint"
 
 
 class RunFolder:
@@ -53,7 +53,7 @@ class RunFolder:
         return self.config.exists() or bool(self.checkpoints(1).updates())
 
     def clean(self) -> None:
-        """Removes the temporary files of a killed process. Raises UserError for pipes and devices: reading may never end."""
+        """Removes the temporary files of a killed process. Raises UserError for pipes and devices: reading might never end."""
         with writing(self.path):
             clean(self.path)
         for path in self.path.rglob("*"):

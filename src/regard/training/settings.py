@@ -40,7 +40,7 @@ class DataSettings:
     files: tuple[str, ...] = ()
     """Training data: one file of pairs, or two parallel files, source and target."""
     held_out_files: tuple[str, ...] = ()
-    """Held-out data, to validate and evaluate on; if there is none, a share of the pairs is held out."""
+    """Held-out data, to validate and evaluate on; if there is none, a part of the pairs is held out."""
     source_columns: tuple[str, ...] = ()
     """Names or numbers (from 1) of the source columns. Columns after the first are appended to it as symbols or, if the first
     holds file names, are the auxiliary text."""
@@ -50,29 +50,29 @@ class DataSettings:
     """Whether the first line holds the column names; auto: decided from the lines below it; usual: only if all of them are
     well-known English names, as in runs that older versions started."""
     bad_lines: Literal["stop", "skip"] = "stop"
-    """What to do with lines whose columns differ from those of the first: stop and report them all, or skip and count them."""
+    """What to do with lines whose columns differ from those of the first: stop with an error, or skip and count them."""
     source_unit: SourceUnit = "characters"
     """Unit of the source tokens; with picture, sound, grid or frames, sources are file names, relative to the folder of the
     data file."""
     target_unit: TokenUnit = "characters"
     """Unit of the target tokens."""
     vocabulary: Annotated[int, Field(ge=300, le=10_000_000)] = 8000
-    """Vocabulary size for the subword units bpe and unigram."""
+    """Maximum vocabulary size for the units bpe, unigram and words."""
     shared: bool = False
     """Whether source and target share one vocabulary."""
     subword_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability of leaving out a bpe merge in training, so that words are split in different ways."""
+    """Probability of skipping a bpe merge in training, so that words are split in different ways."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Share of the sources that is held out if there are no held_out_files."""
+    """Fraction of the sources that is held out if there are no held_out_files."""
     normalise: NormalForm = "nfc"
     """Unicode normalisation of texts: nfc turns e with a combining accent into é, none leaves texts unchanged."""
     max_length: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
-    """Maximum number of characters per side; longer pairs are left out and counted."""
+    """Maximum number of characters per side; longer pairs are skipped and counted."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
     """Pictures: maximum length of the longer side in pixels; larger pictures are scaled down."""
     augment: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Strength of data augmentation for files: pictures are shifted and scaled by up to this share of their size; sounds are
-    played faster or slower by up to this share, with noise, and with spans of time and frequency masked."""
+    """Strength of data augmentation for files: pictures are shifted and scaled by up to this fraction of their size; sounds are
+    played faster or slower by up to this fraction, with noise, and with spans of time and frequency masked."""
     bad_files: Literal["skip", "stop"] = "skip"
     """What to do with a file that cannot be read: skip and report it, or stop."""
 
@@ -95,7 +95,7 @@ class DataSettings:
             )
         if self.subword_dropout and "bpe" not in units:
             raise UserError(
-                f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to leave out, and the units are "
+                f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to skip, and the units are "
                 f"{units[0]} and {units[1]}; set one to bpe, or set subword_dropout=0"
             )
 
@@ -107,7 +107,7 @@ class TrainSettings:
     steps: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
     """Number of updates."""
     batch_tokens: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 512
-    """Approximate number of target tokens in a micro-batch."""
+    """Maximum number of positions per side in a micro-batch, padding included; a longer pair is a micro-batch by itself."""
     accumulate: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1
     """Number of micro-batches per update."""
     shortest_first: bool = False
@@ -115,17 +115,17 @@ class TrainSettings:
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4e-3
     """Highest learning rate, reached at the end of the warm-up."""
     schedule: Literal["linear", "inverse_sqrt", "cosine", "constant"] = "linear"
-    """How the learning rate falls after the warm-up: linear and cosine reach 0 at the end of the run."""
+    """How the learning rate falls after the warm-up: linear and cosine fall almost to 0."""
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Share of the updates in which the learning rate rises."""
+    """Fraction of the updates during which the learning rate rises."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the target probability that is spread over all tokens."""
+    """Fraction of the target probability that is spread over all tokens."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Maximum gradient norm; larger gradients are scaled down to it."""
     entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Hard attention: weight of the entropy bonus, which rewards undecided attention."""
+    """Hard and gated attention: weight of the entropy bonus, which rewards undecided attention."""
     doubly_stochastic: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Soft attention: weight of the penalty for not attending equally to all source positions (Xu et al. 2015)."""
     validate_every: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
@@ -199,7 +199,7 @@ DEMO = RunSettings(
     model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
     train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
 )
-"""Settings for the embedded dictionary; chosen on its dev split (docs/LOG.md)."""
+"""Settings for the bundled dictionary; chosen on its dev split (docs/LOG.md)."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     return Suggestion(settings, reasons)
 
 
-LAST_CONTEXT = "what it attended to last helps the decoder find what to attend to next"
+LAST_CONTEXT = "the previous context helps the decoder choose what to attend to next"
 FILE_AND_TEXT = "a file and its auxiliary text, which is read as words; positions of the file attend to these words"
 
 
@@ -422,7 +422,7 @@ def expectation(number: int) -> str | None:
     count = plural(number, "pair")
     return (
         f"{count} is little training data: expect a model that gets frequent patterns right and guesses the rest. "
-        "More pairs help most; next, --encoder-from or --start-from with a model of a related task"
+        "More pairs help most; after that, --encoder-from or --start-from with a model of a related task"
     )
 
 
@@ -446,7 +446,7 @@ _EXPECTED = {
 """Type of a pydantic error -> the value that was expected."""
 
 
-class Mistake(NamedTuple):
+class WrongSetting(NamedTuple):
     """A wrong setting, with a message for the command line and one for a run file, which file, line and key precede."""
 
     key: str
@@ -454,26 +454,26 @@ class Mistake(NamedTuple):
     in_file: str
 
 
-def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool = False) -> RunSettings | list[Mistake]:
+def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool = False) -> RunSettings | list[WrongSetting]:
     """Returns the settings, or all errors in them. scores: names of custom score functions. typed: whether to reject
     numbers that are given as strings."""
-    mistakes: list[Mistake] = []
+    wrong: list[WrongSetting] = []
     try:
         settings: RunSettings = (
             _ADAPTER.validate_json(json.dumps(tree), strict=True) if typed else _ADAPTER.validate_python(tree)
         )
     except ValidationError as error:
-        mistakes += (mistake for details in error.errors() for mistake in _explain(details))
+        wrong += (setting for details in error.errors() for setting in _explain(details))
     score = tree["model"].get("score")  # a recurrent language model has none
     try:
         if isinstance(score, str):
             check_score_name(score, scores)
     except UserError as error:
-        mistakes.append(Mistake("model.score", f"--set model.score={score}: {error}", str(error)))
-    return mistakes or settings
+        wrong.append(WrongSetting("model.score", f"--set model.score={score}: {error}", str(error)))
+    return wrong or settings
 
 
-def model_tree(kind: str) -> dict[str, Any] | Mistake:
+def model_tree(kind: str) -> dict[str, Any] | WrongSetting:
     """Returns all settings of a family or a preset."""
     if kind in PRESETS:
         return asdict(PRESETS[kind])
@@ -481,10 +481,10 @@ def model_tree(kind: str) -> dict[str, Any] | Mistake:
         return asdict(SETTINGS[kind]())
     kinds = [*SETTINGS, *PRESETS]
     text = f"expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}"
-    return Mistake("model.kind", f"--set model.kind={kind}: {text}", f"got {kind!r}, {text}")
+    return WrongSetting("model.kind", f"--set model.kind={kind}: {text}", f"got {kind!r}, {text}")
 
 
-def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
+def unknown(key: str, value: object, tree: Mapping[str, Any]) -> WrongSetting:
     """Returns the error for a key that is not in the tree."""
     known = dict(leaves(tree))
     section, _, name = key.rpartition(".")
@@ -497,7 +497,7 @@ def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
     on_command_line = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
     in_file = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
     of = f" of the model kind {kind}" if section == "model" else ""
-    return Mistake(
+    return WrongSetting(
         key, f"--set {key}={value}: there is no setting {key!r}{on_command_line}", f"got an unknown setting{of}{in_file}"
     )
 
@@ -505,12 +505,12 @@ def unknown(key: str, value: object, tree: Mapping[str, Any]) -> Mistake:
 def override(settings: RunSettings, changes: Sequence[str], scores: Collection[str] = ()) -> RunSettings:
     """Applies `--set` arguments such as "train.steps=300". Raises UserError with all errors. scores: names of custom score
     functions."""
-    pairs, mistakes = _parse(changes)
+    pairs, errors = _parse(changes)
     tree = asdict(settings)
     kind = pairs.pop("model.kind", settings.model.kind)
     if kind != settings.model.kind:  # another family has other settings
         model = model_tree(kind)
-        if isinstance(model, Mistake):
+        if isinstance(model, WrongSetting):
             raise UserError(model.on_command_line)
         if "frontend" in model:  # depends on the data, not on the family
             model["frontend"] = getattr(settings.model, "frontend", "tokens")
@@ -520,12 +520,12 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
         if key in known:
             put(tree, key, tuple(filter(None, value.split(","))) if isinstance(known[key], tuple) else value)
         else:
-            mistakes.append(unknown(key, value, tree).on_command_line)
-    if mistakes:
-        raise UserError("; ".join(mistakes))
+            errors.append(unknown(key, value, tree).on_command_line)
+    if errors:
+        raise UserError("; ".join(errors))
     changed = check(tree, scores)
     if isinstance(changed, list):
-        raise UserError("; ".join(dict.fromkeys(mistake.on_command_line for mistake in changed)))
+        raise UserError("; ".join(dict.fromkeys(wrong.on_command_line for wrong in changed)))
     return changed
 
 
@@ -565,28 +565,28 @@ def show(value: object) -> str:
 
 
 def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    pairs, mistakes = {}, []
+    pairs, errors = {}, []
     for change in changes:
         key, equals, value = change.partition("=")
         if not is_utf_8(change):
-            mistakes.append(f"--set {change!a:.80}: got half a character, expected whole ones; type it in UTF-8")
+            errors.append(f"--set {change!a:.80} is not UTF-8; type it in UTF-8")
         elif equals:
             pairs[key.strip()] = value.strip()
         else:
-            mistakes.append(f"--set {change}: expected key=value, such as train.steps=300")
-    return pairs, mistakes
+            errors.append(f"--set {change}: expected key=value, such as train.steps=300")
+    return pairs, errors
 
 
-def _explain(error: Any) -> Iterator[Mistake]:
+def _explain(error: Any) -> Iterator[WrongSetting]:
     """Translates a pydantic error; errors that a settings class raises have the type "value_error"."""
     where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in SETTINGS) or "model"
     text, value, context = error["msg"].removeprefix("Value error, "), error["input"], error.get("ctx", {})
     on_command_line = f"--set {where}: {text[0].lower()}{text[1:]}"
     if isinstance(context.get("error"), WrongNumbers):
         for name, (number, expected) in context["error"].wrong.items():
-            yield Mistake(f"{where}.{name}", on_command_line, f"got {number!r}, expected {expected}")
+            yield WrongSetting(f"{where}.{name}", on_command_line, f"got {number!r}, expected {expected}")
     elif error["type"] == "value_error":
-        yield Mistake(where, on_command_line, text)
+        yield WrongSetting(where, on_command_line, text)
     else:
         limits = {name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in context.items()}
         expected = _EXPECTED[error["type"]].format(**limits) if error["type"] in _EXPECTED else text
@@ -594,4 +594,4 @@ def _explain(error: Any) -> Iterator[Mistake]:
         renamed = migrate.VALUES.get(where, {}).get(value) if isinstance(value, str) else None
         hint = f'; did you mean "{renamed}"?' if renamed else did_you_mean(value, choices)
         got = "" if isinstance(value, dict) else f", got {value!r:.80}{hint if renamed else ''}"
-        yield Mistake(where, on_command_line + got, f"got {show(value)}, expected {expected}{hint}")
+        yield WrongSetting(where, on_command_line + got, f"got {show(value)}, expected {expected}{hint}")

@@ -21,20 +21,20 @@ class Transfer:
 
 
 def start_encoder(model: Model, transfer: Transfer) -> int:
-    """Copies the weights of the encoder into `model` and returns their number. Raises UserError if they do not fit."""
+    """Copies the weights of the encoder into `model` and returns their number. Raises UserError if they do not match."""
     theirs = {name: tensor for name, tensor in transfer.saved.model.state_dict().items() if name.startswith(ENCODER)}
     mine = {name: tensor.shape for name, tensor in model.state_dict().items() if name.startswith(ENCODER)}
     if not any("embedding" in name for name in theirs):
         raise UserError(
             "that model shares its embedding with its decoder (tie=all), so its encoder cannot be taken over; "
-            "use a model with another tie"
+            "use a model with another setting of tie"
         )
     shapes = {name: tensor.shape for name, tensor in theirs.items()}
     if mine != shapes:
         differing = sorted(name for name in mine.keys() | shapes.keys() if mine.get(name) != shapes.get(name))
         raise UserError(
-            f"the encoders do not fit: {plural(len(differing), 'weight')} with another name or shape, such as {differing[0]}; "
-            "use the encoder settings of the model that it comes from"
+            f"the encoders do not match: {plural(len(differing), 'weight')} with another name or shape, such as {differing[0]}"
+            "; use the encoder settings of the other model"
         )
     model.load_state_dict(theirs, strict=False)
     for name, parameter in model.named_parameters():

@@ -75,10 +75,10 @@ class Codec:
     def train(cls, texts: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False) -> Codec:
         """Trains a tokenizer on these texts and returns it. Equal texts give equal files (except unigram: see REMARKS).
 
-        texts: read once, in a thread of the library; wrap the iterable to show progress. vocabulary: largest number of ids of
-        bpe, unigram and words, including special tokens but not features. The result may have fewer: bpe only merges pairs that
-        occur at least twice. Of words the most frequent are kept, of characters and symbols all. normalise: whether texts are
-        normalised to NFC, in training and whenever the codec encodes.
+        texts: read once, in a thread of the library; wrap the iterable to show progress. vocabulary: maximum size for
+        bpe, unigram and words, including special tokens but not features. The vocabulary may be smaller: bpe only merges pairs
+        that occur at least twice. Of words the most frequent are kept, of characters and symbols all. normalise: whether texts
+        are normalised to NFC, in training and whenever the codec encodes.
 
         Raises UserError for an unknown unit, a vocabulary that is too small, too many features, or a reserved symbol.
         """
@@ -91,7 +91,7 @@ class Codec:
         if vocabulary < least:
             content = "the special tokens and all 256 bytes" if is_bytes else "the special tokens and one other"
             raise UserError(f"got a vocabulary of {vocabulary} ids for {unit}, expected at least {least}: {content}")
-        codec = (_learn_pieces if is_bytes else _learn_symbols)(reader, unit, vocabulary)
+        codec = (_train_pieces if is_bytes else _train_symbols)(reader, unit, vocabulary)
         if not normalise:
             return codec
         codec.tokenizer.normalizer = NFC
@@ -152,7 +152,7 @@ class Codec:
             return self.tokenizer.encode(text)
         except TypeError:  # a lone surrogate, from bytes that are not UTF-8 or from "\\ud800" in JSON
             raise UserError(
-                f"the text {text!a:.60} is not valid Unicode: it contains half a character (a lone surrogate); pass it as UTF-8"
+                f"the text {text!a:.60} is not valid Unicode: it contains a lone surrogate; pass it as UTF-8"
             ) from None
 
     def _plain(self, ids: list[int]) -> list[int]:
@@ -260,7 +260,7 @@ class _Reader:
             yield rest
 
 
-def _learn_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
+def _train_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     counter = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
     counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader removes them
     room = vocabulary - len(SPECIALS) if unit == "words" else _KEEP_ALL
@@ -273,7 +273,7 @@ def _learn_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[UNK]), unit, features=bool(reader.features)))
 
 
-def _learn_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
+def _train_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     options: dict[str, Any] = {
         "vocab_size": vocabulary,
         "special_tokens": list(SPECIALS),
@@ -291,13 +291,13 @@ def _learn_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = []  # otherwise the text "<eos>" would become the special token
     model = content["model"]
-    features = [spelt for spelt in map(spell, sorted(reader.features)) if tokenizer.token_to_id(spelt) is None]
+    features = [token for token in map(spell, sorted(reader.features)) if tokenizer.token_to_id(token) is None]
     if unit == "bpe":
-        model["vocab"] |= {spelt: number for number, spelt in enumerate(features, start=len(model["vocab"]))}
+        model["vocab"] |= {token: number for number, token in enumerate(features, start=len(model["vocab"]))}
         model["ignore_merges"] = bool(features)  # features are whole tokens, without merges
     else:
         specials = [[special, _NEVER] for special in SPECIALS]
-        model["vocab"] = [*specials, *model["vocab"][len(specials) :], *([spelt, 0.0] for spelt in features)]
+        model["vocab"] = [*specials, *model["vocab"][len(specials) :], *([token, 0.0] for token in features)]
     return Codec(Tokenizer.from_str(json.dumps(content)), "".join(sorted(reader.alphabet)))
 
 

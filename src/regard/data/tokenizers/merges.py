@@ -211,7 +211,7 @@ class Merges:
         return [index for index, start in enumerate(starts) if start in cuts and 0 < index < len(ids)]
 
     def _kind(self, char: str) -> int:
-        """Returns the class of a character. It asks the library, which may support another version of Unicode than Python."""
+        """Returns the class of a character. Asks the library, whose version of Unicode may differ from Python's."""
         if char not in self._kinds:
             self._kinds[char] = _BLANK if char == " " else _ALONE
             if not "\ud800" <= char <= "\udfff":
