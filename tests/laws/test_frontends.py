@@ -1,4 +1,4 @@
-"""The laws again, for models whose source is a picture, a grid of features or a sequence of frames (tests/table.py)."""
+"""The laws, tested for models whose source is a picture, a grid of features or a sequence of frames (tests/table.py)."""
 
 import math
 from dataclasses import replace
@@ -19,19 +19,19 @@ from regard.decoding.search import TorchEngine
 from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
-every_front = pytest.mark.parametrize("name", FRONTENDS)
+every_frontend = pytest.mark.parametrize("name", FRONTENDS)
 
 
 def has_cross(name: str) -> bool:
     return getattr(FRONTENDS[name], "decoder", "") != "fixed"
 
 
-@every_front
-def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A8.1
+@every_frontend
+def test_the_memory_has_one_vector_per_grid_cell(name: str) -> None:  # SPEC A8.1
     model = make_front_model(name)
-    for given in make_rows(name):
-        memory = model.encode(source_batch([given]))
-        row = given.file if isinstance(given, FileAndText) else given
+    for example in make_rows(name):
+        memory = model.encode(source_batch([example]))
+        row = example.file if isinstance(example, FileAndText) else example
         if name.startswith("frames"):
             assert memory.axes == (len(row),)
         elif name.startswith("sound"):  # SPEC A8.4
@@ -43,10 +43,10 @@ def test_places_form_the_grid_that_the_memory_says(name: str) -> None:  # SPEC A
         assert memory.allow_BS.all()
 
 
-@every_front
+@every_frontend
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1 A8.2
-    """Whatever stands in the padding: not even there does anything come in from it."""
+    """Values in the padding do not affect any output, whatever they are."""
     model, rows, targets = make_front_model(name, dtype), make_rows(name), make_targets(4, 6)
     together = source_batch(rows)
     outside = ~(together.allow.unsqueeze(1) if together.values.dim() == 4 else together.allow.unsqueeze(-1))
@@ -59,13 +59,13 @@ def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtyp
             expected = model.decode(targets[number : number + 1], alone).logits_BTV[0]
             tolerance = 1e-12 if dtype == torch.float64 else 2e-5
             assert ((logits[number] - expected).abs() <= tolerance * expected.abs().clamp(min=1)).all()
-            real = memory.values_BSE[number][memory.allow_BS[number]]  # row by row of the grid, in the same order
+            real = memory.values_BSE[number][memory.allow_BS[number]]  # grid cells in row-major order, as in `alone`
             torch.testing.assert_close(real, alone.values_BSE[0], atol=100 * tolerance, rtol=0)
             torch.testing.assert_close(memory.summary_BE[number], alone.summary_BE[0], atol=100 * tolerance, rtol=0)
 
 
-@every_front
-def test_law_2_taps_leave_the_output_alone_and_see_what_is_used(name: str) -> None:
+@every_frontend
+def test_law_2_taps_do_not_change_the_output_and_show_valid_weights(name: str) -> None:
     model, targets = make_front_model(name, torch.float32).train(), make_targets(4, 6)
     source = source_batch(make_rows(name))
 
@@ -73,41 +73,41 @@ def test_law_2_taps_leave_the_output_alone_and_see_what_is_used(name: str) -> No
         torch.manual_seed(11)
         memory = model.encode(source, look)
         decoded = model.decode(targets, memory, look)
-        learnt = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             decoded.logits_BTV.square().sum(), list(model.parameters()), allow_unused=True, materialize_grads=True
         )
-        return [memory.values_BSE, decoded.logits_BTV, *learnt]
+        return [memory.values_BSE, decoded.logits_BTV, *gradients]
 
-    for plain, looked in zip(run(None), run(EVERYTHING), strict=True):
-        assert torch.equal(plain, looked)
+    for plain, tapped in zip(run(None), run(EVERYTHING), strict=True):
+        assert torch.equal(plain, tapped)
         assert plain.isfinite().all()
     model.eval()
     memory = model.encode(source)
-    seen = [one for one in model.decode(targets, memory, EVERYTHING).seen if one.kind == "cross"]
-    assert bool(seen) == has_cross(name)
-    for one in seen:
-        torch.testing.assert_close(one.weights_BHTS.sum(-1), torch.ones(one.weights_BHTS.shape[:-1]))
-        hidden = ~memory.allow_BS[:, None, None].expand_as(one.weights_BHTS)
+    cross = [seen for seen in model.decode(targets, memory, EVERYTHING).seen if seen.kind == "cross"]
+    assert bool(cross) == has_cross(name)
+    for seen in cross:
+        torch.testing.assert_close(seen.weights_BHTS.sum(-1), torch.ones(seen.weights_BHTS.shape[:-1]))
+        hidden = ~memory.allow_BS[:, None, None].expand_as(seen.weights_BHTS)
         assert hidden.any()
-        assert (one.weights_BHTS[hidden] == 0).all()
+        assert (seen.weights_BHTS[hidden] == 0).all()
 
 
-@every_front
+@every_frontend
 def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
     model, targets = make_front_model(name), make_targets(4, 20)
     memory = model.encode(source_batch(make_rows(name)))
     expected = model.decode(targets, memory).logits_BTV
     for prefix in (0, 7):
         state = model.start(memory, targets[:, :prefix] if prefix else None)
-        for place in range(prefix, 20):
-            step = model.step(targets[:, place : place + 1], state)
+        for position in range(prefix, 20):
+            step = model.step(targets[:, position : position + 1], state)
             state = step.state
-            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, place])
+            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, position])
 
 
-@every_front
+@every_frontend
 def test_law_4_rows_of_different_grids_join(name: str) -> None:
-    """The grids of two batches differ; a row still equals its own history."""
+    """The grids of the two batches differ in size; each row still gives the logits that it gives alone."""
     model, rows, targets = make_front_model(name), make_rows(name), make_targets(1, 4)
     state = model.start(model.encode(source_batch(rows[:1])), targets[:, :3])
     state = state.join(model.start(model.encode(source_batch(rows[3:4])), targets[:, :3]))
@@ -117,7 +117,7 @@ def test_law_4_rows_of_different_grids_join(name: str) -> None:
         torch.testing.assert_close(logits[number, 0], expected)
 
 
-@every_front
+@every_frontend
 def test_law_3_a_beam_finds_the_same_alone_and_its_log_prob_is_what_score_gives(name: str) -> None:
     model, rows = make_front_model(name), make_rows(name)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
@@ -125,14 +125,15 @@ def test_law_3_a_beam_finds_the_same_alone_and_its_log_prob_is_what_score_gives(
     found = {event.sentence: event.hypotheses for event in engine.generate([source_batch(rows)], options)}
     for number, row in enumerate(rows):
         (alone,) = (event.hypotheses for event in engine.generate([source_batch([row])], options))
-        for one, other in zip(found[number], alone, strict=True):
-            assert one.ids == other.ids
-            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
-            (given,) = score(model, source_batch([row]), [one.ids], sos=SOS, eos=EOS)
-            assert one.log_prob == pytest.approx(sum(given if one.finished else given[:-1]), abs=1e-9)
+        for hypothesis, expected in zip(found[number], alone, strict=True):
+            assert hypothesis.ids == expected.ids
+            assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-9)
+            (log_probs,) = score(model, source_batch([row]), [hypothesis.ids], sos=SOS, eos=EOS)
+            log_probs = log_probs if hypothesis.finished else log_probs[:-1]
+            assert hypothesis.log_prob == pytest.approx(sum(log_probs), abs=1e-9)
 
 
-@every_front
+@every_frontend
 def test_law_5_fused_and_plain_agree(name: str) -> None:
     model, source, targets = make_front_model(name), source_batch(make_rows(name)), make_targets(4, 6)
     usual = model.decode(targets, model.encode(source)).logits_BTV
@@ -140,7 +141,7 @@ def test_law_5_fused_and_plain_agree(name: str) -> None:
     torch.testing.assert_close(model.decode(targets, model.encode(source, look), look).logits_BTV, usual)
 
 
-@every_front
+@every_frontend
 def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
     model, device = make_front_model(name, torch.float32), "meta"
     with FakeTensorMode():
@@ -160,51 +161,51 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         memory = model.encode(Source(torch.ones(shape, device=device), allow, auxiliary), EVERYTHING)
         decoded = model.decode(targets, memory, EVERYTHING)
         decoded.logits_BTV.sum().backward()
-        assert all(one.grad.device.type == device for one in model.parameters() if one.grad is not None)
+        assert all(weight.grad.device.type == device for weight in model.parameters() if weight.grad is not None)
         assert model.step(targets[:, :1], model.start(memory)).logits_BKV.device.type == device
 
 
 @pytest.mark.parametrize("positions", [False, True])
-def test_the_network_is_its_formula(positions: bool) -> None:  # SPEC A8.1
-    """Written again with functions alone, on a picture without padding."""
+def test_the_resnet_frontend_equals_its_formula(positions: bool) -> None:  # SPEC A8.1
+    """Compared with a second implementation that only uses functions, on a picture without padding."""
     torch.manual_seed(0)
     network = ResNetFrontend(3, 20, 12, positions=positions).double()
     pixels = torch.randn(2, 3, 17, 26, dtype=torch.float64)
 
     for block in network.blocks:
-        for one in block.norms:
-            torch.nn.init.normal_(one.weight)
-            torch.nn.init.normal_(one.bias)
+        for norm in block.norms:
+            torch.nn.init.normal_(norm.weight)
+            torch.nn.init.normal_(norm.bias)
 
-    def standard(x: torch.Tensor) -> torch.Tensor:
+    def standardised(x: torch.Tensor) -> torch.Tensor:
         rows = []
         for picture in x:
             centred = torch.stack([channel - channel.mean() for channel in picture])
             rows.append(centred / (centred.square().mean() + 1e-5).sqrt())
         return torch.stack(rows)
 
-    x = torch.cat((standard(pixels), pixels), dim=1)
+    x = torch.cat((standardised(pixels), pixels), dim=1)
     for halve, block in zip(network.halve, network.blocks, strict=True):
         x = F.conv2d(x, halve.weight, halve.bias, stride=2, padding=1)
         y = x
-        for own, convolution in zip(block.norms, block.convolutions, strict=True):
-            y = torch.stack([standard(y)[:, c] * own.weight[c] + own.bias[c] for c in range(y.shape[1])], dim=1)
+        for norm, convolution in zip(block.norms, block.convolutions, strict=True):
+            y = torch.stack([standardised(y)[:, c] * norm.weight[c] + norm.bias[c] for c in range(y.shape[1])], dim=1)
             y = F.conv2d(y.clamp(min=0), convolution.weight, convolution.bias, padding=1)
         x = x + y
-    x = torch.cat((standard(x), x), dim=1)
+    x = torch.cat((standardised(x), x), dim=1)
     assert x.shape == (2, 24, 3, 4)
     expected = []
     for row in range(3):
         for column in range(4):
-            place = []
+            waves = []
             for number in (row, column):
                 for k in range(5):
                     angle = number * 10000 ** (-2 * k / 10)
-                    place += [math.sin(angle), math.cos(angle)]
+                    waves += [math.sin(angle), math.cos(angle)]
             cell = x[:, :, row, column]
-            here = torch.tensor(place, dtype=torch.float64)
-            bound = network.projection.output((network.projection.project(cell) + here).clamp(min=0))
-            expected.append(cell @ network.projection.direct.weight.T + bound + (here if positions else 0))
+            encoding = torch.tensor(waves, dtype=torch.float64)
+            bound = network.projection.output((network.projection.project(cell) + encoding).clamp(min=0))
+            expected.append(cell @ network.projection.direct.weight.T + bound + (encoding if positions else 0))
     output = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
     assert output.axes == (3, 4)
     torch.testing.assert_close(output.x_BSD, torch.stack(expected, dim=1))
@@ -225,12 +226,12 @@ def test_patches_are_a_projection_of_the_pixels_of_a_cell() -> None:
     assert output.axes == (2, 3)
 
 
-def test_a_mean_over_the_grid_tells_what_stood_where() -> None:  # SPEC A8.2
-    """What the decoder that sees the picture once gets: two features that change places give another mean."""
+def test_a_mean_over_the_grid_depends_on_the_positions() -> None:  # SPEC A8.2
+    """Swapping two features changes the mean, which is all that the "fixed" decoder gets of a picture."""
     torch.manual_seed(0)
     grid = GridFrontend(5, 20, positions=False).double()
     assert isinstance(grid.projection, GridProjection)
     features = torch.randn(1, 5, 1, 2, dtype=torch.float64)
     allow = masks.first(torch.tensor([2]), 2)[:, None]
-    one, other = (grid(Source(values, allow)).x_BSD.mean(1) for values in (features, features.flip(-1)))
-    assert (one - other).abs().max() > 0.01
+    mean, swapped = (grid(Source(values, allow)).x_BSD.mean(1) for values in (features, features.flip(-1)))
+    assert (mean - swapped).abs().max() > 0.01

@@ -1,4 +1,4 @@
-"""The laws that always hold, over every score function and every model of tests/table.py."""
+"""The laws that always hold, tested for every score function and every model of tests/table.py."""
 
 import ast
 from dataclasses import replace
@@ -27,7 +27,7 @@ every_score = pytest.mark.parametrize("score_name", SCORES)
 
 
 def random_inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """B2 H3 Lq5 Lk7 d11, and a mask in which query 1 may see nothing."""
+    """B2 H3 Lq5 Lk7 d11, and a mask in which query 1 may attend to nothing."""
     query, key, value = torch.randn(2, 3, 5, 11), torch.randn(2, 3, 7, 11), torch.randn(2, 3, 7, 11)
     allow = torch.rand(2, 1, 5, 7) < 0.6
     allow[:, :, 1] = False
@@ -36,7 +36,7 @@ def random_inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, tor
 
 
 def gradients(loss: torch.Tensor, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Zeros for what has no say: the keys of a location score, and the score of hard attention."""
+    """Returns zeros for inputs that the loss does not depend on: keys of a location score, the score of hard attention."""
     return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
 
 
@@ -51,14 +51,14 @@ def test_law_1_only_allowed_keys_are_seen(score_name: str) -> None:  # SPEC A4.3
     weights = attention_weights(query, key, score=score, allow=allow)
     assert (weights[(~allow).expand_as(weights)] == 0.0).all()
     assert (weights[allow.expand_as(weights)] > 0.0).all()
-    left = allow[0, 0, 0]  # as if the keys that query 0 may not see were not there at all
+    left = allow[0, 0, 0]  # the keys that query 0 may attend to; the others might as well not exist
     without = attention_weights(query[:1, :, :1], key[:1, :, left], score=score)
     torch.testing.assert_close(weights[:1, :, :1, left], without)
     both = masks.both(allow, masks.causal(5, 7))
     seen = attention_weights(query, key, score=score, allow=both) > 0
     assert torch.equal(seen, both.expand_as(seen))
-    changed = value.masked_fill(~both[:, :, 3, :, None], 1e6)  # what query 3 may not see
-    before, after = (attend(query, key, one, score=score, allow=both)[:, :, 3] for one in (value, changed))
+    changed = value.masked_fill(~both[:, :, 3, :, None], 1e6)  # the values that query 3 may not attend to
+    before, after = (attend(query, key, v, score=score, allow=both)[:, :, 3] for v in (value, changed))
     assert torch.equal(before, after)
 
 
@@ -73,12 +73,12 @@ def test_law_1_masks_are_made_in_one_file() -> None:
     assert makers == {"masks.py"}
 
 
-# --- law 2: looking changes nothing ------------------------------------------------------------------------------------------
+# --- law 2: taps change nothing ----------------------------------------------------------------------------------------------
 
 
 @every_model
 @pytest.mark.parametrize("training", [False, True])
-def test_law_2_taps_leave_the_output_alone(name: str, training: bool) -> None:  # SPEC A1.2
+def test_law_2_taps_do_not_change_the_output(name: str, training: bool) -> None:  # SPEC A1.2
     model = make_model(name, torch.float32).train(training)  # with dropout on, a tap that drew random numbers would show
     source, targets = make_source(7, 3, 5), make_targets(3, 6)
 
@@ -87,37 +87,37 @@ def test_law_2_taps_leave_the_output_alone(name: str, training: bool) -> None:  
         memory = model.encode(source, look)
         decoded = model.decode(targets, memory, look)
         step = model.step(targets[:, :1], model.start(memory), look)
-        learnt = gradients(decoded.logits_BTV.square().sum(), list(model.parameters()))
-        return [memory.values_BSE, decoded.logits_BTV, step.logits_BKV, *learnt]
+        of_parameters = gradients(decoded.logits_BTV.square().sum(), list(model.parameters()))
+        return [memory.values_BSE, decoded.logits_BTV, step.logits_BKV, *of_parameters]
 
     few = Look(tuple(replace(tap, head=0, rows=(-1,)) for tap in EVERY_WHAT.taps))
     usual = run(None)
     for look in (EVERYTHING, EVERY_WHAT, few):
-        for plain, looked in zip(usual, run(look), strict=True):
-            assert torch.equal(plain, looked)
+        for plain, tapped in zip(usual, run(look), strict=True):
+            assert torch.equal(plain, tapped)
 
 
 @every_model
-def test_law_2_what_is_seen_is_exact(name: str) -> None:  # SPEC A1.2 A4.1
+def test_law_2_taps_show_the_weights_that_were_used(name: str) -> None:  # SPEC A1.2 A4.1
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source, EVERYTHING)
-    seen = memory.seen + model.decode(targets, memory, EVERYTHING).seen
-    plain = Look(EVERYTHING.taps, grad=True)  # the weights that the plain formula really used
+    shown = memory.seen + model.decode(targets, memory, EVERYTHING).seen
+    plain = Look(EVERYTHING.taps, grad=True)  # these are the weights that the plain formula used
     memory = model.encode(source, plain)
     used = memory.seen + model.decode(targets, memory, plain).seen
-    assert any(one.kind == "cross" for one in seen) == has_cross(name)
-    for one, other in zip(seen, used, strict=True):
-        assert (one.kind, one.layer) == (other.kind, other.layer)
-        torch.testing.assert_close(one.weights_BHTS, other.weights_BHTS)
-        assert not one.weights_BHTS.requires_grad
+    assert any(seen.kind == "cross" for seen in shown) == has_cross(name)
+    for seen, expected in zip(shown, used, strict=True):
+        assert (seen.kind, seen.layer) == (expected.kind, expected.layer)
+        torch.testing.assert_close(seen.weights_BHTS, expected.weights_BHTS)
+        assert not seen.weights_BHTS.requires_grad
         if getattr(MODELS[name], "attention", "soft") in ("soft", "hard"):
-            sums = one.weights_BHTS.sum(-1)
-            if one.kind == "encoder":  # what padding looks at is nobody's business
+            sums = seen.weights_BHTS.sum(-1)
+            if seen.kind == "encoder":  # the rows of padding queries are undefined
                 sums = sums[source.allow[:, None].expand_as(sums)]
             torch.testing.assert_close(sums, torch.ones_like(sums))
-            assert (one.weights_BHTS >= 0).all()
-        if one.kind == "cross":
-            assert (one.weights_BHTS[1, :, :, 3:] == 0).all()  # padding of the sentence of length 3
+            assert (seen.weights_BHTS >= 0).all()
+        if seen.kind == "cross":
+            assert (seen.weights_BHTS[1, :, :, 3:] == 0).all()  # padding of the sentence of length 3
 
 
 @every_cross
@@ -139,21 +139,21 @@ def test_a_tap_gets_the_heads_and_rows_it_asks_for(name: str) -> None:
 
 
 @every_model
-def test_law_2_a_step_sees_what_the_whole_pass_sees(name: str) -> None:
+def test_law_2_a_step_shows_the_weights_of_the_whole_pass(name: str) -> None:
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source)
-    whole = {(one.kind, one.layer): one.weights_BHTS for one in model.decode(targets, memory, EVERYTHING).seen}
+    whole = {(seen.kind, seen.layer): seen.weights_BHTS for seen in model.decode(targets, memory, EVERYTHING).seen}
     state = model.start(memory)
-    for key in range(6):
-        step = model.step(targets[:, key : key + 1], state, EVERYTHING)
+    for position in range(6):
+        step = model.step(targets[:, position : position + 1], state, EVERYTHING)
         state = step.state
-        for one in step.seen:
-            expected = whole[one.kind, one.layer][:, :, key : key + 1, : one.weights_BHTS.shape[-1]]
-            torch.testing.assert_close(one.weights_BHTS, expected)
+        for seen in step.seen:
+            expected = whole[seen.kind, seen.layer][:, :, position : position + 1, : seen.weights_BHTS.shape[-1]]
+            torch.testing.assert_close(seen.weights_BHTS, expected)
 
 
 @every_cross
-def test_edits_act_and_grad_flows(name: str) -> None:
+def test_edits_take_effect_and_gradients_reach_the_weights(name: str) -> None:
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 6)
     memory = model.encode(source)
     forced = model.decode(targets, memory, Look(taps=(Tap("cross"),), edits=(Edit("cross", key=2),), grad=True))
@@ -161,17 +161,17 @@ def test_edits_act_and_grad_flows(name: str) -> None:
     usual = model.decode(targets, memory)
     assert not torch.allclose(forced.logits_BTV, usual.logits_BTV)
     assert not torch.allclose(off.logits_BTV, usual.logits_BTV)
-    for one in forced.seen:
-        assert (one.weights_BHTS[..., 2] == 1).all()
-        assert (one.weights_BHTS.sum(-1) == 1).all()
+    for seen in forced.seen:
+        assert (seen.weights_BHTS[..., 2] == 1).all()
+        assert (seen.weights_BHTS.sum(-1) == 1).all()
     (before,) = model.decode(targets, memory, Look((Tap("cross", 0),))).seen
     (after,) = model.decode(targets, memory, Look((Tap("cross", 0),), (Edit("cross", 0, head=0, key=1),))).seen
     assert (after.weights_BHTS[:, 0, :, 1] == 1).all()
-    assert torch.equal(after.weights_BHTS[:, 1:], before.weights_BHTS[:, 1:])  # the other heads are left alone
+    assert torch.equal(after.weights_BHTS[:, 1:], before.weights_BHTS[:, 1:])  # the other heads do not change
     if forced.attention_log_prob_BT is not None:
-        return  # no gradient runs through a decision
+        return  # no gradient flows through a sampled decision
     decoded = model.decode(targets, memory, Look(taps=(Tap("cross", layer=-1),), grad=True))
-    (weights,) = (one.weights_BHTS for one in decoded.seen)
+    (weights,) = (seen.weights_BHTS for seen in decoded.seen)
     (gradient,) = torch.autograd.grad(decoded.logits_BTV.sum(), weights)
     assert gradient.abs().max() > 0
 
@@ -179,20 +179,20 @@ def test_edits_act_and_grad_flows(name: str) -> None:
 @every_model
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_edits_obey_masks(name: str, kind: str) -> None:
-    """A place that is padding, or in the future, or not there yet, is not seen by force either."""
+    """An edit cannot force attention to a key that is padding, in the future, or not written yet."""
     model, source, targets = make_model(name), make_source(7, 3), make_targets(2, 6)
     look = Look(edits=(Edit(kind, key=4),))
     logits = model.decode(targets, model.encode(source, look), look).logits_BTV
     alone = Source(source.values[1:, :3], source.allow[1:, :3])
     torch.testing.assert_close(model.decode(targets[1:], model.encode(alone, look), look).logits_BTV, logits[1:])
     state = model.start(model.encode(source, look))
-    for key in range(6):
-        step = model.step(targets[:, key : key + 1], state, look)
+    for position in range(6):
+        step = model.step(targets[:, position : position + 1], state, look)
         state = step.state
-        torch.testing.assert_close(step.logits_BKV[:, 0], logits[:, key])
+        torch.testing.assert_close(step.logits_BKV[:, 0], logits[:, position])
 
 
-def test_marks_that_make_no_sense_are_refused() -> None:
+def test_invalid_taps_and_edits_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown kind of attention 'self'; expected one of encoder, decoder, cross"):
         Tap("self")
     with pytest.raises(ValueError, match="a tap cannot ask for 'logits'; expected one of weights, scores, norms, summary"):
@@ -204,7 +204,7 @@ def test_marks_that_make_no_sense_are_refused() -> None:
 
 
 @every_model
-def test_search_reports_what_it_saw(name: str) -> None:
+def test_search_reports_the_weights_of_each_token(name: str) -> None:
     """The weights of every written token equal those of a forced pass over the output."""
     model, source = make_model(name), make_source(7, 3, 5)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
@@ -213,12 +213,12 @@ def test_search_reports_what_it_saw(name: str) -> None:
     for sentence in range(3):
         mine = [event for event in events if event.sentence == sentence]
         best = mine[-1].hypotheses[0]
-        one = Source(source.values[sentence][None], source.allow[sentence][None])
-        whole = model.decode(torch.tensor([[SOS, *best.ids[:-1]]]), model.encode(one), look).seen
-        for key, event in enumerate(mine[:-1]):
-            assert event.ids == (best.ids[key],)
-            for now, then in zip(event.seen, whole, strict=True):
-                torch.testing.assert_close(now.weights_BHTS, then.weights_BHTS[:, :, key : key + 1])
+        alone = Source(source.values[sentence][None], source.allow[sentence][None])
+        whole = model.decode(torch.tensor([[SOS, *best.ids[:-1]]]), model.encode(alone), look).seen
+        for position, event in enumerate(mine[:-1]):
+            assert event.ids == (best.ids[position],)
+            for seen, expected in zip(event.seen, whole, strict=True):
+                torch.testing.assert_close(seen.weights_BHTS, expected.weights_BHTS[:, :, position : position + 1])
 
 
 # --- law 3: neighbours, padding and batch size do not matter -----------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_law_3_search_gives_the_same_words_in_any_batch(name: str) -> None:  # S
 @pytest.mark.slow
 @every_model
 def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None:  # SPEC A7.5
-    """64 sentences; they end at different times, and leave the batch; where there is room, those that wait join it."""
+    """64 sentences end at different steps and leave the batch; with `room`, waiting sentences then join it."""
     model = make_model(name)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     lengths = [1 + number * number % 11 for number in range(64)]
@@ -269,14 +269,14 @@ def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None: 
     for size, room in ways:
         options = SearchOptions(beam=3, n_best=2, max_length=6, min_length=1)
         events = engine.generate(in_batches(source, size), options, room=room)
-        found[size, room] = {one.sentence: one.hypotheses for one in events}
+        found[size, room] = {event.sentence: event.hypotheses for event in events}
         assert sorted(found[size, room]) == list(range(64))
     for sentence, alone in found[1, 0].items():
         for way in ways[1:]:
-            for one, other in zip(found[way][sentence], alone, strict=True):
-                assert (one.ids, one.finished) == (other.ids, other.finished)
-                assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
-                assert one.rank_score == pytest.approx(other.rank_score, abs=1e-9)
+            for hypothesis, expected in zip(found[way][sentence], alone, strict=True):
+                assert (hypothesis.ids, hypothesis.finished) == (expected.ids, expected.finished)
+                assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-9)
+                assert hypothesis.rank_score == pytest.approx(expected.rank_score, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -291,24 +291,24 @@ def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None: 
     ids=["greedy", "beam", "sample"],
 )
 def test_law_3_sentences_that_join_a_running_batch_find_the_same(name: str, options: SearchOptions) -> None:  # SPEC A7.5
-    """Outputs end after 10 to 15 tokens, so the steps hold outputs of many lengths; all that looks at what was written."""
+    """Tests all options that depend on the written tokens. Outputs end after 10 to 15 tokens, so a step holds many lengths."""
     model = make_model(name)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     source = make_source(7, 1, 5, 11, 2, 9, 1, 3, 10, 4, 8, 6)
-    alone = {one.sentence: one.hypotheses for one in engine.generate(in_batches(source, 1), options)}
-    joined = {one.sentence: one.hypotheses for one in engine.generate(in_batches(source, 2), options, room=5)}
+    alone = {event.sentence: event.hypotheses for event in engine.generate(in_batches(source, 1), options)}
+    joined = {event.sentence: event.hypotheses for event in engine.generate(in_batches(source, 2), options, room=5)}
     assert sorted(joined) == list(range(12))
     for sentence, expected in alone.items():
-        assert [one.ids for one in joined[sentence]] == [one.ids for one in expected]
-        for one, other in zip(joined[sentence], expected, strict=True):
-            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-9)
-            assert one.rank_score == pytest.approx(other.rank_score, abs=1e-9)
+        assert [best.ids for best in joined[sentence]] == [best.ids for best in expected]
+        for hypothesis, same in zip(joined[sentence], expected, strict=True):
+            assert hypothesis.token_log_probs == pytest.approx(same.token_log_probs, abs=1e-9)
+            assert hypothesis.rank_score == pytest.approx(same.rank_score, abs=1e-9)
 
 
 def in_batches(source: Source, size: int) -> list[Source]:
-    """Sentences in batches of this size, each no wider than its longest."""
+    """Splits a source into batches of `size` sentences, each as wide as its longest sentence."""
     parts = zip(source.values.split(size), source.allow.split(size), strict=True)
-    return [Source(values[:, : (most := allow.sum(-1).max())], allow[:, :most]) for values, allow in parts]
+    return [Source(values[:, : (longest := allow.sum(-1).max())], allow[:, :longest]) for values, allow in parts]
 
 
 # --- law 4: cached = uncached ------------------------------------------------------------------------------------------------
@@ -316,15 +316,19 @@ def in_batches(source: Source, size: int) -> list[Source]:
 
 @every_model
 def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
-    model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 41)  # longer than the cache's first room
+    model, source, targets = (
+        make_model(name),
+        make_source(7, 3, 5),
+        make_targets(3, 41),
+    )  # longer than the cache's first allocation
     memory = model.encode(source)
     expected = model.decode(targets, memory).logits_BTV
     for prefix in (0, 1, 17):
         state = model.start(memory, targets[:, :prefix] if prefix else None)
-        for key in range(prefix, 41):
-            step = model.step(targets[:, key : key + 1], state)
+        for position in range(prefix, 41):
+            step = model.step(targets[:, position : position + 1], state)
             state = step.state
-            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, key])
+            torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, position])
         assert state.lengths_B.tolist() == [41] * 3
 
 
@@ -333,29 +337,29 @@ def test_law_4_gradients_step_by_step_equal_the_whole_sequence(name: str) -> Non
     model, source, targets = make_model(name), make_source(7, 3, 5), make_targets(3, 5)
     weights = torch.randn(3, 5, 19, dtype=torch.float64)
 
-    def learnt(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def of_parameters(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return gradients((logits * weights).sum(), list(model.parameters()))
 
     state, logits = model.start(model.encode(source)), []
-    for key in range(5):
-        step = model.step(targets[:, key : key + 1], state)
+    for position in range(5):
+        step = model.step(targets[:, position : position + 1], state)
         logits.append(step.logits_BKV)
         state = step.state
     whole = model.decode(targets, model.encode(source)).logits_BTV
-    for one, other in zip(learnt(torch.cat(logits, 1)), learnt(whole), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, expected in zip(of_parameters(torch.cat(logits, 1)), of_parameters(whole), strict=True):
+        torch.testing.assert_close(gradient, expected)
 
 
 @every_model
 def test_law_4_rows_move_between_batches_and_beams(name: str) -> None:
-    """Sentences join a running batch, hypotheses are reordered, sentences leave: every row still equals its own history."""
+    """Sentences join a running batch, hypotheses are reordered, sentences leave: each row gives the same logits as alone."""
     model = make_model(name)
     first, second = make_source(7, 3), make_source(5, 11)
     early = make_targets(2, 5)
 
     state = model.start(model.encode(first))
-    for key in range(5):
-        state = model.step(early[:, key : key + 1], state).state
+    for position in range(5):
+        state = model.step(early[:, position : position + 1], state).state
     state = state.join(model.start(model.encode(second)))
     assert state.lengths_B.tolist() == [5, 5, 0, 0]
     nbytes = state.nbytes
@@ -391,11 +395,11 @@ def test_short_and_long_rows_join_in_either_order(name: str) -> None:
     model, targets = make_model(name), make_targets(1, 30)
     expected = model.decode(targets, model.encode(make_source(5))).logits_BTV[0]
 
-    def advanced(positions: int):  # type: ignore[no-untyped-def]
+    def after(positions: int):  # type: ignore[no-untyped-def]
         return model.start(model.encode(make_source(5)), targets[:, :positions])
 
     for first, second in ((2, 23), (23, 2)):
-        state = advanced(first).join(advanced(second))
+        state = after(first).join(after(second))
         for further in range(3):
             ids = targets[0, [first + further, second + further]][:, None]
             step = model.step(ids, state)
@@ -404,8 +408,8 @@ def test_short_and_long_rows_join_in_either_order(name: str) -> None:
 
 
 @every_model
-def test_rows_that_leave_give_their_room_back(name: str) -> None:
-    """A batch that runs for ever, with sentences coming and going, does not grow for ever."""
+def test_rows_that_leave_free_their_memory(name: str) -> None:
+    """The memory of a batch does not grow without limit while sentences join and leave."""
     model, targets = make_model(name), make_targets(1, 400)
     with torch.no_grad():
         fresh = model.start(model.encode(make_source(5)))
@@ -425,20 +429,20 @@ def test_wrong_numbers_of_rows_are_refused(name: str) -> None:
         model.step(torch.tensor([[4]]), state)
     with pytest.raises(ValueError, match="parents has 1 rows, expected 2, one per sentence"):
         state.select(torch.zeros(1, 3, dtype=torch.long))
-    one, two = state.copy(), state.copy().select(torch.zeros(2, 2, dtype=torch.long))
+    single, double = state.copy(), state.copy().select(torch.zeros(2, 2, dtype=torch.long))
     with pytest.raises(ValueError, match=r"cannot join.*the same number of hypotheses"):
-        one.join(two)
+        single.join(double)
 
 
 @every_model
-def test_a_state_is_spent_once_and_copies_are_free(name: str) -> None:
+def test_a_state_is_used_once_and_copies_are_independent(name: str) -> None:
     model, targets = make_model(name), make_targets(2, 3)
     state = model.step(targets[:, :1], model.start(model.encode(make_source(7, 3)))).state
     with torch.no_grad():
         fork = state.copy()
-        one = model.step(targets[:, 1:2], state).logits_BKV
+        logits = model.step(targets[:, 1:2], state).logits_BKV
         model.step(targets[:, 2:3], fork.copy())
-        assert torch.equal(one, model.step(targets[:, 1:2], fork).logits_BKV)
+        assert torch.equal(logits, model.step(targets[:, 1:2], fork).logits_BKV)
     for misuse in (lambda: model.step(targets[:, :1], state), lambda: state.keep(torch.tensor([0])), state.copy):
         with pytest.raises(RuntimeError, match=r"used by an earlier step.*copy\(\)"):
             misuse()
@@ -453,8 +457,8 @@ def test_law_4_log_prob_is_what_a_forced_pass_gives(name: str) -> None:  # SPEC 
             continue
         (best,) = event.hypotheses
         written = [*best.ids, EOS] if best.finished else list(best.ids)
-        one = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
-        logits = model.decode(torch.tensor([[SOS, *written[:-1]]]), model.encode(one)).logits_BTV[0]
+        alone = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
+        logits = model.decode(torch.tensor([[SOS, *written[:-1]]]), model.encode(alone)).logits_BTV[0]
         forced = logits.log_softmax(-1)[range(len(written)), written]
         assert best.log_prob == pytest.approx(forced.sum().item(), abs=1e-9)
         allowed = logits.clone()
@@ -468,23 +472,23 @@ def test_law_4_a_beams_log_prob_is_what_score_gives(name: str) -> None:
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     options = SearchOptions(beam=5, n_best=4, max_length=9, prefix=(7, 11))
     for event in engine.generate([source], options):
-        one = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
+        alone = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
         for hypothesis in event.hypotheses:
-            (expected,) = score(model, one, [hypothesis.ids], sos=SOS, eos=EOS)
-            given = expected if hypothesis.finished else expected[:-1]
+            (expected,) = score(model, alone, [hypothesis.ids], sos=SOS, eos=EOS)
+            expected = expected if hypothesis.finished else expected[:-1]
             assert hypothesis.ids[:2] == (7, 11)
-            assert hypothesis.token_log_probs == pytest.approx(given, abs=1e-9)
-            assert hypothesis.log_prob == pytest.approx(sum(given), abs=1e-9)
-            assert hypothesis.rank_score == pytest.approx(hypothesis.log_prob / options.norm(len(given)), abs=1e-9)
-        ranks = [(one.finished, one.rank_score) for one in event.hypotheses]
+            assert hypothesis.token_log_probs == pytest.approx(expected, abs=1e-9)
+            assert hypothesis.log_prob == pytest.approx(sum(expected), abs=1e-9)
+            assert hypothesis.rank_score == pytest.approx(hypothesis.log_prob / options.norm(len(expected)), abs=1e-9)
+        ranks = [(hypothesis.finished, hypothesis.rank_score) for hypothesis in event.hypotheses]
         assert len(ranks) == 4
         assert ranks == sorted(ranks, reverse=True)
 
 
 @every_cross
 @pytest.mark.parametrize("room", [0, 4])
-def test_a_beam_streams_what_it_saw(name: str, room: int) -> None:
-    """Rows are reordered at every step, leave and join; what comes with a token is still what its own hypothesis saw."""
+def test_a_beam_streams_the_weights_of_each_token(name: str, room: int) -> None:
+    """Rows are reordered at every step, leave and join; a token still comes with the weights of its own hypothesis."""
     model, source = make_model(name), make_source(7, 3, 5, 2, 9)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     look = Look((Tap("cross", layer=-1),))
@@ -496,11 +500,11 @@ def test_a_beam_streams_what_it_saw(name: str, room: int) -> None:
         best = mine[-1].hypotheses[0]
         assert tuple(token for event in mine for token in event.ids) == best.ids
         (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(alone), look).seen
-        seen = [one.weights_BHTS for event in mine for one in event.seen]
-        assert len(seen) == len(best.ids)
+        streamed = [seen.weights_BHTS for event in mine for seen in event.seen]
+        assert len(streamed) == len(best.ids)
         size = whole.weights_BHTS.shape[-1]
-        for key, weights in enumerate(seen):
-            torch.testing.assert_close(weights[..., :size], whole.weights_BHTS[:, :, key : key + 1])
+        for position, weights in enumerate(streamed):
+            torch.testing.assert_close(weights[..., :size], whole.weights_BHTS[:, :, position : position + 1])
             assert (weights[..., size:] == 0).all()
 
 
@@ -529,8 +533,8 @@ def test_law_5_fused_tiled_and_plain_agree(score_name: str, dtype: torch.dtype, 
         monkeypatch.setattr(attention, "TILE", tile)
         context = attend(query, key, value, score=score, allow=allow)
         torch.testing.assert_close(context, plain)
-        for one, other in zip(gradients((context * target).sum(), inputs), expected, strict=True):
-            torch.testing.assert_close(one, other)
+        for gradient, plain_gradient in zip(gradients((context * target).sum(), inputs), expected, strict=True):
+            torch.testing.assert_close(gradient, plain_gradient)
 
 
 @every_model
@@ -541,8 +545,8 @@ def test_law_5_whole_models_agree_on_both_paths(name: str) -> None:
     for look in (None, plain):
         logits = model.decode(targets, model.encode(source, look), look).logits_BTV
         results.append((logits, *gradients(logits.square().sum(), list(model.parameters()))))
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+    for fused, expected in zip(*results, strict=True):
+        torch.testing.assert_close(fused, expected)
 
 
 # --- law 10: device-clean ----------------------------------------------------------------------------------------------------
@@ -563,7 +567,7 @@ def move_to_fake(model: torch.nn.Module, device: str) -> None:
 @every_model
 def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
     """Fake tensors compute shapes and devices only, and refuse to mix devices. The foreign device is "meta": a CPU build of
-    torch aborts the whole process when autograd meets a fake "cuda" tensor (docs/LOG.md)."""
+    torch aborts the whole process when autograd gets a fake "cuda" tensor (docs/LOG.md)."""
     model, device = make_model(name, torch.float32), "meta"
     with FakeTensorMode():
         move_to_fake(model, device)
@@ -571,17 +575,17 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
         memory = model.encode(Source(ids, masks.not_padding(ids, PAD)), EVERY_WHAT)
         if reads_source(name):
-            elsewhere = Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD))
+            on_cpu = Source(ids.cpu(), masks.not_padding(ids.cpu(), PAD))
             with pytest.raises((RuntimeError, ValueError), match="device"):  # torch refuses, or our check of the mask does
-                model.decode(targets, model.encode(elsewhere))
+                model.decode(targets, model.encode(on_cpu))
         decoded = model.decode(targets, memory, EVERY_WHAT)
         decoded.logits_BTV.sum().backward()
-        learnt = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        assert all(gradient.device.type == device for gradient in learnt)
-        assert decoded.attention_log_prob_BT is not None or len(learnt) == len(list(model.parameters()))
+        received = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        assert all(gradient.device.type == device for gradient in received)
+        assert decoded.attention_log_prob_BT is not None or len(received) == len(list(model.parameters()))
         step = model.step(targets[:, :1], model.start(memory, targets[:, :2]), EVERY_WHAT)
         state = step.state.join(model.start(memory, targets)).select(torch.zeros(6, 2, dtype=torch.long, device=device))
         last = model.step(torch.ones(6, 2, dtype=torch.long, device=device), state)
         assert last.logits_BKV.device.type == device
         assert last.logits_BKV.shape == (6, 2, 19)
-        assert all(one.weights_BHTS.device.type == device for one in memory.seen + decoded.seen + step.seen)
+        assert all(seen.weights_BHTS.device.type == device for seen in memory.seen + decoded.seen + step.seen)

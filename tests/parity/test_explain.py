@@ -1,4 +1,4 @@
-"""Every number of an explanation, computed again in NumPy from the numbers above it and the model's weights."""
+"""Every number of an explanation is recomputed in NumPy from the numbers above it and the model's weights."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def make_translator(name: str) -> regard.Translator:
 
 
 def scores(score: Score, query: Array, keys: Array) -> Array:
-    """Of prepared keys."""
+    """Returns the scores of one query and prepared keys."""
     q = query[None]
     if isinstance(score, ScaledDot):
         divide_by = {"√d": len(query) ** 0.5, "d": len(query)}.get(str(score.divide_by), score.divide_by)
@@ -81,25 +81,25 @@ def fed(x: Array, feed: nn.Module) -> Array:
     return linear(reference.relu(inner) if isinstance(function, nn.ReLU) else reference.gelu(inner), second)
 
 
-def check_attention(found: Explanation, score: Score, attention: str, away: Array | float = 0.0) -> None:
-    told = {line.name: array(line.values) for line in found.lines}
-    allow = told["allowed"].astype(bool)
-    np.testing.assert_allclose(told["scores"][allow], (scores(score, told["query"], told["keys"]) + away)[allow], atol=1e-10)
-    assert (told["scores"][~allow] == -np.inf).all()
-    np.testing.assert_allclose(told["weights"], weights(attention, told["scores"], allow), atol=1e-10)
-    values = told["values"] if "values" in told else told["states"]
-    np.testing.assert_allclose(told["context"], told["weights"] @ values, atol=1e-10)
+def check_attention(found: Explanation, score: Score, attention: str, bias: Array | float = 0.0) -> None:
+    lines = {line.name: array(line.values) for line in found.lines}
+    allow = lines["allowed"].astype(bool)
+    np.testing.assert_allclose(lines["scores"][allow], (scores(score, lines["query"], lines["keys"]) + bias)[allow], atol=1e-10)
+    assert (lines["scores"][~allow] == -np.inf).all()
+    np.testing.assert_allclose(lines["weights"], weights(attention, lines["scores"], allow), atol=1e-10)
+    values = lines["values"] if "values" in lines else lines["states"]
+    np.testing.assert_allclose(lines["context"], lines["weights"] @ values, atol=1e-10)
 
 
-def check_end(found: Explanation, translator: regard.Translator, position: int) -> None:
-    told = {line.name: array(line.values) for line in found.lines}
-    np.testing.assert_allclose(told["probabilities"], reference.softmax(told["logits"][None])[0], atol=1e-10)
+def check_output(found: Explanation, translator: regard.Translator, position: int) -> None:
+    lines = {line.name: array(line.values) for line in found.lines}
+    np.testing.assert_allclose(lines["probabilities"], reference.softmax(lines["logits"][None])[0], atol=1e-10)
     written = (*OUTPUT, 3)[position]
-    assert int(told["token"]) == written
+    assert int(lines["token"]) == written
     assert found.token == translator.target.tokens([written])[0]
     memory = translator.model.encode(regard.pipeline.source_batch([translator.source.encode("abcab")]))
     logits = translator.model.decode(torch.tensor([[2, *OUTPUT]]), memory).logits_BTV[0, position]
-    np.testing.assert_allclose(told["logits"], array(logits), atol=1e-10)  # what the model says when it reads all at once
+    np.testing.assert_allclose(lines["logits"], array(logits), atol=1e-10)  # the logits of a pass over the whole output
 
 
 @pytest.mark.parametrize("position", [0, 3])
@@ -108,22 +108,22 @@ def test_recurrent_models(name: str, position: int) -> None:  # SPEC A9.2
     translator = make_translator(name)
     model = translator.model
     found = explain(translator, "abcab", position, output=OUTPUT)
-    told = {line.name: array(line.values) for line in found.lines}
+    lines = {line.name: array(line.values) for line in found.lines}
     if isinstance(model, RnnSeq2Seq) and model.settings.decoder != "fixed":
-        keys = model.score.prepare(torch.from_numpy(told["states"]), torch.arange(6))
-        np.testing.assert_allclose(told["keys"], array(keys), atol=1e-10)
+        keys = model.score.prepare(torch.from_numpy(lines["states"]), torch.arange(6))
+        np.testing.assert_allclose(lines["keys"], array(keys), atol=1e-10)
         check_attention(found, model.score, model.settings.attention)
         if model.settings.decoder == "bahdanau":
-            read = np.concatenate((told["state"], told["context"]))
+            read = np.concatenate((lines["state"], lines["context"]))
         elif model.settings.readout == "plain":
-            read = np.concatenate((told["query"], told["context"]))
+            read = np.concatenate((lines["query"], lines["context"]))
         else:
-            read = np.tanh(linear(np.concatenate((told["context"], told["query"])), model.combine))
-            np.testing.assert_allclose(told["mixed"], read, atol=1e-10)
+            read = np.tanh(linear(np.concatenate((lines["context"], lines["query"])), model.combine))
+            np.testing.assert_allclose(lines["mixed"], read, atol=1e-10)
     else:
-        read = told["state"]
-    np.testing.assert_allclose(told["logits"], linear(read, model.output), atol=1e-10)  # type: ignore[union-attr,arg-type]
-    check_end(found, translator, position)
+        read = lines["state"]
+    np.testing.assert_allclose(lines["logits"], linear(read, model.output), atol=1e-10)  # type: ignore[union-attr,arg-type]
+    check_output(found, translator, position)
 
 
 @pytest.mark.parametrize("position", [0, 3])
@@ -133,41 +133,41 @@ def test_transformers(name: str, layer: int, position: int) -> None:  # SPEC A9.
     translator, head = make_translator(name), 1
     decoder: TransformerDecoder = translator.model.decoder  # type: ignore[union-attr,assignment]
     found = explain(translator, "abcab", position, output=OUTPUT, layer=layer, head=head)
-    told = {line.name: array(line.values) for line in found.lines}
+    lines = {line.name: array(line.values) for line in found.lines}
     block = decoder.layers[layer]
     attention = block.cross or block.attention
     around = block.around_cross or block.around_attention
     pre = around.norm_order == "pre"
-    x = told["x"]
+    x = lines["x"]
     if pre:
-        np.testing.assert_allclose(told["normed"], normed(x, around.norm), atol=1e-10)
-    query = linear(told["normed"] if pre else x, attention.query).reshape(attention.heads, -1)[head]
-    np.testing.assert_allclose(told["query"], query, atol=1e-10)
+        np.testing.assert_allclose(lines["normed"], normed(x, around.norm), atol=1e-10)
+    query = linear(lines["normed"] if pre else x, attention.query).reshape(attention.heads, -1)[head]
+    np.testing.assert_allclose(lines["query"], query, atol=1e-10)
     check_attention(found, attention.score, "soft")
-    width = len(told["context"])
-    np.testing.assert_allclose(told["contexts"][head * width : head * width + width], told["context"], atol=1e-10)
-    np.testing.assert_allclose(told["output"], linear(told["contexts"], attention.output), atol=1e-10)
-    y = x + told["output"]
-    np.testing.assert_allclose(told["residual"], y if pre else normed(y, around.norm), atol=1e-10)
+    width = len(lines["context"])
+    np.testing.assert_allclose(lines["contexts"][head * width : head * width + width], lines["context"], atol=1e-10)
+    np.testing.assert_allclose(lines["output"], linear(lines["contexts"], attention.output), atol=1e-10)
+    y = x + lines["output"]
+    np.testing.assert_allclose(lines["residual"], y if pre else normed(y, around.norm), atol=1e-10)
     norm = block.around_feed_forward.norm
     np.testing.assert_allclose(
-        told["fed"], fed(normed(told["residual"], norm) if pre else told["residual"], block.feed_forward), atol=1e-10
+        lines["fed"], fed(normed(lines["residual"], norm) if pre else lines["residual"], block.feed_forward), atol=1e-10
     )
-    z = told["residual"] + told["fed"]
-    np.testing.assert_allclose(told["after"], z if pre else normed(z, norm), atol=1e-10)
+    z = lines["residual"] + lines["fed"]
+    np.testing.assert_allclose(lines["after"], z if pre else normed(z, norm), atol=1e-10)
     hidden = next(line for line in found.lines if line.name == "hidden")
     assert hidden.given == (layer == 0)
     if layer == -1:
-        np.testing.assert_allclose(told["hidden"], normed(told["after"], decoder.norm), atol=1e-10)
+        np.testing.assert_allclose(lines["hidden"], normed(lines["after"], decoder.norm), atol=1e-10)
     last = decoder.output
     matrix = array(decoder.embedding.tokens.weight if last.weight is None else last.weight)
-    projected = told["hidden"] if last.project is None else linear(told["hidden"], last.project)
-    np.testing.assert_allclose(told["logits"], projected @ matrix.T + array(last.bias), atol=1e-10)
-    check_end(found, translator, position)
+    projected = lines["hidden"] if last.project is None else linear(lines["hidden"], last.project)
+    np.testing.assert_allclose(lines["logits"], projected @ matrix.T + array(last.bias), atol=1e-10)
+    check_output(found, translator, position)
 
 
-def test_self_attention_with_places_in_it() -> None:
-    """Rotary: query and keys are turned. ALiBi: −m·|i − j| is added."""
+def test_self_attention_with_rotary_and_alibi_positions() -> None:
+    """Rotary rotates query and keys; ALiBi adds −m·|i − j| to the scores."""
     from regard.models.decoder_only import DecoderOnlySettings
 
     for positions in ("rotary", "alibi"):
@@ -175,23 +175,23 @@ def test_self_attention_with_places_in_it() -> None:
         saved = make_saved(DecoderOnlySettings(width=8, heads=2, feed_forward=11, layers=2, positions=positions))  # type: ignore[arg-type]
         translator = regard.Translator(saved.model.double(), saved.source, saved.target, torch.device("cpu"))
         found = explain(translator, "ab", 3, output=OUTPUT, head=1)
-        away = reference.alibi(np.array([3]), np.arange(4), reference.alibi_slopes(2)[1])[0] if positions == "alibi" else 0.0
-        check_attention(found, ScaledDot(), "soft", away)
+        bias = reference.alibi(np.array([3]), np.arange(4), reference.alibi_slopes(2)[1])[0] if positions == "alibi" else 0.0
+        check_attention(found, ScaledDot(), "soft", bias)
         assert found.about == "self-attention, layer 1, head 1"
         assert next(line.rows for line in found.lines if line.name == "keys") == ("<sos>", "X", "Z", "Y")
-        told = {line.name: array(line.values) for line in found.lines}
-        query = linear(told["normed"], translator.model.decoder.layers[1].attention.query).reshape(2, -1)[1]  # type: ignore[union-attr,index]
+        lines = {line.name: array(line.values) for line in found.lines}
+        query = linear(lines["normed"], translator.model.decoder.layers[1].attention.query).reshape(2, -1)[1]  # type: ignore[union-attr,index]
         if positions == "rotary":
             query = reference.rotary(query[None], np.array([3]), "interleaved")[0]
-        np.testing.assert_allclose(told["query"], query, atol=1e-10)
-        check_end(found, translator, 3)
+        np.testing.assert_allclose(lines["query"], query, atol=1e-10)
+        check_output(found, translator, 3)
 
 
-def test_as_data_and_mistakes() -> None:
+def test_explanations_as_json_and_invalid_arguments() -> None:
     translator = make_translator("transformer windows")
-    told = json.loads(json.dumps(explain(translator, "abcab", -1, output=OUTPUT).as_dict(), allow_nan=False))
-    assert (told["text"], told["position"], told["token"]) == ("abcab", 4, "<eos>")
-    lines = {line["name"]: line for line in told["lines"]}
+    explanation = json.loads(json.dumps(explain(translator, "abcab", -1, output=OUTPUT).as_dict(), allow_nan=False))
+    assert (explanation["text"], explanation["position"], explanation["token"]) == ("abcab", 4, "<eos>")
+    lines = {line["name"]: line for line in explanation["lines"]}
     assert lines["scores"]["rows"] == ["a", "b", "c", "a", "b", "<eos>"]
     assert lines["query"]["formula"] == "s = W_Q x' + b_Q, head 0"
     with pytest.raises(UserError, match="there is no token 5: the output has tokens 0 to 4, <eos> included"):

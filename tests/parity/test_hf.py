@@ -1,13 +1,13 @@
-"""The same numbers, gradients, attention weights and words as Hugging Face's models, on small random ones: no download.
+"""Same outputs, gradients, attention weights and generated words as Hugging Face's models; small random models, no download.
 
-Each test builds one of theirs, says how its parameters become ours, and compares values and the gradients of all parameters.
+Each test builds one of their models, maps its parameters to ours, and compares values and the gradients of all parameters.
 """
 
 import os
 import re
 from collections.abc import Mapping
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before the import: it reads this once
+os.environ["HF_HUB_OFFLINE"] = "1"  # set before the import, which reads it once
 
 import pytest
 import torch
@@ -34,20 +34,20 @@ from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import Transformer, TransformerSettings
 
-# B3 S7 T5 or 11 D20 H2 (Llama: D24 H6), feed-forward 29, vocabularies of 17 and 19 words, 31 places
+# B3 S7 T5 or 11 D20 H2 (Llama: D24 H6), feed-forward 29, vocabularies of 17 and 19 words, 31 positions
 PAD, SOS, EOS = 0, 2, 3
-WIDTH, HEADS, INNER, PLACES = 20, 2, 29, 31
+WIDTH, HEADS, INNER, POSITIONS = 20, 2, 29, 31
 
 Named = dict[str, Tensor]
 Table = Mapping[str, str | None]
-"""Their name -> ours, of a tensor or of a module with its tensors; {i} is the number of a layer; None: dropped on purpose."""
+"""Their name -> our name, of a tensor or of a module with its tensors; {i} is a layer number; None drops it on purpose."""
 
 
 @torch.no_grad()
 def randomised(model: nn.Module) -> nn.Module:
-    """In float64, and all of it random, what would start as zeros and ones too: else they might stand in the wrong place.
+    """Converts to float64 and randomises all tensors, also those that start as zeros or ones, which would hide swapped tensors.
 
-    Gains of either sign keep a tied output from repeating the word that went in.
+    Gains of either sign keep a tied output from repeating its input word.
     """
     model = model.double().eval()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -59,17 +59,17 @@ def randomised(model: nn.Module) -> nn.Module:
 
 
 def renamed(theirs: Named, table: Table) -> Named:
-    """Under our names. Whatever the table leaves out, and whatever it lists for nothing, is an error."""
-    ours, claimed = {}, set()
+    """Returns the tensors under our names. Fails if the table lacks a tensor or has an unused entry."""
+    ours, used = {}, set()
     for name, tensor in theirs.items():
         pattern, numbers = re.sub(r"\d+", "{i}", name, count=1), re.findall(r"\d+", name)[:1]
         stem, _, part = pattern.rpartition(".")
         key, ending = (pattern, "") if pattern in table else (stem, f".{part}")
-        assert key in table, f"nobody claims {name}"
-        claimed.add(key)
+        assert key in table, f"the table has no entry for {name}"
+        used.add(key)
         if (target := table[key]) is not None:
             ours[target.replace("{i}", "".join(numbers)) + ending] = tensor
-    assert claimed == set(table)
+    assert used == set(table)
     return ours
 
 
@@ -78,35 +78,37 @@ def scaled(tensors: Named, factor: float, *names: str) -> Named:
 
 
 def parameters(theirs: nn.Module) -> Named:
-    """All of them, tied ones once."""
+    """All parameters; tied ones once."""
     return dict(theirs.named_parameters())
 
 
 def assert_equal(ours: nn.Module, mine: Tensor, other: Tensor, converted: Named, theirs: Named, **tolerance: float) -> None:
-    """Values; and gradients of all their parameters: ours are carried back through the conversion.
+    """Compares values, and gradients of all their parameters: ours are propagated back through the conversion.
 
-    The conversion is linear and loses nothing, so that each gradient of ours has a part in this, except of biases that they
-    do not have.
+    The conversion is linear and drops nothing, so each of our gradients takes part, except those of biases that theirs lacks.
     """
     torch.testing.assert_close(mine, other, **tolerance)
     cotangent = torch.randn_like(mine)
     theirs = {name: tensor for name, tensor in theirs.items() if tensor.requires_grad}
     names = [name for name, tensor in converted.items() if tensor.requires_grad]
-    own = dict(ours.named_parameters())
-    gradients = torch.autograd.grad(mine, [own[name] for name in names], cotangent, retain_graph=True)
+    parameters_by_name = dict(ours.named_parameters())
+    gradients = torch.autograd.grad(mine, [parameters_by_name[name] for name in names], cotangent, retain_graph=True)
     back = torch.autograd.grad([converted[name] for name in names], list(theirs.values()), gradients, retain_graph=True)
     expected = torch.autograd.grad(other, list(theirs.values()), cotangent, retain_graph=True)
-    for name, one, two in zip(theirs, back, expected, strict=True):
-        torch.testing.assert_close(one, two, msg=lambda text, name=name: f"gradient of {name}: {text}", **tolerance)
-        assert two.abs().max() > 1e-3 or re.search(r"(k_proj|key)\.bias$", name), name  # softmax does not see the bias of keys
+    for name, gradient, their_gradient in zip(theirs, back, expected, strict=True):
+        torch.testing.assert_close(
+            gradient, their_gradient, msg=lambda text, name=name: f"gradient of {name}: {text}", **tolerance
+        )
+        is_key_bias = re.search(r"(k_proj|key)\.bias$", name)  # softmax cancels the bias of keys
+        assert their_gradient.abs().max() > 1e-3 or is_key_bias, name
 
 
-def assert_sees(seen: tuple[Seen, ...], kind: Kind, theirs: tuple[Tensor, ...], real_BT: Tensor) -> None:
-    """The weights of every layer and head, in the rows of real queries."""
-    assert [(one.layer, one.heads) for one in seen] == [(layer, tuple(range(HEADS))) for layer in range(len(theirs))]
-    for one, weights_BHTS in zip(seen, theirs, strict=True):
-        assert one.kind == kind
-        torch.testing.assert_close(one.weights_BHTS.transpose(1, 2)[real_BT], weights_BHTS.transpose(1, 2)[real_BT])
+def assert_same_weights(ours: tuple[Seen, ...], kind: Kind, theirs: tuple[Tensor, ...], real_BT: Tensor) -> None:
+    """Compares the attention weights of every layer and head, in the rows of real queries."""
+    assert [(seen.layer, seen.heads) for seen in ours] == [(layer, tuple(range(HEADS))) for layer in range(len(theirs))]
+    for seen, weights_BHTS in zip(ours, theirs, strict=True):
+        assert seen.kind == kind
+        torch.testing.assert_close(seen.weights_BHTS.transpose(1, 2)[real_BT], weights_BHTS.transpose(1, 2)[real_BT])
 
 
 def padded(lengths: tuple[int, ...], vocab: int) -> Source:
@@ -115,8 +117,8 @@ def padded(lengths: tuple[int, ...], vocab: int) -> Source:
     return Source(ids_BS.masked_fill(~allow_BS, PAD), allow_BS)
 
 
-def beginning(source: Source, first: int) -> Source:
-    """With this first token."""
+def starting_with(source: Source, first: int) -> Source:
+    """Returns a copy of the source whose first token is `first`."""
     ids = source.values.clone()
     ids[:, 0] = first
     return Source(ids, source.allow)
@@ -141,12 +143,12 @@ MARIAN_LAYERS = {
         }.items()
     },
     "model.decoder.layers.{i}.encoder_attn_layer_norm": "decoder.layers.{i}.around_cross.norm",
-    "model.encoder.embed_positions.weight": None,  # computed, in float32 there
+    "model.encoder.embed_positions.weight": None,  # computed; theirs in float32
     "model.decoder.embed_positions.weight": None,
     "final_logits_bias": "decoder.output.bias",
 }
 MARIAN = {**MARIAN_LAYERS, "model.shared.weight": "decoder.embedding.tokens.weight"}
-MARIAN_APART = {
+MARIAN_SEPARATE = {
     **MARIAN_LAYERS,
     "model.encoder.embed_tokens.weight": "encoder.embedding.tokens.weight",
     "model.decoder.embed_tokens.weight": "decoder.embedding.tokens.weight",
@@ -164,7 +166,7 @@ def marian(*, shared: bool = True, scale: bool = True, activation: str = "swish"
         decoder_attention_heads=HEADS,
         encoder_ffn_dim=INNER,
         decoder_ffn_dim=INNER,
-        max_position_embeddings=PLACES,
+        max_position_embeddings=POSITIONS,
         activation_function=activation,
         scale_embedding=scale,
         share_encoder_decoder_embeddings=shared,
@@ -175,15 +177,17 @@ def marian(*, shared: bool = True, scale: bool = True, activation: str = "swish"
         attn_implementation="eager",
     )
     model = randomised(MarianMTModel(config))
-    waves = sinusoidal(torch.arange(PLACES), WIDTH, layout="halves", dtype=torch.float64)
+    waves = sinusoidal(torch.arange(POSITIONS), WIDTH, layout="halves", dtype=torch.float64)
     for half in (model.model.encoder, model.model.decoder):
         torch.testing.assert_close(half.embed_positions.weight.data, waves, rtol=0, atol=1e-7)
-        half.embed_positions.weight.data = waves  # without the rounding to float32, all the rest can be compared in float64
+        half.embed_positions.weight.data = (
+            waves  # without their rounding to float32, so that the rest can be compared in float64
+        )
     return model
 
 
 def from_marian(theirs: MarianMTModel) -> tuple[Transformer, Named, Named]:
-    """(ours, its parameters as made from theirs, theirs)."""
+    """Returns (our model, its parameters as computed from theirs, their parameters)."""
     config = theirs.config
     shared = config.share_encoder_decoder_embeddings
     settings = TransformerSettings(
@@ -199,14 +203,14 @@ def from_marian(theirs: MarianMTModel) -> tuple[Transformer, Named, Named]:
         dropout=0.0,
     )
     named = {**parameters(theirs), "final_logits_bias": theirs.final_logits_bias.requires_grad_()}
-    converted = renamed(named, MARIAN if shared else MARIAN_APART)
+    converted = renamed(named, MARIAN if shared else MARIAN_SEPARATE)
     converted["decoder.output.bias"] = converted["decoder.output.bias"][0]
     if not config.scale_embedding:
         converted = scaled(converted, WIDTH**-0.5, "encoder.embedding.tokens.weight", "decoder.embedding.tokens.weight")
         last = "decoder.layers.2.around_feed_forward.norm"
         converted = scaled(converted, WIDTH**0.5, f"{last}.weight", f"{last}.bias")  # the output matrix is the embedding
     ours = Transformer(settings, config.vocab_size, config.decoder_vocab_size).double().eval()
-    ours.load_state_dict(converted)  # strict: each of ours gets its value
+    ours.load_state_dict(converted)  # strict: each of our parameters must get a value
     return ours, converted, named
 
 
@@ -214,10 +218,10 @@ def from_marian(theirs: MarianMTModel) -> tuple[Transformer, Named, Named]:
     ("shared", "scale", "activation"), [(True, True, "swish"), (True, False, "relu"), (False, False, "gelu")]
 )
 def test_marian(shared: bool, scale: bool, activation: str) -> None:
-    """Logits, encoder states, gradients, weights. The targets do not begin with <pad>, whose row theirs never trains."""
+    """Compares logits, encoder states, gradients, weights. No target starts with <pad>, whose embedding theirs never trains."""
     theirs = marian(shared=shared, scale=scale, activation=activation)
     ours, converted, named = from_marian(theirs)
-    source, target = padded((7, 4, 5), 17), beginning(padded((3, 5, 2), theirs.config.decoder_vocab_size), SOS)
+    source, target = padded((7, 4, 5), 17), starting_with(padded((3, 5, 2), theirs.config.decoder_vocab_size), SOS)
 
     other = theirs(
         input_ids=source.values,
@@ -237,15 +241,15 @@ def test_marian(shared: bool, scale: bool, activation: str) -> None:
         ("decoder", other.decoder_attentions, target.allow),
         ("cross", other.cross_attentions, target.allow),
     ):
-        assert_sees(tuple(one for one in seen if one.kind == kind), kind, weights, real)
+        assert_same_weights(tuple(layer for layer in seen if layer.kind == kind), kind, weights, real)
 
 
 def test_marian_writes_the_same_words() -> None:
-    """Greedy, through both caches, from <pad> as Marian begins, in batches whose sentences end at different times."""
+    """Greedy search, with both caches, from <pad> as Marian starts, in batches whose sentences end at different steps."""
     lengths, words = set(), set()
     for _ in range(11):
         theirs, source = marian(), padded((7, 4, 5, 6, 3, 7), 17)
-        theirs.final_logits_bias[0, EOS] += 1  # so that some of them do end
+        theirs.final_logits_bias[0, EOS] += 1  # so that some sentences end
         ours, _, _ = from_marian(theirs)
         written = theirs.generate(
             source.values, attention_mask=source.allow.long(), do_sample=False, num_beams=1, max_new_tokens=23
@@ -258,8 +262,8 @@ def test_marian_writes_the_same_words() -> None:
         assert [found[number] for number in range(6)] == expected
         lengths |= {len(row) for row in expected}
         words |= {word for row in expected for word in row}
-    assert len(lengths) > 3  # not all of them empty, or stopped at the end
-    assert len(words) > 8  # nor one word over and over
+    assert len(lengths) > 3  # not all outputs are empty or cut off at the limit
+    assert len(words) > 8  # and they do not repeat one word
 
 
 # --- GPT-2: decoder only, pre-norm -------------------------------------------------------------------------------------------
@@ -286,7 +290,7 @@ def gpt2() -> GPT2LMHeadModel:
         n_layer=3,
         n_head=HEADS,
         n_inner=INNER,
-        n_positions=PLACES,
+        n_positions=POSITIONS,
         pad_token_id=PAD,
         bos_token_id=SOS,
         eos_token_id=EOS,
@@ -296,12 +300,12 @@ def gpt2() -> GPT2LMHeadModel:
 
 
 def as_linear(name: str, tensor: Tensor) -> Named:
-    """Theirs are (inputs, outputs), and the projections of queries, keys and values are one."""
+    """Converts one of their matrices: they are (inputs, outputs), and queries, keys and values share one projection."""
     if re.search(r"\.(attn|mlp)\.c_\w+\.weight$", name):
         tensor = tensor.T
     if ".c_attn." not in name:
         return {name: tensor}
-    return {name.replace("c_attn", part): one for part, one in zip(("query", "key", "value"), tensor.chunk(3), strict=True)}
+    return {name.replace("c_attn", part): chunk for part, chunk in zip(("query", "key", "value"), tensor.chunk(3), strict=True)}
 
 
 def from_gpt2(theirs: GPT2LMHeadModel) -> tuple[DecoderOnly, Named, Named]:
@@ -312,7 +316,7 @@ def from_gpt2(theirs: GPT2LMHeadModel) -> tuple[DecoderOnly, Named, Named]:
         layers=3,
         activation="gelu_tanh",
         positions="learned",
-        max_positions=PLACES,
+        max_positions=POSITIONS,
         tie="output",
         dropout=0.0,
     )
@@ -320,7 +324,7 @@ def from_gpt2(theirs: GPT2LMHeadModel) -> tuple[DecoderOnly, Named, Named]:
     linear = {name: tensor for pair in named.items() for name, tensor in as_linear(*pair).items()}
     converted = scaled(renamed(linear, GPT2), WIDTH**-0.5, "decoder.embedding.tokens.weight")
     converted = scaled(converted, WIDTH**0.5, "decoder.norm.weight", "decoder.norm.bias")
-    converted["decoder.output.bias"] = torch.zeros(19, dtype=torch.float64)  # they have none
+    converted["decoder.output.bias"] = torch.zeros(19, dtype=torch.float64)  # theirs has none
     ours = DecoderOnly(settings, 17, 19).double().eval()
     ours.load_state_dict(converted)
     return ours, converted, named
@@ -329,45 +333,45 @@ def from_gpt2(theirs: GPT2LMHeadModel) -> tuple[DecoderOnly, Named, Named]:
 def test_gpt2() -> None:  # SPEC A7.6
     theirs = gpt2()
     ours, converted, named = from_gpt2(theirs)
-    text = beginning(padded((11, 4, 7), 19), SOS)
+    text = starting_with(padded((11, 4, 7), 19), SOS)
     other = theirs(text.values, attention_mask=text.allow.long(), output_attentions=True)
     decoded = ours.decode(text.values, ours.encode(text), Look((Tap("decoder"),)))
     assert_equal(ours, decoded.logits_BTV[text.allow], other.logits[text.allow], converted, named)
-    assert_sees(decoded.seen, "decoder", other.attentions, text.allow)
+    assert_same_weights(decoded.seen, "decoder", other.attentions, text.allow)
 
 
-def test_gpt2_goes_on_with_the_same_words() -> None:  # SPEC A7.6
-    """Greedy after beginnings of three lengths: theirs padded on the left, ours joined in one State."""
+def test_gpt2_continues_with_the_same_words() -> None:  # SPEC A7.6
+    """Greedy search from prompts of three lengths: theirs are padded on the left, ours are joined in one State."""
     lengths, count, words = (7, 3, 5), 13, set()
     for _ in range(5):
         theirs, text = gpt2(), padded(lengths, 19)
-        theirs.generation_config.eos_token_id = None  # all of them go on to the end
+        theirs.generation_config.eos_token_id = None  # no output ends early
         ours, _, _ = from_gpt2(theirs)
-        beginnings = [row[:length] for row, length in zip(text.values, lengths, strict=True)]
-        left = torch.stack([torch.cat((row.new_full((7 - len(row),), PAD), row)) for row in beginnings])
+        prompts = [row[:length] for row, length in zip(text.values, lengths, strict=True)]
+        left = torch.stack([torch.cat((row.new_full((7 - len(row),), PAD), row)) for row in prompts])
         written = theirs.generate(
             left, attention_mask=text.allow.flip(1).long(), do_sample=False, num_beams=1, max_new_tokens=count
         )
         with torch.inference_mode():
             nothing = ours.encode(Source(left[:1], text.allow[:1]))
-            first, *others = [ours.start(nothing, row[None, :-1]) for row in beginnings]
-            state, ids_B1, found = first, torch.stack([row[-1:] for row in beginnings]), []
-            for other in others:
-                state = state.join(other)
+            first, *others = [ours.start(nothing, row[None, :-1]) for row in prompts]
+            state, ids_B1, found = first, torch.stack([row[-1:] for row in prompts]), []
+            for next_state in others:
+                state = state.join(next_state)
             for _ in range(count):
                 step = ours.step(ids_B1, state)
                 ids_B1, state = step.logits_BKV.argmax(-1), step.state
                 found.append(ids_B1)
         assert torch.cat(found, 1).tolist() == written[:, 7:].tolist()
         words |= set(written[:, 7:].flatten().tolist())
-    assert len(words) > 8  # not one word over and over
+    assert len(words) > 8  # the outputs do not repeat one word
 
 
 # --- BERT: encoder only, post-norm -------------------------------------------------------------------------------------------
 
 BERT = {
     "bert.embeddings.word_embeddings": "encoder.embedding.tokens",
-    "bert.embeddings.places": "encoder.embedding.learned.vectors",
+    "bert.embeddings.positions": "encoder.embedding.learned.vectors",
     "bert.embeddings.LayerNorm": "encoder.embedding.norm",
     "bert.encoder.layer.{i}.attention.self.query": "encoder.layers.{i}.attention.query",
     "bert.encoder.layer.{i}.attention.self.key": "encoder.layers.{i}.attention.key",
@@ -382,14 +386,14 @@ BERT = {
 
 
 def test_bert() -> None:
-    """Token types are not ours: where they depend on the place alone, they are a part of its position."""
+    """We have no token types: where they only depend on the position, they can be added to its vector."""
     config = BertConfig(
         vocab_size=17,
         hidden_size=WIDTH,
         num_hidden_layers=3,
         num_attention_heads=HEADS,
         intermediate_size=INNER,
-        max_position_embeddings=PLACES,
+        max_position_embeddings=POSITIONS,
         pad_token_id=PAD,
         num_labels=5,
         attn_implementation="eager",
@@ -404,14 +408,14 @@ def test_bert() -> None:
         norm_eps=1e-12,
         embedding_norm=True,
         positions="learned",
-        max_positions=PLACES,
+        max_positions=POSITIONS,
         dropout=0.0,
     )
     named = parameters(theirs)
-    types = (torch.arange(PLACES) >= 3).long()
+    types = (torch.arange(POSITIONS) >= 3).long()
     linear = dict(named)
     positions = linear.pop("bert.embeddings.position_embeddings.weight")
-    linear["bert.embeddings.places.weight"] = positions + linear.pop("bert.embeddings.token_type_embeddings.weight")[types]
+    linear["bert.embeddings.positions.weight"] = positions + linear.pop("bert.embeddings.token_type_embeddings.weight")[types]
     converted = scaled(renamed(linear, BERT), WIDTH**-0.5, "encoder.embedding.tokens.weight")
     ours = EncoderOnly(settings, 17, 5).double().eval()
     ours.load_state_dict(converted)
@@ -427,7 +431,7 @@ def test_bert() -> None:
     memory = ours.encode(source, Look((Tap("encoder"),)))
     torch.testing.assert_close(memory.values_BSE[source.allow], other.hidden_states[-1][source.allow])
     assert_equal(ours, ours.tag(memory)[source.allow], other.logits[source.allow], converted, named)
-    assert_sees(memory.seen, "encoder", other.attentions, source.allow)
+    assert_same_weights(memory.seen, "encoder", other.attentions, source.allow)
 
 
 # --- Llama: grouped heads, rotary positions, RMSNorm, SwiGLU ------------------------------------------------------------------
@@ -448,7 +452,7 @@ LLAMA = {
 
 
 def llama_config(**more: object) -> LlamaConfig:
-    """Six heads of queries in two groups."""
+    """Six query heads in two groups."""
     return LlamaConfig(
         vocab_size=19,
         hidden_size=24,
@@ -456,7 +460,7 @@ def llama_config(**more: object) -> LlamaConfig:
         num_attention_heads=6,
         num_key_value_heads=2,
         intermediate_size=INNER,
-        max_position_embeddings=PLACES,
+        max_position_embeddings=POSITIONS,
         bos_token_id=SOS,
         eos_token_id=EOS,
         **more,
@@ -464,21 +468,21 @@ def llama_config(**more: object) -> LlamaConfig:
 
 
 def test_grouped_rotary_attention() -> None:
-    """Heads wider than width / heads, no biases; the angles in float64, where theirs would be float32."""
+    """Heads wider than width / heads, no biases; the angles in float64, whereas theirs are in float32."""
     theirs = randomised(LlamaAttention(llama_config(head_dim=10, attn_implementation="sdpa"), layer_idx=0))
     ours = MultiHeadAttention(24, 6, key_dim=10, kv_heads=2, rotary="halves", bias=False).double()
     table = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
     ours.load_state_dict(renamed(parameters(theirs), table))
     x_BLD = torch.randn(3, 11, 24, dtype=torch.float64, requires_grad=True)
     allow = masks.both(masks.causal(11), masks.first(torch.tensor([11, 4, 7]), 11)[:, None])[:, None]
-    angles = turns(torch.arange(11)[None], 10)
+    angles = rotary_angles(torch.arange(11)[None], 10)
     other, _ = theirs(x_BLD, position_embeddings=(angles.cos(), angles.sin()), attention_mask=allow)
     pairs = [(getattr(ours, b).weight, getattr(theirs, a).weight) for a, b in table.items()]
     assert_same(ours(x_BLD, None, allow), other, (x_BLD, x_BLD), *pairs)
 
 
 class RmsNorm64(nn.Module):
-    """Theirs without the way through float32."""
+    """Their RMSNorm without the conversion to float32."""
 
     def __init__(self, theirs: LlamaRMSNorm) -> None:
         super().__init__()
@@ -489,34 +493,36 @@ class RmsNorm64(nn.Module):
 
 
 class Rotary64(nn.Module):
-    """Theirs without the way through float32."""
+    """Their rotary embedding without the conversion to float32."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        angles = turns(position_ids, 24 // 6)
+        angles = rotary_angles(position_ids, 24 // 6)
         return angles.cos(), angles.sin()
 
 
-def turns(positions_BL: Tensor, width: int) -> Tensor:
-    """Angles (B, L, width), one half like the other."""
+def rotary_angles(positions_BL: Tensor, width: int) -> Tensor:
+    """Returns angles (B, L, width); both halves are equal."""
     speeds = [10000.0 ** (-2 * k / width) for k in range(width // 2)]
     return positions_BL.double().unsqueeze(-1) * torch.tensor(speeds * 2, dtype=torch.float64)
 
 
 def in_float64(theirs: LlamaForCausalLM) -> None:
-    """Theirs computes norms and angles in float32, even in a float64 model. Without that, all the rest can be compared
-    closely; what is put in its place must do the same."""
+    """Replaces their norms and angles, which are float32 even in a float64 model, so that the rest can be compared exactly.
+
+    The replacements must compute the same values.
+    """
     x_BLD, positions_BL = torch.randn(3, 11, 24, dtype=torch.float64), torch.arange(11)[None]
     for name, module in list(theirs.named_modules()):
         if isinstance(module, LlamaRMSNorm):
-            theirs.set_submodule(name, better := RmsNorm64(module))
-            torch.testing.assert_close(better(x_BLD), module(x_BLD), rtol=1e-6, atol=1e-6)
+            theirs.set_submodule(name, replacement := RmsNorm64(module))
+            torch.testing.assert_close(replacement(x_BLD), module(x_BLD), rtol=1e-6, atol=1e-6)
     before, theirs.model.rotary_emb = theirs.model.rotary_emb, Rotary64()
     torch.testing.assert_close(theirs.model.rotary_emb(x_BLD, positions_BL), before(x_BLD, positions_BL), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("biases", "exact"), [(True, True), (False, True), (False, False)])
 def test_llama(biases: bool, exact: bool) -> None:
-    """As it is, and with its float32 parts in float64. Biases that they do not have are zero in ours."""
+    """Their model as it is, and with its float32 parts in float64. Biases that theirs does not have are zero in ours."""
     theirs = randomised(LlamaForCausalLM(llama_config(attention_bias=biases, attn_implementation="sdpa")))
     if exact:
         in_float64(theirs)
@@ -540,13 +546,13 @@ def test_llama(biases: bool, exact: bool) -> None:
         gate_and_up = linear.pop(f"{mlp}.gate_proj.weight"), linear.pop(f"{mlp}.up_proj.weight")
         linear[f"{mlp}.gate_and_up.weight"] = torch.cat(gate_and_up)
     converted = scaled(renamed(linear, LLAMA), 24**-0.5, "decoder.embedding.tokens.weight")
-    lacking = [name for name in ours.state_dict() if name not in converted]
-    kinds = {re.sub(r"\d+", "{i}", name) for name in lacking}
+    missing = [name for name in ours.state_dict() if name not in converted]
+    kinds = {re.sub(r"\d+", "{i}", name) for name in missing}
     without = {f"decoder.layers.{{i}}.attention.{part}.bias" for part in ("query", "key", "value", "output")}
     assert kinds == {"decoder.output.bias"} | (set() if biases else without)
-    ours.load_state_dict(converted | {name: torch.zeros_like(ours.state_dict()[name]) for name in lacking})
+    ours.load_state_dict(converted | {name: torch.zeros_like(ours.state_dict()[name]) for name in missing})
 
-    text = beginning(padded((11, 4, 7), 19), SOS)
+    text = starting_with(padded((11, 4, 7), 19), SOS)
     other = theirs(text.values, attention_mask=text.allow.long()).logits[text.allow]
     mine = ours.decode(text.values, ours.encode(text)).logits_BTV[text.allow]
     assert_equal(ours, mine, other, converted, named, **({} if exact else {"rtol": 1e-4, "atol": 1e-4}))

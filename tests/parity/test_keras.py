@@ -1,13 +1,13 @@
-"""The same numbers and gradients as Keras' attention layers.
+"""Same outputs and gradients as Keras' attention layers.
 
-On its torch backend Keras multiplies matrices in float32 even if a layer is told float64, so float32 it is.
+On its torch backend, Keras multiplies matrices in float32 even in a float64 layer, so these tests use float32.
 """
 
 import os
 from dataclasses import dataclass
 
 os.environ["KERAS_BACKEND"] = "torch"
-os.environ["KERAS_HOME"] = os.devnull  # so it finds no settings, and writes none
+os.environ["KERAS_HOME"] = os.devnull  # so that it neither reads nor writes settings
 
 import keras
 import pytest
@@ -25,7 +25,7 @@ from regard.layers.scores import Additive, Dot, ScaledDot
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs, the mask as we take it, and the same mask as Keras takes it."""
+    """Inputs, the mask in our form, and the same mask in Keras' form."""
 
     query: Tensor
     key: Tensor
@@ -42,7 +42,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         real_BS = masks.first(torch.tensor([4, 7]), num_keys)
         allow, theirs = real_BS[:, None], {"mask": [None, real_BS]}
     if "causal" in request.param:
-        num_queries = num_keys  # else Keras aligns top-left, and we bottom-right
+        num_queries = num_keys  # for other lengths, Keras aligns top-left and we align bottom-right
         causal = masks.causal(num_keys)
         allow, theirs = causal if allow is None else masks.both(allow, causal), {**theirs, "use_causal_mask": True}
     shapes = (num_queries, 11), (num_keys, 11), (num_keys, 3)
@@ -67,7 +67,11 @@ def assert_equals_keras(
     query: Tensor | None = None,
     key: Tensor | None = None,
 ) -> None:
-    """`parameters` are pairs (ours, theirs); `query` and `key` are what our score gets, if not those of the case."""
+    """Compares context, weights and gradients.
+
+    parameters: pairs (ours, theirs).
+    query, key: what our score gets, if not those of the case.
+    """
     query, key = case.query if query is None else query, case.key if key is None else key
     theirs = layer([case.query, case.value, case.key], return_attention_scores=True, **case.theirs)
     context = regard.attend(query, key, case.value, score=score, allow=case.allow)
@@ -89,7 +93,7 @@ def test_dot_with_a_scale(case: Case) -> None:
 
 
 def additive(v: Tensor) -> Additive:
-    """Keras projects neither queries nor keys. `v` stays what it is, so that gradients reach what it was made of."""
+    """Keras projects neither queries nor keys. `v` stays the same tensor, so that gradients reach what it was computed from."""
     score = Additive(len(v), len(v), len(v))
     for linear in (score.query, score.key):
         torch.nn.init.eye_(linear.weight)
@@ -107,7 +111,7 @@ def test_additive(case: Case) -> None:
 
 
 def test_concat(case: Case) -> None:
-    """w · Σ tanh(scale · (s + h)) with two learned numbers: additive, in spite of the name; nothing is concatenated."""
+    """w · Σ tanh(scale · (s + h)) with two learned numbers: an additive score despite its name; nothing is concatenated."""
     weight, scale = learned(0.61), learned(0.37)
     score = additive(weight * torch.ones(11))
     layer = built(keras.layers.Attention(score_mode="concat"))
@@ -121,7 +125,7 @@ def test_concat(case: Case) -> None:
 
 
 def test_keras_aligns_its_causal_mask_at_the_top_left() -> None:
-    """The first of 5 queries sees 1 of 7 keys there, and 3 here. So the tests above use it on equal lengths only."""
+    """The first of 5 queries may attend to 1 of 7 keys in Keras, and to 3 here. So the tests above only use equal lengths."""
     query, key = torch.randn(2, 5, 11), torch.randn(2, 7, 11)
     _, theirs = keras.layers.Attention()([query, key], use_causal_mask=True, return_attention_scores=True)
     top_left = masks.causal(7)[:5]
@@ -130,23 +134,23 @@ def test_keras_aligns_its_causal_mask_at_the_top_left() -> None:
 
 
 def test_keras_leaves_torch_as_it_was() -> None:
-    """Else the tests beside these would no longer test what users get."""
+    """Otherwise the other tests would no longer run in the environment of users."""
     before = torch.get_rng_state()
     keras.layers.Attention(use_scale=True)([torch.zeros(2, 5, 11), torch.zeros(2, 7, 11)])
     assert (torch.get_default_dtype(), torch.get_default_device().type) == (torch.float32, "cpu")
     assert torch.is_grad_enabled()
-    assert torch.get_num_threads() == 1  # as conftest.py wants it
+    assert torch.get_num_threads() == 1  # as conftest.py sets it
     assert torch.equal(before, torch.get_rng_state())
 
 
 def linear_weight(kernel: Tensor, num_inputs: int) -> Tensor:
-    """Keras keeps (inputs…, outputs…), with the heads apart; nn.Linear keeps (outputs, inputs)."""
+    """Keras stores (inputs…, outputs…), with an axis for the heads; nn.Linear stores (outputs, inputs)."""
     return kernel.reshape(num_inputs, -1).T
 
 
 def test_multi_head_attention() -> None:
     """2 heads, key_dim 2, value_dim 3, from queries of width 11 to a memory of width 13: outputs, weights, all gradients."""
-    keras.utils.set_random_seed(5)  # its initial weights have a seed of their own
+    keras.utils.set_random_seed(5)  # seeds Keras' initial weights
     x, memory = torch.randn(2, 5, 11, requires_grad=True), torch.randn(2, 7, 13, requires_grad=True)
     theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=2, value_dim=3, bias_initializer="random_normal")
     theirs.build(x.shape, memory.shape)
@@ -162,7 +166,7 @@ def test_multi_head_attention() -> None:
             linear.weight.copy_(linear_weight(einsum.kernel.value, num_inputs))
             linear.bias.copy_(einsum.bias.value.flatten())
     allow_BTS = torch.rand(2, 5, 7) < 0.7
-    allow_BTS[..., 0] = True  # a row without any key would be uniform there, and zeros here
+    allow_BTS[..., 0] = True  # a row without keys is uniform in Keras, and zeros here
     allow_BHTS = allow_BTS[:, None]
 
     mine = ours(x, memory, allow_BHTS)
@@ -170,7 +174,7 @@ def test_multi_head_attention() -> None:
     assert_same(mine, other, (x, x), (memory, memory))
     key, _ = ours.keys_values(memory)
     torch.testing.assert_close(regard.attention_weights(ours.queries(x), key, allow=allow_BHTS), weights)
-    torch.testing.assert_close(mine, theirs(x, memory, attention_mask=allow_BTS))  # without scores it takes another path
+    torch.testing.assert_close(mine, theirs(x, memory, attention_mask=allow_BTS))  # without scores Keras takes another path
 
     mine.square().sum().backward()
     other.square().sum().backward()

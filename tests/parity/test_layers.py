@@ -1,4 +1,4 @@
-"""Layers, positions and hard attention against their formulas in regard.reference."""
+"""Layers, positions and hard attention compared with their formulas in regard.reference."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def assert_equals(ours: Tensor, theirs: np.ndarray, **tolerance: float) -> None:
 
 
 def heads_of(layer: MultiHeadAttention, score: reference.Score = reference.scaled_dot) -> list[reference.Head]:
-    """The matrices of each head as the notes write them."""
+    """Returns the matrices of each head in the notation of the notes."""
 
     def parts(linear: torch.nn.Linear, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return list(zip(np.split(array(linear.weight).T, count, 1), np.split(array(linear.bias), count), strict=True))
@@ -133,7 +133,7 @@ def test_policy_gradient() -> None:  # SPEC A3.2
     rewards = regard.losses.reward_to_go(log_p)
     assert_equals(rewards, reference.reward_to_go(log_p.numpy()))
     loss = -log_p.sum() + regard.losses.policy_gradient(rewards, log_pi, entropy, baseline=-0.7, entropy_bonus=0.3)
-    theirs = reference.surrogate(*(one.numpy() for one in (log_p, log_pi, rewards)), -0.7, entropy.numpy(), 0.3).sum()
+    theirs = reference.surrogate(*(tensor.numpy() for tensor in (log_p, log_pi, rewards)), -0.7, entropy.numpy(), 0.3).sum()
     assert loss.item() == pytest.approx(-theirs)
 
 

@@ -1,7 +1,7 @@
 """Every shape of a mask with every way to share keys, through `attend` and through the layer.
 
-Compared with the formulas in float64, one sentence and one head at a time, so that no axis can stand for another. In the layer
-the number of sentences may equal the number of heads: sizes alone do not tell the two apart.
+Compared with the formulas in float64, one sentence and one head at a time, so that no axis can be taken for another. In the
+layer the number of sentences may equal the number of heads, so that sizes alone do not distinguish the two.
 """
 
 from itertools import product
@@ -27,19 +27,19 @@ def random_mask(*shape: int) -> Tensor:
 
 
 def assert_same(ours: list[Tensor], expected: list[Tensor], inputs: list[Tensor]) -> None:
-    """Values one by one, and the gradients of all of them."""
-    directions = [torch.randn_like(one) for one in expected]
+    """Compares each value, and the gradients of their sum."""
+    directions = [torch.randn_like(tensor) for tensor in expected]
     gradients = []
     for found in (ours, expected):
         total = sum((y * direction).sum() for y, direction in zip(found, directions, strict=True))
         gradients.append(torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True, materialize_grads=True))
-    for one, other in (*zip(ours, expected, strict=True), *zip(*gradients, strict=True)):
-        torch.testing.assert_close(one, other)
+    for actual, correct in (*zip(ours, expected, strict=True), *zip(*gradients, strict=True)):
+        torch.testing.assert_close(actual, correct)
 
 
 # --- attend ------------------------------------------------------------------------------------------------------------------
 
-LEADS = [  # of query, key, value; the whole may have 3 sentences and 4 heads
+LEADS = [  # leading dimensions of query, key and value: up to 3 sentences and 4 heads
     ((3,), (1,), (1,)),
     ((3,), (), ()),
     ((1,), (3,), (3,)),
@@ -54,9 +54,9 @@ LEADS = [  # of query, key, value; the whole may have 3 sentences and 4 heads
 
 
 def attend_one_by_one(query: Tensor, key: Tensor, value: Tensor, score: regard.Score, allow: Tensor) -> Tensor:
-    """The plain formula for every sentence and head alone. All arguments have the same leading dimensions."""
+    """Applies the plain formula to each sentence and head separately. All arguments have the same leading dimensions."""
     contexts = []
-    for q, k, v, a in zip(*(one.flatten(0, -3) for one in (query, key, value, allow)), strict=True):
+    for q, k, v, a in zip(*(tensor.flatten(0, -3) for tensor in (query, key, value, allow)), strict=True):
         powers = (score.scores(q, prepare(score, k, a)).masked_fill(~a, -1e300)).exp() * a
         contexts.append(powers / powers.sum(-1, keepdim=True).clamp(min=1e-300) @ v)
     return torch.stack(contexts).unflatten(0, query.shape[:-2])
@@ -69,7 +69,7 @@ def test_attend_with_masks_of_any_shape(name: str, leads: tuple[tuple[int, ...],
     sizes = (QUERIES, WIDTH), (KEYS, WIDTH), (KEYS, VALUE_WIDTH)
     whole = torch.broadcast_shapes(*leads)
     inputs = [torch.randn(*lead, *size).double().requires_grad_() for lead, size in zip(leads, sizes, strict=True)]
-    full = [one.expand(*whole, *one.shape[-2:]) for one in inputs]
+    full = [tensor.expand(*whole, *tensor.shape[-2:]) for tensor in inputs]
     fused, plain, expected = [], [], []
     for shape in product(*((1, size) for size in (*whole, QUERIES, KEYS))):
         allow = random_mask(*shape)
@@ -100,12 +100,12 @@ HEADS = 4
 
 
 def layer_one_by_one(layer: MultiHeadAttention, x: Tensor, memory: Tensor, allow: Tensor) -> Tensor:
-    """Every sentence and every head alone. allow is (B, H, …, Lq, Lk): any number of masks; gives (B, …, Lq, D)."""
+    """Computes each sentence and head separately. `allow` is (B, H, …, Lq, Lk), any number of masks; returns (B, …, Lq, D)."""
 
     def part(linear: nn.Linear | None, x: Tensor, number: int, heads: int) -> Tensor:
         if linear is None:
             return x
-        weight, bias = (one.unflatten(0, (heads, -1))[number] for one in (linear.weight, linear.bias))
+        weight, bias = (tensor.unflatten(0, (heads, -1))[number] for tensor in (linear.weight, linear.bias))
         return x @ weight.T + bias
 
     sentences = []
@@ -128,7 +128,7 @@ def test_the_layer_with_masks_of_any_shape(name: str, kv_heads: int, batch: int)
     score = make_score(name, WIDTH, torch.float64)
     layer = MultiHeadAttention(HEADS * WIDTH, HEADS, memory_width=11, kv_heads=kv_heads, score=score).double()
     x, memory = torch.randn(batch, QUERIES, HEADS * WIDTH), torch.randn(batch, KEYS, 11)
-    inputs = [one.double().requires_grad_() for one in (x, memory)]
+    inputs = [tensor.double().requires_grad_() for tensor in (x, memory)]
     rows_and_columns = list(product((1, QUERIES), (1, KEYS)))
     shapes = [
         *rows_and_columns,
@@ -136,13 +136,13 @@ def test_the_layer_with_masks_of_any_shape(name: str, kv_heads: int, batch: int)
         *((sentences, heads, *rest) for sentences in (1, batch) for heads in (1, HEADS) for rest in rows_and_columns),
     ]
     allows = [random_mask(*shape) for shape in shapes]
-    full = [(one[:, None] if one.dim() == 3 else one).expand(batch, HEADS, QUERIES, KEYS) for one in allows]
+    full = [(allow[:, None] if allow.dim() == 3 else allow).expand(batch, HEADS, QUERIES, KEYS) for allow in allows]
     expected = layer_one_by_one(layer, *inputs, torch.stack(full, 2)).unbind(1)
-    assert_same([layer(*inputs, one) for one in allows], list(expected), [*inputs, *layer.parameters()])
-    for one in allows:
+    assert_same([layer(*inputs, allow) for allow in allows], list(expected), [*inputs, *layer.parameters()])
+    for allow in allows:
         for dtype in (torch.float64, torch.float32, torch.long, torch.uint8):
             with pytest.raises(ValueError, match=f"allow has dtype {dtype}, expected torch.bool with True = may attend"):
-                layer(*inputs, allow=one.to(dtype))
+                layer(*inputs, allow=allow.to(dtype))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, HEADS])
@@ -163,7 +163,7 @@ def test_one_sentence_without_a_batch(kv_heads: int) -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2, HEADS])
 @pytest.mark.parametrize("name", SCORES)
 def test_alibi_in_groups(name: str, kv_heads: int, tile: int, num_queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ALiBi adds is another number for each head, also where there is but one query."""
+    """ALiBi adds a different number for each head, even if there is only one query."""
     monkeypatch.setattr(attention, "TILE", tile)
     score = make_score(name, WIDTH, torch.float64)
     layer = MultiHeadAttention(HEADS * WIDTH, HEADS, kv_heads=kv_heads, score=score, alibi=True, project_output=False).double()
@@ -174,7 +174,7 @@ def test_alibi_in_groups(name: str, kv_heads: int, tile: int, num_queries: int, 
         allow = random_mask(*shape)
         ours = layer.attend(query, keys, values, allow, None, positions).context
         distance = (positions[0].mT - positions[1]).abs()
-        key, value = (one.repeat_interleave(HEADS // kv_heads, dim=1) for one in (keys, values))
+        key, value = (tensor.repeat_interleave(HEADS // kv_heads, dim=1) for tensor in (keys, values))
         scores = score.scores(query, key) - layer.slopes_H.double()[:, None, None] * distance
         weights = reference.softmax(array(scores), allow.expand(scores.shape).numpy())
         expected = torch.from_numpy(weights) @ value

@@ -1,4 +1,4 @@
-"""Recurrent cells, encoders and decoders against torch's packed sequences and the formulas in regard.reference."""
+"""Recurrent cells, encoders and decoders compared with torch's packed sequences and the formulas in regard.reference."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def assert_equals(ours: Tensor, theirs: np.ndarray) -> None:
 
 
 def formula(cell: str, stack: nn.RNNBase, layer: int = 0) -> reference.Cell:
-    """A layer of ours as its formula."""
+    """Returns the formula of one of our layers, with its weights."""
     W, U, b_W, b_U = map(array, layer_weights(stack, layer))
     if cell == "gru":
         return lambda x, h: reference.gru_cell(x, h, W, U, b_W, b_U)
@@ -62,7 +62,7 @@ def parts(cell: str, state: np.ndarray) -> reference.State:
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_encoders_equal_torch_packed(cell: str, bidirectional: bool, layers: int) -> None:  # SPEC A5.1
-    """Values and all gradients; padding is never read. torch has no sigmoid: that one is compared with its formula."""
+    """Compares values and all gradients; padding is never read. torch has no sigmoid cell: it is compared with its formula."""
     ours = RecurrentEncoder(cell, 5, 22, layers, bidirectional=bidirectional).double()
     x, lengths = torch.randn(3, 7, 5).double().requires_grad_(), torch.tensor([7, 2, 5])
     allow = masks.first(lengths, 7)
@@ -97,15 +97,15 @@ def test_encoders_equal_torch_packed(cell: str, bidirectional: bool, layers: int
     for mine, other in ((states, expected), (ends, torch.cat(tuple(last[-len(directions) :]), dim=-1))):
         torch.testing.assert_close(mine, other)
         weights = torch.randn_like(mine)
-        learnt = torch.autograd.grad((mine * weights).sum(), [one for one, _ in pairs], retain_graph=True)
-        wanted = torch.autograd.grad((other * weights).sum(), [one for _, one in pairs], retain_graph=True)
-        for one, two in zip(learnt, wanted, strict=True):
-            torch.testing.assert_close(one, two)
+        our_gradients = torch.autograd.grad((mine * weights).sum(), [tensor for tensor, _ in pairs], retain_graph=True)
+        their_gradients = torch.autograd.grad((other * weights).sum(), [tensor for _, tensor in pairs], retain_graph=True)
+        for gradient, their_gradient in zip(our_gradients, their_gradients, strict=True):
+            torch.testing.assert_close(gradient, their_gradient)
 
 
 @every_cell
 def test_single_steps_equal_the_whole_sequence(cell: str) -> None:  # SPEC A5.1
-    """Two layers, from any state; values and gradients. The first 3 of 8 columns of the input come late."""
+    """Two layers from any state; values and gradients. The first 3 of 8 input columns are only passed at each step."""
     stack = make_stack(cell, 8, 11, layers=2).double()
     x = torch.randn(3, 5, 8).double().requires_grad_()
     first = torch.randn(2, 3, state_width(stack)).double().requires_grad_()
@@ -116,13 +116,13 @@ def test_single_steps_equal_the_whole_sequence(cell: str) -> None:  # SPEC A5.1
         states = steps(step, x[:, step, :3], states)
         outputs.append(states[-1][0])
     single = torch.stack(outputs, dim=1), steps.join(states)
-    wanted, inputs = [torch.randn_like(one) for one in whole], [x, first, *stack.parameters()]
-    results = [
-        torch.autograd.grad(sum((one * weight).sum() for one, weight in zip(result, wanted, strict=True)), inputs)
+    weights, inputs = [torch.randn_like(tensor) for tensor in whole], [x, first, *stack.parameters()]
+    gradients = [
+        torch.autograd.grad(sum((tensor * weight).sum() for tensor, weight in zip(result, weights, strict=True)), inputs)
         for result in (whole, single)
     ]
-    for one, other in zip((*whole, *results[0]), (*single, *results[1]), strict=True):
-        torch.testing.assert_close(one, other)
+    for expected, stepwise in zip((*whole, *gradients[0]), (*single, *gradients[1]), strict=True):
+        torch.testing.assert_close(expected, stepwise)
 
 
 def test_the_gradient_of_the_sigmoid_network() -> None:
@@ -133,7 +133,7 @@ def test_the_gradient_of_the_sigmoid_network() -> None:
 
 @every_cell
 def test_dropout_between_layers_is_the_same_in_a_loop(cell: str) -> None:
-    """Whole units of the lower layer are left out, the others grow; the lowest input and the output stay."""
+    """Drops units of the lower layer and scales up the others; the input of the stack and its output are not dropped."""
     stack = make_stack(cell, 2, 400, layers=2, dropout=0.25).double()
     steps = StepwiseStack(stack, torch.randn(3, 5, 2).double())
     assert steps.dropped[0] is None
@@ -146,7 +146,7 @@ def test_dropout_between_layers_is_the_same_in_a_loop(cell: str) -> None:
 
 @every_cell
 def test_weights_in_a_loop_may_be_frozen(cell: str) -> None:
-    """Then only the others learn, and gradients still run through."""
+    """Then only the other weights get gradients, and gradients still flow through the frozen ones."""
     stack = make_stack(cell, 8, 11).double()
     stack.weight_hh_l0.requires_grad_(False)
     x = torch.randn(3, 5, 8).double().requires_grad_()
@@ -155,9 +155,9 @@ def test_weights_in_a_loop_may_be_frozen(cell: str) -> None:
     states = steps.split(torch.zeros(1, 3, state_width(stack)).double())
     for step in range(5):
         states = steps(step, x[:, step, :3], states)
-    results = [torch.autograd.grad(one.square().sum(), inputs) for one in (run(stack, x)[1], steps.join(states))]
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+    results = [torch.autograd.grad(last.square().sum(), inputs) for last in (run(stack, x)[1], steps.join(states))]
+    for expected, stepwise in zip(*results, strict=True):
+        torch.testing.assert_close(expected, stepwise)
 
 
 def test_unknown_cells_are_refused() -> None:
@@ -196,7 +196,7 @@ def score_formula(model: RnnSeq2Seq, real: np.ndarray) -> reference.Score:
 
 
 def by_formula(model: RnnSeq2Seq, memory: Memory, targets: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
-    """(logits (B, T, V), weights (B, T, S)) of the formulas, step by step. The decoder has one layer."""
+    """Returns (logits (B, T, V), weights (B, T, S)) computed from the formulas step by step. The decoder has one layer."""
     settings, real = model.settings, memory.allow_BS.numpy()
     H, C = array(memory.values_BSE), array(memory.summary_BE)
     bridge = array(model.bridge.weight), array(model.bridge.bias)
@@ -267,7 +267,7 @@ def test_bahdanau(cell: str, attention: AttentionType, score: str) -> None:  # S
 @pytest.mark.parametrize("every_step", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_fixed(cell: str, every_step: bool, bidirectional: bool) -> None:  # SPEC A5.2
-    """C is the last state of the encoder, of both ends where it has two, and nothing else of the source is seen."""
+    """C is the last state of the encoder (of each direction); the decoder gets nothing else of the source."""
     settings = RnnSettings(
         width=22, embedding=7, cell=cell, decoder="fixed", every_step=every_step, bidirectional=bidirectional
     )
@@ -277,17 +277,19 @@ def test_fixed(cell: str, every_step: bool, bidirectional: bool) -> None:  # SPE
     last = memory.values_BSE[[0, 1], [6, 2]]
     ends = torch.cat((last[:, :11], memory.values_BSE[:, 0, 11:]), dim=-1) if bidirectional else last
     torch.testing.assert_close(memory.summary_BE, ends)
-    other = Memory(torch.randn_like(memory.values_BSE), memory.allow_BS, memory.summary_BE, memory.axes)
+    same_summary = Memory(torch.randn_like(memory.values_BSE), memory.allow_BS, memory.summary_BE, memory.axes)
     look = Look((Tap("cross"),), (Edit("cross", key=0),))
     expected = model.decode(targets, memory)
-    assert torch.equal(model.decode(targets, other, look).logits_BTV, expected.logits_BTV)
+    assert torch.equal(model.decode(targets, same_summary, look).logits_BTV, expected.logits_BTV)
     assert (expected.attention_log_prob_BT, model.start(memory).values_BSE.numel()) == (None, 0)
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("attention", get_args(AttentionType))
 @pytest.mark.parametrize("decoder", ["luong", "luong fed", "bahdanau"])
-def test_every_score_and_choice_in_every_decoder(score: str, attention: AttentionType, decoder: str) -> None:  # SPEC A5.5
+def test_every_score_and_attention_type_in_every_decoder(
+    score: str, attention: AttentionType, decoder: str
+) -> None:  # SPEC A5.5
     assert_equals_formula(
         RnnSettings(
             width=22,
@@ -304,36 +306,36 @@ def test_every_score_and_choice_in_every_decoder(score: str, attention: Attentio
 
 @pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
 @pytest.mark.parametrize("attention", ["hard", "gated"])
-def test_choices_are_drawn_in_training(attention: AttentionType, decoder: str) -> None:
-    """Only where the recurrence sees c_t does a decision bear on later tokens."""
+def test_hard_attention_is_sampled_in_training(attention: AttentionType, decoder: str) -> None:
+    """A decision only affects later tokens if c_t is an input of the recurrence."""
     torch.manual_seed(1)
     settings = RnnSettings(width=22, embedding=7, decoder=decoder, attention=attention, score="dot", dropout=0.0)
     model, source, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).train(), make_source(7, 5), make_targets(2, 6)
-    one, other = (model.decode(targets, model.encode(source), Look((Tap("cross"),))) for _ in range(2))
-    assert not torch.equal(one.seen[0].weights_BHTS, other.seen[0].weights_BHTS)
-    assert one.attention_log_prob_BT.shape == one.attention_entropy_BT.shape == (2, 6)
-    assert one.attention_log_prob_BT.requires_grad
-    assert one.affects_later_steps == (decoder == "bahdanau")
+    first, second = (model.decode(targets, model.encode(source), Look((Tap("cross"),))) for _ in range(2))
+    assert not torch.equal(first.seen[0].weights_BHTS, second.seen[0].weights_BHTS)
+    assert first.attention_log_prob_BT.shape == first.attention_entropy_BT.shape == (2, 6)
+    assert first.attention_log_prob_BT.requires_grad
+    assert first.affects_later_steps == (decoder == "bahdanau")
 
 
 def test_gradients_of_weights_in_a_loop() -> None:
-    """∂ logits_t / ∂ weights_u is 0 for u > t, and what a change of the weights really does for u = t."""
+    """∂ logits_t / ∂ weights_u is 0 for u > t, and not 0 for u ≤ t."""
     settings = RnnSettings(width=22, embedding=7, decoder="bahdanau", score="general", dropout=0.0)
     model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double(), make_targets(2, 5)
     memory = model.encode(make_source(7, 5))
     decoded = model.decode(targets, memory, Look((Tap("cross"),), grad=True))
-    (weights,) = (one.weights_BHTS for one in decoded.seen)
+    (weights,) = (seen.weights_BHTS for seen in decoded.seen)
     (gradient,) = torch.autograd.grad(decoded.logits_BTV[0, 2, 4], weights, retain_graph=True)
     assert (gradient[0, 0, :3] != 0).all(-1).tolist() == [True] * 3
     assert (gradient[0, 0, 3:] == 0).all()
     assert (gradient[1] == 0).all()
-    learnt = torch.autograd.grad(weights.square().sum(), list(model.score.parameters()))  # a loss on the weights, too
-    assert all(one.abs().max() > 0 for one in learnt)
+    gradients = torch.autograd.grad(weights.square().sum(), list(model.score.parameters()))  # of a loss on the weights
+    assert all(gradient.abs().max() > 0 for gradient in gradients)
     forced = [model.decode(targets, memory, Look(edits=(Edit("cross", key=key),))).logits_BTV for key in (0, 3)]
     assert not torch.allclose(*forced)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"only decoder=luong computes, but the decoder is fixed; set decoder=luong, or input_f"
     ):
@@ -352,7 +354,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 @every_cell
 def test_language_model(cell: str) -> None:  # SPEC A5.6
-    """Two layers from zero states, whatever the source; nothing of it is kept."""
+    """Two layers that start from zero states. The source has no effect, and the memory stores nothing of it."""
     model = build(RnnLmSettings(cell=cell, width=11, embedding=7, layers=2), SOURCE_VOCAB, TARGET_VOCAB).double().eval()
     memory, targets = model.encode(make_source(7, 3, 5)), make_targets(3, 6)
     x, zeros = array(model.embedding.weight)[targets.numpy()], np.zeros((3, state_width(model.stack)))
@@ -367,7 +369,7 @@ def test_language_model(cell: str) -> None:  # SPEC A5.6
 @every_cell
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_tagger(cell: str, bidirectional: bool) -> None:  # SPEC A5.6
-    """The formula at every real place of every row, each alone; padding and neighbours do not matter."""
+    """Equals the formula at every real position of every row; padding and other rows do not matter."""
     settings = RnnTaggerSettings(cell=cell, width=22, embedding=7, bidirectional=bidirectional)
     model, source = RnnTagger(settings, SOURCE_VOCAB, 5).double().eval(), make_source(7, 3, 5, room=11)
     tags = model.tag(model.encode(source)).softmax(-1)
@@ -406,7 +408,7 @@ FRESH: dict[str, Callable[[str, int], Model | RnnTagger]] = {
 @every_cell
 @pytest.mark.parametrize("name", FRESH)
 @pytest.mark.parametrize("vocab", [19, 1000])
-def test_a_fresh_model_knows_nothing(cell: str, name: str, vocab: int) -> None:
+def test_a_fresh_model_has_the_loss_of_a_uniform_guess(cell: str, name: str, vocab: int) -> None:
     model = FRESH[name](cell, vocab)
     ids, targets = torch.randint(vocab, (17, 13)), torch.randint(vocab, (17, 13))
     memory = model.encode(Source(ids, masks.first(torch.full((17,), 13), 13)))
@@ -418,31 +420,33 @@ def test_a_fresh_model_knows_nothing(cell: str, name: str, vocab: int) -> None:
 # --- how far gradients reach -------------------------------------------------------------------------------------------------
 
 
-def reach(read: Callable[[Tensor], Tensor], length: int) -> float:
-    """‖∂ output_T / ∂ x_1‖, all outputs of the last place by all inputs of the first."""
+def gradient_norm(read: Callable[[Tensor], Tensor], length: int) -> float:
+    """Returns ‖∂ output_T / ∂ x_1‖: all outputs at the last position by all inputs at the first."""
     x = torch.randn(1, length, 64).double().requires_grad_()
     last = read(x)[0, -1]
-    rows = [torch.autograd.grad(one, x, retain_graph=True)[0][0, 0] for one in last]
+    rows = [torch.autograd.grad(number, x, retain_graph=True)[0][0, 0] for number in last]
     return torch.stack(rows).norm().item()
 
 
-def reaches(seed: int, length: int) -> list[float]:
-    """Of a plain network, an LSTM and attention, as they come."""
+def gradient_norms(seed: int, length: int) -> list[float]:
+    """Gradient norms of a plain network, an LSTM and attention, with their initial weights."""
     found = []
     for make in (lambda: make_stack("rnn_tanh", 64, 64), lambda: make_stack("lstm", 64, 64), lambda: MultiHeadAttention(64, 1)):
         torch.manual_seed(seed)
         layer = make().double()
-        found.append(reach(layer if isinstance(layer, MultiHeadAttention) else lambda x, layer=layer: run(layer, x)[0], length))
+        found.append(
+            gradient_norm(layer if isinstance(layer, MultiHeadAttention) else lambda x, layer=layer: run(layer, x)[0], length)
+        )
     return found
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_gradient_reach(seed: int) -> None:  # SPEC A5.7
-    """By T = 80 that of the plain network has vanished, that of the LSTM nearly so (both fall by a factor per place), and that
-    of attention falls only as its weights, 1/T, do."""
-    near, far = reaches(seed, 20), reaches(seed, 80)
+    """At T = 80 the gradient of the plain network has vanished and that of the LSTM nearly so (both fall by a factor per
+    position); that of attention only falls with its weights, as 1/T."""
+    near, far = gradient_norms(seed, 20), gradient_norms(seed, 80)
     plain, lstm, attention = far
     assert plain < 1e-5 * lstm < 1e-10 * attention
-    falls = [after / before for before, after in zip(near, far, strict=True)]
-    assert falls[0] < 1e-5 * falls[1]
-    assert falls[1] < 1e-5 < 0.05 < falls[2]
+    ratios = [after / before for before, after in zip(near, far, strict=True)]
+    assert ratios[0] < 1e-5 * ratios[1]
+    assert ratios[1] < 1e-5 < 0.05 < ratios[2]

@@ -1,5 +1,5 @@
-"""Our functions against their formulas in regard.reference, and those formulas against torch or by hand, so that the oracle is
-not only compared with what it judges."""
+"""Compares our functions with their formulas in regard.reference, and those formulas with torch or with results by hand, so
+that the oracle is not only compared with the code that it checks."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ def random_arrays(dq: int, dk: int) -> tuple[torch.Tensor, ...]:
 
 
 def assert_equals_reference(score, dq: int, dk: int, formula) -> None:  # type: ignore[no-untyped-def]
-    """Scores up to a constant per row where they run as a dot product; weights and context exactly."""
+    """Compares weights and context, and scores up to a constant per row where they are computed as a dot product."""
     score = score.double() if isinstance(score, torch.nn.Module) else score
     query, key, value = random_arrays(dq, dk)
     expected = formula(query.numpy(), key.numpy())
@@ -91,7 +91,7 @@ def test_distance() -> None:  # SPEC A2.8
 
 
 def test_scaling_removes_variance() -> None:  # SPEC A0.5
-    """Entries with variance 1 give q·k a variance of d, so √d brings it back to 1; the mean is 0 with and without."""
+    """Entries with variance 1 give q·k a variance of d, so dividing by √d makes it 1 again; the mean is 0 in both cases."""
     for width in (4, 64, 400):
         query, key = torch.randn(400, width).double(), torch.randn(500, width).double()
         raw, scaled = (score.scores(query, key) for score in (Dot(), ScaledDot()))
@@ -109,24 +109,24 @@ def test_masks() -> None:  # SPEC A3.3
     x = torch.randn(9, 11).double()
     far = x.clone()
     far[7:] += 1.0
-    near, changed = (attend(one, one, one, allow=masks.window(9, width=2)) for one in (x, far))
-    assert torch.equal(near[:5], changed[:5])  # places 0-4 see at most place 6
+    near, changed = (attend(y, y, y, allow=masks.window(9, width=2)) for y in (x, far))
+    assert torch.equal(near[:5], changed[:5])  # positions 0-4 attend to position 6 at most
     assert (near[5:] != changed[5:]).any(-1).all()
     with pytest.raises(ValueError, match="width is -1, expected a whole number, 0 or more"):
         masks.window(3, width=-1)
 
 
 def test_sinusoidal() -> None:
-    for place in (0, 3, 977):
-        expected = torch.from_numpy(reference.sinusoidal(place, 12))
-        torch.testing.assert_close(sinusoidal(torch.tensor(place), 12, dtype=torch.float64), expected)
+    for position in (0, 3, 977):
+        expected = torch.from_numpy(reference.sinusoidal(position, 12))
+        torch.testing.assert_close(sinusoidal(torch.tensor(position), 12, dtype=torch.float64), expected)
 
 
 # --- the reference itself ----------------------------------------------------------------------------------------------------
 
 
 def normal(*shape: int) -> np.ndarray:
-    """Random numbers from torch's generator, which every test starts anew."""
+    """Random numbers from torch's generator, which is seeded again for each test."""
     return torch.randn(shape, dtype=torch.float64).numpy()
 
 
@@ -137,11 +137,11 @@ def assert_same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> None:
 
 
 def matrix(linear: nn.Linear) -> np.ndarray:
-    """torch's Linear in the Transformer's way of writing: x W."""
+    """The matrix W of torch's Linear in the notation x W of the Transformer paper."""
     return array(linear.weight).T
 
 
-def test_the_reference_itself() -> None:
+def test_reference_softmax_entropy_and_scores_by_hand() -> None:
     scores = np.array([[0.0, np.log(3.0), 5.0], [1.0, 2.0, 3.0]])
     allow = np.array([[True, True, False], [False, False, False]])
     np.testing.assert_allclose(reference.softmax(scores, allow), [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]])
@@ -154,30 +154,30 @@ def test_the_reference_itself() -> None:
 
 
 def test_reference_location() -> None:
-    """Row j of W belongs to the j-th real place, wherever padding stands; what is beyond W is not seen."""
+    """Row j of W belongs to the j-th real position, wherever the padding is; positions beyond W get no weight."""
     Q, W = normal(2, 3, 5), normal(4, 5)
     real = np.array([[True, True, True, False, False, False, False], [False, True, True, False, True, True, True]])
     weights = reference.softmax(reference.location(Q, W, real))
     expected = np.zeros((2, 3, 7))
     for i in range(3):
         expected[0, i, :3] = reference.softmax(W[:3] @ Q[0, i])
-        expected[1, i, [1, 2, 4, 5]] = reference.softmax(W @ Q[1, i])  # the fifth real place has no row
+        expected[1, i, [1, 2, 4, 5]] = reference.softmax(W @ Q[1, i])  # the fifth real position has no row
     assert_same(weights, expected)
     assert_same(reference.location(Q, W, np.full((2, 4), True)), np.einsum("bqd,kd->bqk", Q, W))
     assert (reference.softmax(reference.location(Q, W, np.full((2, 7), False))) == 0).all()
 
 
-def test_reference_without_a_normaliser() -> None:
+def test_reference_unnormalised_attention() -> None:
     scores, V = np.array([[2.0, -3.0, 5.0]]), np.array([[1.0, 0.0], [1.0, 1.0], [7.0, 7.0]])
     assert_same(reference.unnormalised(scores, V), np.array([[34.0, 32.0]]))
     assert_same(reference.unnormalised(scores, V, np.array([[True, True, False]])), np.array([[-1.0, -3.0]]))
 
 
-def test_reference_one_hard_choice() -> None:
+def test_reference_hard_attention() -> None:
     scores, a = normal(2, 3, 7), np.array([[0, 6, 2], [3, 3, 5]])
-    chances = torch.distributions.Categorical(logits=torch.from_numpy(scores))
-    assert_same(reference.hard_log_prob(scores, a), chances.log_prob(torch.from_numpy(a)))
-    assert_same(reference.entropy(reference.softmax(scores)), chances.entropy())
+    distribution = torch.distributions.Categorical(logits=torch.from_numpy(scores))
+    assert_same(reference.hard_log_prob(scores, a), distribution.log_prob(torch.from_numpy(a)))
+    assert_same(reference.entropy(reference.softmax(scores)), distribution.entropy())
     scores = np.array([[1.0, 3.0, 9.0], [800.0, 0.0, 2.0], [1.0, 2.0, 3.0]])
     allow = np.array([[True, True, False], [True, True, True], [False, False, False]])
     assert_same(reference.hard(scores, allow), np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
@@ -188,13 +188,13 @@ def test_reference_one_hard_choice() -> None:
 def test_reference_gates() -> None:
     scores, g = normal(2, 3, 7), normal(2, 3, 7) > 0
     allow = np.arange(7) < np.array([[[7]], [[4]]])
-    chances = torch.distributions.Bernoulli(logits=torch.from_numpy(scores))
+    distribution = torch.distributions.Bernoulli(logits=torch.from_numpy(scores))
     kept = torch.from_numpy(allow)
-    assert_same(reference.log_gates(scores, g, allow), (chances.log_prob(torch.from_numpy(g).double()) * kept).sum(-1))
-    assert_same(reference.log_gates(scores, g), chances.log_prob(torch.from_numpy(g).double()).sum(-1))
-    assert_same(reference.gates_entropy(scores, allow), (chances.entropy() * kept).sum(-1))
-    assert_same(reference.gates_entropy(scores), chances.entropy().sum(-1))
-    all_g = np.array(list(itertools.product([0, 1], repeat=7)))  # the chances of all 2⁷ settings sum to 1
+    assert_same(reference.log_gates(scores, g, allow), (distribution.log_prob(torch.from_numpy(g).double()) * kept).sum(-1))
+    assert_same(reference.log_gates(scores, g), distribution.log_prob(torch.from_numpy(g).double()).sum(-1))
+    assert_same(reference.gates_entropy(scores, allow), (distribution.entropy() * kept).sum(-1))
+    assert_same(reference.gates_entropy(scores), distribution.entropy().sum(-1))
+    all_g = np.array(list(itertools.product([0, 1], repeat=7)))  # the probabilities of all 2⁷ settings sum to 1
     assert np.exp(reference.log_gates(scores[0, 0], all_g)).sum() == pytest.approx(1.0)
     assert_same(
         reference.gate_weights(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1]])), np.array([[0, 0, 0], [0, 1, 0], [0.5, 0, 0.5]])
@@ -228,9 +228,9 @@ def test_reference_gradient_of_hard_attention() -> None:
         return float(sum(np.exp(log_pi.sum()) * log_p.sum() for log_p, log_pi in (steps(theta, a) for a in choices)))
 
     def mean_slope(b: float) -> np.ndarray:
-        chance = {a: np.exp(steps(theta, a)[1].sum()) for a in choices}
+        probability = {a: np.exp(steps(theta, a)[1].sum()) for a in choices}
         R = {a: reference.reward_to_go(steps(theta, a)[0]) for a in choices}
-        return sum(chance[a] * slope(lambda x, a=a: float(reference.surrogate(*steps(x, a), R[a], b))) for a in choices)
+        return sum(probability[a] * slope(lambda x, a=a: float(reference.surrogate(*steps(x, a), R[a], b))) for a in choices)
 
     for b in (0.0, -1.7):  # the baseline changes the noise, not the mean
         np.testing.assert_allclose(mean_slope(b), slope(objective), atol=1e-7)
@@ -247,11 +247,11 @@ def test_reference_self_attention() -> None:
     W_q, W_k, W_v = normal(5, 3), normal(5, 3), normal(5, 11)
     in_one_line = reference.softmax(X @ W_q @ W_k.T @ X.swapaxes(1, 2) / np.sqrt(3)) @ X
     assert_same(reference.one_head(X, X, reference.Head(W_q, W_k, W_v)), in_one_line @ W_v)
-    assert_same(reference.one_head(X, X, reference.Head(W_q, W_k)), in_one_line)  # the values are the states themselves
+    assert_same(reference.one_head(X, X, reference.Head(W_q, W_k)), in_one_line)  # without W_v, the values are the states
 
 
 def heads_of(theirs: nn.MultiheadAttention) -> list[reference.Head]:
-    """torch's matrices, (out, in), cut into heads."""
+    """torch's matrices (out, in), split into heads."""
     if theirs.in_proj_weight is None:
         wide = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
     else:
@@ -319,10 +319,10 @@ def test_reference_positions() -> None:
 def test_reference_rotary(layout: reference.Layout, pairs: list[tuple[int, int]]) -> None:
     x, positions = normal(2, 5, 6), np.array([0, 1, 2, 13, 977])
     expected = np.empty_like(x)
-    for (row, place), (k, pair) in itertools.product(enumerate(positions), enumerate(pairs)):
-        angle = place / 10000 ** (2 * k / 6)
-        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-        expected[:, row, pair] = x[:, row, pair] @ turn.T
+    for (row, position), (k, pair) in itertools.product(enumerate(positions), enumerate(pairs)):
+        angle = position / 10000 ** (2 * k / 6)
+        rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        expected[:, row, pair] = x[:, row, pair] @ rotation.T
     assert_same(reference.rotary(x, positions, layout), expected)
     q, k = normal(1, 6), normal(1, 6)
     scores = [reference.dot(reference.rotary(q, i, layout), reference.rotary(k, i - 3, layout)) for i in (3, 40, 500)]
@@ -346,7 +346,7 @@ def weights_of(theirs: nn.Module, suffix: str = "") -> tuple[np.ndarray, ...]:
 
 def test_reference_cells() -> None:
     x, h, c = normal(2, 5), normal(2, 3), normal(2, 3)
-    as_torch = [torch.from_numpy(one) for one in (x, h, c)]
+    as_torch = [torch.from_numpy(values) for values in (x, h, c)]
     for name, f in (("tanh", np.tanh), ("relu", reference.relu)):
         cell = nn.RNNCell(5, 3, nonlinearity=name).double()
         W, U, b_W, b_U = weights_of(cell)
@@ -472,29 +472,29 @@ def test_reference_fixed_vector_decoder(joins: bool) -> None:
 
 def test_reference_norms_and_feed_forward() -> None:
     x, g, b = normal(2, 3, 5), normal(5), normal(5)
-    as_torch = [torch.from_numpy(one) for one in (x, g, b)]
+    as_torch = [torch.from_numpy(values) for values in (x, g, b)]
     assert_same(reference.layer_norm(x, g, b), F.layer_norm(as_torch[0], (5,), *as_torch[1:]))
     assert_same(reference.layer_norm(x, g, b, 0.1), F.layer_norm(as_torch[0], (5,), *as_torch[1:], eps=0.1))
     assert_same(reference.rms_norm(x, g), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=1e-5))
     assert_same(reference.rms_norm(x, g, 0.1), F.rms_norm(as_torch[0], (5,), as_torch[1], eps=0.1))
     assert_same(reference.gelu(x), F.gelu(as_torch[0]))
-    (one, W_1, b_1), (two, W_2, b_2) = linear(5, 7), linear(7, 5)
-    assert_same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2), two(F.relu(one(as_torch[0]))))
-    assert_same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2, reference.gelu), two(F.gelu(one(as_torch[0]))))
+    (first, W_1, b_1), (second, W_2, b_2) = linear(5, 7), linear(7, 5)
+    assert_same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2), second(F.relu(first(as_torch[0]))))
+    assert_same(reference.feed_forward(x, W_1.T, b_1, W_2.T, b_2, reference.gelu), second(F.gelu(first(as_torch[0]))))
     W, V, W_2 = (torch.randn(shape).double() for shape in ((5, 7), (5, 7), (7, 5)))
     assert_same(reference.swiglu(x, array(W), array(V), array(W_2)), (F.silu(as_torch[0] @ W) * (as_torch[0] @ V)) @ W_2)
     assert reference.sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
 
 
 def rest_of(theirs: nn.Module, f: reference.Map) -> tuple[reference.Map, list[reference.Map]]:
-    """The feed-forward part and the norms of torch's layer."""
+    """Returns the feed-forward part and the norms of torch's layer."""
     norms = [getattr(theirs, f"norm{number}") for number in (1, 2, 3) if hasattr(theirs, f"norm{number}")]
     for norm in norms:
         nn.init.normal_(norm.weight)  # they start at 1 and 0
         nn.init.normal_(norm.bias)
-    one, two = theirs.linear1, theirs.linear2
+    first, second = theirs.linear1, theirs.linear2
     return (
-        lambda x: reference.feed_forward(x, matrix(one), array(one.bias), matrix(two), array(two.bias), f),
+        lambda x: reference.feed_forward(x, matrix(first), array(first.bias), matrix(second), array(second.bias), f),
         [lambda x, norm=norm: reference.layer_norm(x, array(norm.weight), array(norm.bias)) for norm in norms],
     )
 
@@ -502,10 +502,10 @@ def rest_of(theirs: nn.Module, f: reference.Map) -> tuple[reference.Map, list[re
 @pytest.mark.parametrize("order", ["pre", "post"])
 @pytest.mark.parametrize(("name", "f"), [("relu", reference.relu), ("gelu", reference.gelu)])
 def test_reference_transformer_layers(order: reference.NormOrder, name: str, f: reference.Map) -> None:
-    """The dropout is 0, so that torch in training mode takes its plain path."""
+    """Dropout is 0 and torch is in training mode, so that it takes its plain path."""
     settings = {"dim_feedforward": 29, "dropout": 0.0, "activation": name, "batch_first": True, "norm_first": order == "pre"}
     X, Y, real = normal(2, 7, 15), normal(2, 5, 15), np.arange(7) < np.array([[7], [4]])
-    x, y, hidden = (torch.from_numpy(one) for one in (X, Y, ~real))
+    x, y, hidden = (torch.from_numpy(values) for values in (X, Y, ~real))
 
     theirs = nn.TransformerEncoderLayer(15, 3, **settings).double()
     attend = multi_head_of(theirs.self_attn)
@@ -520,16 +520,16 @@ def test_reference_transformer_layers(order: reference.NormOrder, name: str, f: 
     assert_same(reference.decoder_layer(Y, X, attend, cross, feed, norms, order, real[:, None]), expected)
 
 
-def test_reference_what_came_before() -> None:
+def test_reference_convolution_and_dense() -> None:
     X, W = normal(2, 7, 5), normal(3, 5, 11)
-    kernel = torch.from_numpy(W).permute(2, 1, 0)  # torch: (out, in, place)
+    kernel = torch.from_numpy(W).permute(2, 1, 0)  # torch: (out, in, position)
     assert_same(reference.convolution(X, W), F.conv1d(torch.from_numpy(X).transpose(1, 2), kernel, padding=1).transpose(1, 2))
     W = normal(7, 7, 5, 11)
     assert_same(reference.dense(X, W), np.stack([sum(X[:, j] @ W[i, j] for j in range(7)) for i in range(7)], axis=1))
 
 
 def test_reference_costs() -> None:
-    """The notes by hand, with L = 7, d = 5, d_k = 2, d_v = 11, k = 3; the exact form by counting in torch."""
+    """The form of the notes by hand, with L = 7, d = 5, d_k = 2, d_v = 11, k = 3; the exact form is counted in torch."""
     L, d, d_k, d_v, k = 7, 5, 2, 11, 3
     assert reference.costs(L, d, d_k, d_v, k) == {
         "self-attention": (98, 75, 1),

@@ -1,4 +1,4 @@
-"""Every score with every kind of mask, in many shapes and three precisions, against the formulas in float64.
+"""Every score with every kind of mask, in many shapes and three precisions, compared with the formulas in float64.
 
 A score of tests/table.py that has a formula in regard.reference gets a line in FORMULAS; without one it is compared with its
 own `scores` in float64, which still tests the kernels, the tiles and the gradients.
@@ -24,8 +24,8 @@ from regard.core.attention import prepare
 from regard.core.weights import masked_softmax
 
 SLACK = {torch.float64: (2, 32), torch.float32: (2, 32), torch.bfloat16: (1, 4)}
-"""By how many ε(1 + largest score) weights and gradients may be off: about twice the most that 1,400 random cases showed. In
-bfloat16 there are fewer, because sums are kept in float32."""
+"""Allowed errors of weights and of gradients, in units of ε(1 + largest score): about twice the largest of 1,400 random cases.
+Those of bfloat16 are smaller, because sums are kept in float32."""
 TILES = 1, attention.TILE  # row by row, and all at once
 
 
@@ -55,7 +55,7 @@ class Shape:
     value_width: int
 
 
-shapes = st.builds(  # distinct primes; no more keys than the scores of the table know places
+shapes = st.builds(  # distinct primes; no more keys than the location score of the table has positions
     lambda lead, sizes: Shape(lead, *sizes[:4]),
     st.sampled_from([(), (2,), (2, 3)]),
     st.permutations([2, 3, 5, 7, 11, 13]).filter(lambda sizes: sizes[1] <= 7),
@@ -63,7 +63,7 @@ shapes = st.builds(  # distinct primes; no more keys than the scores of the tabl
 
 
 def padding(shape: Shape) -> Tensor:
-    """Each sentence has a length of its own; all heads share the mask."""
+    """Each sentence has its own length; all heads share the mask."""
     batch, *heads = shape.lead or (1,)
     real = masks.first(torch.randint(1, shape.num_keys + 1, (batch,)), shape.num_keys)
     return real.reshape(*([batch, *(1 for _ in heads)] if shape.lead else []), 1, shape.num_keys)
@@ -114,9 +114,9 @@ def test_attention_equals_the_formula(name: str, mask: str, shape: Shape, seed: 
 
 
 def assert_equal(name: str, shape: Shape, allow: Tensor | None, dtype: torch.dtype) -> None:
-    """The oracle gets the inputs and parameters as rounded to `dtype`.
+    """Gives the oracle inputs and parameters that are rounded to `dtype`.
 
-    A score of size s is known up to some ε·s, which moves a weight by that share.
+    A score of size s has an error of about ε·s, which is the relative error of its weight.
     """
     score = make_score(name, shape.width, dtype)
     sizes = (shape.num_queries, shape.width), (shape.num_keys, shape.width), (shape.num_keys, shape.value_width)
@@ -148,10 +148,10 @@ def assert_equal(name: str, shape: Shape, allow: Tensor | None, dtype: torch.dty
 
     plain = masked_softmax(plain_scores, allow) @ inputs_64[2]
     direction = torch.randn_like(context)
-    wanted = inputs_64 + parameters(score_64)
-    gradients_64 = torch.autograd.grad((plain * direction.double()).sum(), wanted, allow_unused=True, materialize_grads=True)
-    wanted = inputs + parameters(score)
-    gradients = torch.autograd.grad((context * direction).sum(), wanted, allow_unused=True, materialize_grads=True)
+    leaves = inputs_64 + parameters(score_64)
+    gradients_64 = torch.autograd.grad((plain * direction.double()).sum(), leaves, allow_unused=True, materialize_grads=True)
+    leaves = inputs + parameters(score)
+    gradients = torch.autograd.grad((context * direction).sum(), leaves, allow_unused=True, materialize_grads=True)
     for ours, theirs in zip(gradients, gradients_64, strict=True):
         assert_near(ours, theirs, gradient_tolerance * max(1.0, theirs.abs().max().item()))
 
@@ -159,17 +159,18 @@ def assert_equal(name: str, shape: Shape, allow: Tensor | None, dtype: torch.dty
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", SCORES)
 def test_gradients_equal_finite_differences(name: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of inputs and parameters, in float64, under a mask with an empty row."""
+    """Checks gradients of inputs and parameters, in float64, with a mask that has an empty row."""
     monkeypatch.setattr(attention, "TILE", tile)
     score = make_score(name, 2, torch.float64)
     query, key, value = (torch.randn(2, *size).double().requires_grad_() for size in ((3, 2), (7, 2), (7, 5)))
     allow = with_an_empty_row(Shape((2,), 3, 7, 2, 5))
 
     def context(query: Tensor, key: Tensor, value: Tensor, *learned: Tensor) -> Tensor:
-        return regard.attend(query, key, value, score=score, allow=allow)  # `learned` are the score's own, moved in place
+        """`learned` are the parameters of the score, which gradcheck changes in place."""
+        return regard.attend(query, key, value, score=score, allow=allow)
 
     assert torch.autograd.gradcheck(context, (query, key, value, *parameters(score)))
 
 
-def test_the_formulas_are_of_scores_that_exist() -> None:
+def test_every_formula_belongs_to_a_score() -> None:
     assert set(FORMULAS) <= set(SCORES)

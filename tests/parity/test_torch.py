@@ -1,4 +1,4 @@
-"""The same numbers and gradients as torch's own layers and as NumPy by hand."""
+"""Same outputs and gradients as torch's layers and as direct computations in NumPy."""
 
 import math
 
@@ -21,19 +21,19 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def assert_same(ours: Tensor, theirs: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
-    """Values, and gradients with respect to each (our tensor, their tensor)."""
+    """Compares values, and gradients with respect to each pair (our tensor, their tensor)."""
     torch.testing.assert_close(ours, theirs)
     weights = torch.randn_like(ours)
     mine = torch.autograd.grad((ours * weights).sum(), [pair[0] for pair in pairs], retain_graph=True)
     other = torch.autograd.grad((theirs * weights).sum(), [pair[1] for pair in pairs], retain_graph=True)
-    for one, two in zip(mine, other, strict=True):
-        torch.testing.assert_close(one, two)
+    for gradient, their_gradient in zip(mine, other, strict=True):
+        torch.testing.assert_close(gradient, their_gradient)
 
 
 def test_four_words_by_hand() -> None:  # SPEC A1.7 A0.1 A1.1
     words = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=np.float64)
-    chance = np.random.default_rng(42)
-    w_q, w_k, w_v = (chance.integers(3, size=(3, 2)).astype(np.float64) for _ in range(3))
+    generator = np.random.default_rng(42)
+    w_q, w_k, w_v = (generator.integers(3, size=(3, 2)).astype(np.float64) for _ in range(3))
     q, k, v = words @ w_q, words @ w_k, words @ w_v
     weights, context = np.zeros((4, 4)), np.zeros((4, 2))
     for i in range(4):
@@ -101,7 +101,7 @@ def test_multi_head_attention_equals_torch() -> None:
     query, memory = torch.randn(2, 5, 12).double().requires_grad_(), torch.randn(2, 7, 12).double().requires_grad_()
     allow = masks.first(torch.tensor([7, 4]), 7)
     mine = ours(query, memory, allow[:, None, None])
-    other, _ = theirs(query, memory, memory, key_padding_mask=~allow)  # their True hides
+    other, _ = theirs(query, memory, memory, key_padding_mask=~allow)  # their True means hidden
     assert_same(mine, other, (query, query), (memory, memory), (ours.output.weight, theirs.out_proj.weight))
 
 
@@ -143,7 +143,7 @@ def test_transformer_equals_torch(norm_order: str, activation: str) -> None:  # 
         batch_first=True,
         norm_first=norm_order == "pre",
     ).double()
-    if norm_order == "post":  # the paper has no norm behind the last layer's own
+    if norm_order == "post":  # the paper has no norm after the last layer
         theirs.encoder.norm = theirs.decoder.norm = None
     mine_layers = [*ours.encoder.layers, *ours.decoder.layers]
     for mine, other in zip(mine_layers, [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):

@@ -56,9 +56,10 @@ def test_pharaoh() -> None:
             parse_pharaoh(f"0-0 {wrong}")
 
 
-def test_every_place_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_head_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPatch) -> None:
     (seen,) = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])
-    cross = [one.numbers["weights"] for one in seen.layers if one.kind == "cross"]  # 2 layers, 2 heads, 4 steps, 6 places
+    # 2 layers, 2 heads, 4 steps, 6 positions
+    cross = [layer.numbers["weights"] for layer in seen.layers if layer.kind == "cross"]
     assert cross[0].shape == (2, 4, 6)
     assert len(alignment_heads(seen)) == len(set(alignment_heads(seen))) == 2 * (1 + 2 * 3)
     torch.testing.assert_close(weights_TS(AlignmentHead(1, 0, shifted=False), seen), cross[1][0, :3, :5])
@@ -82,23 +83,23 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
             inspect_pairs(translator, [PAIRS[1], pair])
 
 
-def test_the_place_that_people_agree_with_is_found() -> None:
+def test_the_head_that_matches_the_gold_alignments_is_found() -> None:
     seen = inspect_pairs(make_translator("transformer rotary, general"), PAIRS)
     for head in (AlignmentHead(0, 3, shifted=True), AlignmentHead(1, 1, shifted=False)):
-        gold = [links(head, one) for one in seen]
+        gold = [links(head, pair) for pair in seen]
         found, error = best_alignment_head(seen, gold)
         assert error == 0.0
-        assert [links(found, one) for one in seen] == gold
+        assert [links(found, pair) for pair in seen] == gold
 
 
-def test_the_places_that_agree_are_found() -> None:
-    """Against a loop over all pairs of places, with sets."""
+def test_the_two_heads_that_agree_best_are_found() -> None:
+    """Compared with a loop over all pairs of heads that uses sets."""
     forward = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
     torch.manual_seed(9)
     saved = make_saved(TransformerSettings(width=8, heads=2))
-    there = regard.Translator(saved.model, saved.target, saved.source, torch.device("cpu"))  # the other way round
-    backward = inspect_pairs(there, [(target, source) for source, target in PAIRS])
-    one, other, error = best_agreement(forward, backward)
+    reverse = regard.Translator(saved.model, saved.target, saved.source, torch.device("cpu"))  # from target to source
+    backward = inspect_pairs(reverse, [(target, source) for source, target in PAIRS])
+    forward_head, backward_head, error = best_agreement(forward, backward)
 
     def disagreement(a: AlignmentHead, b: AlignmentHead) -> float:
         same = total = 0
@@ -109,18 +110,18 @@ def test_the_places_that_agree_are_found() -> None:
         return 1 - same / total
 
     everything = [disagreement(a, b) for a in alignment_heads(forward[0]) for b in alignment_heads(backward[0])]
-    assert error == pytest.approx(min(everything)) == pytest.approx(disagreement(one, other))
+    assert error == pytest.approx(min(everything)) == pytest.approx(disagreement(forward_head, backward_head))
     assert min(everything) < max(everything)
 
 
-def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
+def test_the_alignment_head_is_saved_in_the_model_folder(tmp_path: Path) -> None:
     saved = make_saved(TransformerSettings(width=8, heads=2))
     folder.save(saved, tmp_path / "model")
     assert read_alignment_head(tmp_path / "model") == AlignmentHead(-1, None, shifted=False)
     write_alignment_head(tmp_path / "model", AlignmentHead(0, 1, shifted=True), error_rate=0.25)
     assert read_alignment_head(tmp_path / "model") == AlignmentHead(0, 1, shifted=True)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["alignment"]["error_rate"] == 0.25
-    translator = regard.load(tmp_path / "model")  # still a model
+    translator = regard.load(tmp_path / "model")  # the folder can still be loaded
     result = translator("abba", max_length=5)
     seen = capture.inspect(translator, "abba", output=list(result.ids))
     assert set(result.alignment()) == links(AlignmentHead(0, 1, shifted=True), seen)
@@ -133,8 +134,8 @@ def test_the_place_is_kept_in_the_model_folder(tmp_path: Path) -> None:
         read_alignment_head(tmp_path / "model")
 
 
-def make_cut(unit: str, texts: list[str]) -> regard.Translator:
-    """A model whose source is cut like this; its target is symbols."""
+def make_with_unit(unit: str, texts: list[str]) -> regard.Translator:
+    """An untrained model whose source unit is `unit`; its target unit is symbols."""
     torch.manual_seed(5)
     settings = TransformerSettings(width=8, heads=2)
     source, target = Codec.train(texts, unit, 270), Codec.train(["X Y Z"], "symbols")  # type: ignore[arg-type]
@@ -148,21 +149,21 @@ def make_cut(unit: str, texts: list[str]) -> regard.Translator:
         ("symbols", "cat\tV;PST", ""),  # a feature is a symbol
         ("words", "the cat sat", ""),
         ("words", "the cat.", "'the cat.' has 2 words but 3 tokens (the cat .)"),
-        ("characters", "cat", ""),  # letters are all that there is to count
+        ("characters", "cat", ""),  # a single word: its letters can be counted
         ("characters", "a cat", "'a cat' has 2 words but 5 tokens (a ␣ c a t)"),
         ("bpe", "concatenate", "'concatenate' has 1 word but 8 tokens (c o n cat e n at e)"),
         ("unigram", "concatenate", "'concatenate' has 1 word but"),
     ],
 )
-def test_people_count_words(unit: str, text: str, expected: str) -> None:
-    translator = make_cut(unit, ["the cat sat", "a cat.", "cat\tV\tPST"])
+def test_texts_whose_tokens_are_not_words_are_reported(unit: str, text: str, expected: str) -> None:
+    translator = make_with_unit(unit, ["the cat sat", "a cat.", "cat\tV\tPST"])
     found = cut_differently(translator, [(text, "X Y"), (text, "X")])
     assert found.startswith(expected)
     assert bool(found) == bool(expected)
 
 
 def test_gold_is_refused_where_tokens_are_not_words(tmp_path: Path) -> None:
-    translator = make_cut("bpe", ["the cat sat"])
+    translator = make_with_unit("bpe", ["the cat sat"])
     saved = folder.Saved(translator.model, TransformerSettings(width=8, heads=2), translator.source, translator.target, {}, "")
     folder.save(saved, tmp_path / "model")
     before = (tmp_path / "model" / "config.json").read_bytes()
@@ -174,15 +175,15 @@ def test_gold_is_refused_where_tokens_are_not_words(tmp_path: Path) -> None:
         "--gold counts words, but the tokens of this model are not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g); use"
     )
     assert (tmp_path / "model" / "config.json").read_bytes() == before
-    said = CliRunner().invoke(app, command)
-    assert (said.exit_code, len(said.stdout.split())) == (0, 2)
-    assert said.stderr == "regard: the numbers count tokens, not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g)\n"
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, len(result.stdout.split())) == (0, 2)
+    assert result.stderr == "regard: the numbers count tokens, not words: 'a dog' has 2 words but 5 tokens (a ␣ d o g)\n"
 
 
-def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
+def test_alignments_that_do_not_fit_the_pairs_are_refused() -> None:
     seen = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
-    gold = [links(AlignmentHead(), one) for one in seen]
-    for look, wanted, expected in (
+    gold = [links(AlignmentHead(), pair) for pair in seen]
+    for pairs, alignments, expected in (
         ([], [], "there are no pairs, so no head can be chosen"),
         (seen, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one line per pair"),
         (
@@ -197,7 +198,7 @@ def test_heads_are_chosen_only_by_what_can_be_compared() -> None:
         ),
     ):
         with pytest.raises(UserError, match=expected):
-            best_alignment_head(look, wanted)
+            best_alignment_head(pairs, alignments)
     with pytest.raises(UserError, match="this model has no attention to its source, so there is nothing to align"):
         best_alignment_head(inspect_pairs(make_translator("decoder only"), PAIRS), gold)
     with pytest.raises(UserError, match="there are no pairs"):

@@ -1,4 +1,4 @@
-"""Wrong arguments of the public functions: one line that says what came and what was expected, where the mistake is made."""
+"""Invalid arguments of public functions raise a one-line error where the mistake is made: what it got and what it expected."""
 
 import subprocess
 import sys
@@ -14,9 +14,9 @@ from regard import Edit, Look, MultiHeadAttention, Tap, losses, masks, positions
 from regard.contracts import AttentionMap, Result, Source
 from regard.errors import UserError
 
-NO_NUMBERS = [None, "sqrt", 0, -1.0, float("nan"), float("inf"), True, [1]]
+NOT_NUMBERS = [None, "sqrt", 0, -1.0, float("nan"), float("inf"), True, [1]]
 NO_SIZES = [None, "sqrt", 0, -3, 2.5, float("nan"), True, [1], torch.zeros(2, 3), "x" * 5000]
-NO_TENSORS = [None, "text", 3, [1, 2]]
+NOT_TENSORS = [None, "text", 3, [1, 2]]
 
 
 def refused(make: Callable[[], object], words: str) -> None:
@@ -29,13 +29,13 @@ def refused(make: Callable[[], object], words: str) -> None:
 # --- scores ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", NO_NUMBERS)
-def test_scores_divide_by_numbers_above_zero(number: object) -> None:
+@pytest.mark.parametrize("number", NOT_NUMBERS)
+def test_divisors_of_scores_are_numbers_above_zero(number: object) -> None:
     refused(lambda: scores.ScaledDot(number), r'divide_by is .*, expected "√d", "d" or a number above 0')
     refused(lambda: scores.Cosine(number), "temperature is .*, expected a number above 0")
 
 
-def test_no_size_is_beyond_what_torch_counts() -> None:
+def test_sizes_that_are_too_large_for_torch_are_refused() -> None:
     for make in (
         lambda: masks.causal(3, 10**30),
         lambda: MultiHeadAttention(10**30, 1),
@@ -88,7 +88,7 @@ def test_sizes_are_whole_numbers(make: Callable[[object], object], name: str, si
 
 
 @pytest.mark.parametrize("number", ["3", -1, 2.5, True, [1]])
-def test_masks_have_sizes(number: object) -> None:
+def test_sizes_of_masks_are_whole_numbers(number: object) -> None:
     for make in (
         lambda: masks.causal(number),
         lambda: masks.causal(3, number),
@@ -100,8 +100,8 @@ def test_masks_have_sizes(number: object) -> None:
         refused(make, " is .*, expected a whole number, 0 or more")
 
 
-@pytest.mark.parametrize("x", NO_TENSORS)
-def test_what_must_be_a_tensor(x: object) -> None:
+@pytest.mark.parametrize("x", NOT_TENSORS)
+def test_inputs_that_are_not_tensors_are_refused(x: object) -> None:
     query = torch.randn(2, 4)
     for make in (
         lambda: masks.first(x, 3),
@@ -124,13 +124,13 @@ def test_what_must_be_a_tensor(x: object) -> None:
         refused(make, r" is an? \w+, expected a tensor; write torch.as_tensor\(")
 
 
-def test_the_rest_of_masks_and_positions() -> None:
+def test_lengths_have_one_axis_and_options_of_positions_are_numbers() -> None:
     refused(lambda: masks.first(torch.tensor([[1, 2]]), 3), r"lengths has shape \(1, 2\), expected \(batch,\)")
     refused(lambda: masks.first(torch.tensor(2), 3), r"lengths has shape \(\), expected \(batch,\)")
     indices = torch.arange(3)
     for width in (4.0, "4", True, None):
         refused(lambda: positions.sinusoidal(indices, width), "the width is .*; make it even, 2 or more")  # noqa: B023
-    for number in NO_NUMBERS:
+    for number in NOT_NUMBERS:
         refused(lambda: positions.fourier(indices, 4, sharpness=number), "sharpness is .*, expected a number")  # noqa: B023
         refused(lambda: positions.rotate(torch.randn(3, 4), indices, base=number), "base is .*, expected a number")  # noqa: B023
 
@@ -139,7 +139,7 @@ def test_the_rest_of_masks_and_positions() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_floats_of_two_sizes_are_not_mixed(dtype: torch.dtype) -> None:
+def test_float_dtypes_are_not_mixed(dtype: torch.dtype) -> None:
     x, layer = torch.randn(2, 5, 4), MultiHeadAttention(4, 2)
     for name in ("key", "value"):
         inputs = {"query": x, "key": x, "value": x} | {name: x.to(dtype)}
@@ -150,7 +150,7 @@ def test_floats_of_two_sizes_are_not_mixed(dtype: torch.dtype) -> None:
         assert layer(x.bfloat16()).shape == x.shape
 
 
-def test_attend_wants_vectors_of_floats() -> None:
+def test_attend_requires_vectors_of_floats() -> None:
     x = torch.randn(2, 5, 4)
     for name in ("query", "key", "value"):
         for dtype in (torch.long, torch.bool, torch.complex64):
@@ -165,7 +165,7 @@ def test_attend_wants_vectors_of_floats() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "0.1", -0.1, 1, True, float("nan"), [0.1]])
-def test_dropout_is_a_share(wrong: object) -> None:
+def test_dropout_is_a_probability(wrong: object) -> None:
     x = torch.randn(5, 4)
     refused(
         lambda: regard.attend(x, x, x, dropout=wrong, generator=torch.default_generator),
@@ -173,13 +173,13 @@ def test_dropout_is_a_share(wrong: object) -> None:
     )
 
 
-def test_a_seed_is_no_generator() -> None:
+def test_a_seed_instead_of_a_generator_is_refused() -> None:
     x = torch.randn(5, 4)
     refused(lambda: regard.attend(x, x, x, attention="hard", generator=7), "generator is 7, expected a torch.Generator")
 
 
-def test_a_mask_lives_where_the_queries_live() -> None:
-    """torch reads a mask without numbers as if it had some."""
+def test_a_mask_must_be_on_the_device_of_the_queries() -> None:
+    """torch itself accepts a mask on the meta device, which has no values."""
     query, allow = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool, device="meta")
     words = "allow is on device meta, expected cpu, where the queries are"
     refused(lambda: regard.attend(query, query, query, allow=allow), words)
@@ -205,13 +205,13 @@ def test_no_keys_at_all(attention: str) -> None:
 # --- taps, edits and looks ---------------------------------------------------------------------------------------------------
 
 
-def looked(look: Look) -> regard.AttentionOutput:
+def attend_with(look: Look) -> regard.AttentionOutput:
     torch.manual_seed(1)
     layer, x = MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
     return layer.attend(layer.queries(x), *layer.keys_values(x), None, look)
 
 
-def test_lists_and_single_marks_are_as_good_as_tuples() -> None:
+def test_lists_and_single_taps_equal_tuples() -> None:
     tap, edit = Tap("encoder", rows=(0, 2)), Edit("encoder", head=1)
     assert Tap("encoder", rows=[0, 2]) == tap
     assert Tap("encoder", rows=range(0, 4, 2)) == tap
@@ -219,20 +219,20 @@ def test_lists_and_single_marks_are_as_good_as_tuples() -> None:
     for look in (Look([tap], [edit]), Look(tap, edit)):
         assert look == Look((tap,), (edit,))
         assert hash(look) == hash(Look((tap,), (edit,)))
-    assert looked(Look([Tap("encoder", rows=[0, 2])])) == looked(Look((tap,)))
+    assert attend_with(Look([Tap("encoder", rows=[0, 2])])) == attend_with(Look((tap,)))
 
 
 @pytest.mark.parametrize("number", ["1", 1.0, True, [1], (0, 1)])
-def test_layers_heads_and_places_are_whole_numbers(number: object) -> None:
-    for mark in (Tap, Edit):
+def test_layers_heads_and_positions_are_whole_numbers(number: object) -> None:
+    for cls in (Tap, Edit):
         for name in ("layer", "head"):
-            refused(lambda: mark(**{name: number}), f"{name} is .*, expected a whole number, or None for all")  # noqa: B023
+            refused(lambda: cls(**{name: number}), f"{name} is .*, expected a whole number, or None for all")  # noqa: B023
     refused(lambda: Edit(key=number), "key is .*, expected a whole number, or None to switch heads off")
     refused(lambda: Tap(rows=[0, number]), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
 
 
 @pytest.mark.parametrize("rows", [0, (), "01", 1.5])
-def test_rows_are_several_numbers(rows: object) -> None:
+def test_rows_are_sequences_of_numbers(rows: object) -> None:
     refused(lambda: Tap(rows=rows), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
 
 
@@ -243,11 +243,11 @@ def test_looks_hold_taps_and_edits(wrong: object) -> None:
         refused(lambda: Look(edits=wrong), r"edits is .*, expected Edits, as in Look\(edits=\(Edit\(\),\)\)")
 
 
-def test_an_edit_of_a_head_that_is_not_there() -> None:
+def test_an_edit_of_a_missing_head_is_refused() -> None:
     for head in (4, 99, -5):
         with pytest.raises(UserError, match=f"there is no head {head}: heads are numbered 0 to 3 here"):
-            looked(Look(edits=(Edit("encoder", head=head),)))
-    last, same = (looked(Look((Tap("encoder"),), (Edit("encoder", head=head),))) for head in (-1, 3))
+            attend_with(Look(edits=(Edit("encoder", head=head),)))
+    last, same = (attend_with(Look((Tap("encoder"),), (Edit("encoder", head=head),))) for head in (-1, 3))
     assert last == same
     assert not last.seen[0].weights_BHTS[:, 3].any()
 
@@ -255,8 +255,8 @@ def test_an_edit_of_a_head_that_is_not_there() -> None:
 # --- losses ------------------------------------------------------------------------------------------------------------------
 
 
-def test_losses_want_a_target_for_every_row() -> None:
-    """(T, B) has as many numbers as (B, T), and fewer targets would leave rows out: both gave a number in silence."""
+def test_losses_require_a_target_for_every_row() -> None:
+    """(T, B) has as many numbers as (B, T), and missing targets would skip rows: both returned a number without an error."""
     logits, states, weight, bias = torch.randn(3, 4, 9), torch.randn(3, 4, 5), torch.randn(9, 5), torch.randn(9)
     targets = torch.randint(1, 9, (3, 4))
     for wrong in (targets.mT, targets[:2], targets[:, :3], targets.flatten()):
@@ -266,7 +266,7 @@ def test_losses_want_a_target_for_every_row() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [-1, 1.5, float("nan"), "0.1", True])
-def test_smoothing_is_a_share(smoothing: object) -> None:
+def test_smoothing_is_between_0_and_1(smoothing: object) -> None:
     logits, targets = torch.randn(1, 2, 9), torch.ones(1, 2, dtype=torch.long)
     refused(
         lambda: losses.sequence_loss(logits, targets, pad=0, smoothing=smoothing),
@@ -278,7 +278,7 @@ def test_smoothing_is_a_share(smoothing: object) -> None:
     )
 
 
-def test_every_decision_has_its_reward() -> None:
+def test_every_decision_requires_a_reward() -> None:
     reward, log_prob, entropy = torch.randn(2, 4), torch.randn(2, 4), torch.rand(2, 4)
     words = r"have shapes? .*expected equal"
     refused(lambda: losses.policy_gradient(reward, log_prob[:, :1]), words)
@@ -288,33 +288,34 @@ def test_every_decision_has_its_reward() -> None:
     losses.policy_gradient(reward, log_prob, baseline=reward.mean(0))
 
 
-# --- what comes out ----------------------------------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------------------------------------
 
 
 def attention_map(shift: float = 0.0, kind: str = "cross") -> AttentionMap:
     return AttentionMap(torch.arange(6.0).reshape(1, 2, 3) + shift, ("a", "b", "c"), ("d", "e"), kind, 0)
 
 
-def test_equal_maps_have_equal_numbers() -> None:
-    one = attention_map()
-    assert one == attention_map()
-    assert hash(one) == hash(attention_map())
-    assert one != attention_map(shift=1e-6)
-    assert one != attention_map(kind="encoder")
-    assert one != AttentionMap(one.weights_HTS.double(), one.source, one.target, one.kind, one.layer)
-    assert one != AttentionMap(one.weights_HTS[:, :1], one.source, one.target, one.kind, one.layer)
-    assert one != "map"
+def test_results_are_compared_by_value() -> None:
+    weights = attention_map()
+    assert weights == attention_map()
+    assert hash(weights) == hash(attention_map())
+    assert weights != attention_map(shift=1e-6)
+    assert weights != attention_map(kind="encoder")
+    labels = weights.source, weights.target, weights.kind, weights.layer
+    assert weights != AttentionMap(weights.weights_HTS.double(), *labels)
+    assert weights != AttentionMap(weights.weights_HTS[:, :1], *labels)
+    assert weights != "map"
     query = torch.randn(5, 4)
     assert regard.summarise(query, query, top=2) == regard.summarise(query, query, top=2)
     assert regard.summarise(query, query, top=2) != regard.summarise(query, query, top=2, blocks=True)
     assert regard.attend(query, query, query, attention="hard") == regard.attend(query, query, query, attention="hard")
-    assert looked(Look(Tap("encoder"))).seen == looked(Look(Tap("encoder"))).seen
+    assert attend_with(Look(Tap("encoder"))).seen == attend_with(Look(Tap("encoder"))).seen
     ids = torch.tensor([[1, 2]])
     assert Source(ids, ids > 1, Source(ids, ids > 0)) == Source(ids.clone(), ids > 1, Source(ids, ids > 0))
     assert Source(ids, ids > 1) != Source(ids, ids > 1, Source(ids, ids > 0))
 
 
-def test_draw_wants_maps(tmp_path: Path) -> None:
+def test_draw_requires_maps(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = Result("x", (), (), 0.0, 0.0, True, (), (), lambda kind, layer: attention_map(), tuple)
     words = r"draw expects attention maps, but got a {}; result.attention\(\) returns the map of a result"
@@ -327,7 +328,7 @@ def test_draw_wants_maps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_is_there_when_asked_for() -> None:
+def test_the_reference_is_imported_on_demand_without_torch() -> None:
     pytest.importorskip("numpy")
     code = (
         "import sys, regard; assert not {'numpy', 'torch'} & set(sys.modules); "
@@ -345,7 +346,7 @@ def translator() -> regard.Translator:
 
 
 @pytest.mark.parametrize("text", [3, None, torch.zeros(2, 3), torch.tensor(1), ["run"]])
-def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
+def test_a_text_is_a_string(text: object, translator: regard.Translator) -> None:
     for use in (
         translator,
         translator.read,
@@ -358,14 +359,14 @@ def test_a_text_is_a_text(text: object, translator: regard.Translator) -> None:
 
 
 @pytest.mark.parametrize("output", [3, 1j, [None], ["WALK"], [0.5], [-1], [10**6], torch.zeros(2, 3), torch.tensor(1)])
-def test_an_output_to_look_at_is_ids(output: object, translator: regard.Translator) -> None:
-    for look in (regard.inspect, regard.explain):
-        refused(lambda: look(translator, "run", output=output), "output is .*, expected token ids")  # type: ignore[operator] # noqa: B023
+def test_an_output_to_inspect_is_token_ids(output: object, translator: regard.Translator) -> None:
+    for function in (regard.inspect, regard.explain):
+        refused(lambda: function(translator, "run", output=output), "output is .*, expected token ids")  # type: ignore[operator] # noqa: B023
 
 
 @pytest.mark.parametrize("number", [None, "0", 0.5, [0], 10**30, torch.zeros(2, 3)])
-def test_what_is_explained_has_a_number(number: object, translator: regard.Translator) -> None:
-    for given in ({"token": number}, {"layer": number}, {"head": number}):
-        refused(lambda: regard.explain(translator, "run", output=(4,), **given), "there is no |head is .*, expected one whole")  # noqa: B023
+def test_token_layer_and_head_of_explain_are_whole_numbers(number: object, translator: regard.Translator) -> None:
+    for wrong in ({"token": number}, {"layer": number}, {"head": number}):
+        refused(lambda: regard.explain(translator, "run", output=(4,), **wrong), "there is no |head is .*, expected one whole")  # noqa: B023
     refused(lambda: translator("run", banned=torch.tensor(1)), "banned is .*, expected a list of lists of token ids")
     refused(lambda: regard.inspect(translator, "run", output=(4,), what=number), "a tap cannot ask for ")

@@ -1,4 +1,4 @@
-"""Is it good, and what would help: the judgement at the end of a training."""
+"""The assessment at the end of training: whether the model is good, and what would help."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from regard.training.settings import DataSettings, RunSettings, StartSettings, T
 
 CPU = torch.device("cpu")
 NEAR, FAR = (0.9, 1.0), (0.4, 1.0)
-"""Losses on training pairs and on held-out ones."""
+"""Losses on training pairs and on held-out pairs."""
 
 
 # --- the curves --------------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ NEAR, FAR = (0.9, 1.0), (0.4, 1.0)
         ([0.1, 0.06, 0.051, 0.05, 0.05, 0.05, 0.05, 0.05], (0.01, 0.05), 20, 0.9, "size", "stopped falling"),
     ],
 )
-def test_what_would_help_is_judged_by_the_curves(
+def test_advice_follows_from_the_curves(
     curve: list[float], losses: tuple[float, float], passes: float, right: float, what: str, reason: str
 ) -> None:
     advice = advise(curve, Losses(*losses), passes, right)
@@ -61,11 +61,12 @@ def test_what_would_help_is_judged_by_the_curves(
     assert reason in advice.reason
 
 
-def test_every_advice_says_what_to_type() -> None:
+def test_every_advice_suggests_a_next_step() -> None:
     settings = RunSettings(model=RnnSettings(width=64, dropout=0.25), train=TrainSettings(steps=300))
-    on = RunSettings(model=settings.model, train=settings.train, start=StartSettings(model="parent"))
-    said = {what: next_step(Advice(what, "so it is"), settings) for what in ("updates", "data", "size", "enough", "unknown")}  # type: ignore[arg-type]
-    assert said == {
+    continued = RunSettings(model=settings.model, train=settings.train, start=StartSettings(model="parent"))
+    kinds = ("updates", "data", "size", "enough", "unknown")
+    steps = {what: next_step(Advice(what, "so it is"), settings) for what in kinds}  # type: ignore[arg-type]
+    assert steps == {
         "updates": "More updates would probably help: so it is. "
         "Run the same command with --set train.steps=600 and a different --out.",
         "data": "More pairs would probably help, or more dropout (model.dropout is 0.25): so it is.",
@@ -74,8 +75,8 @@ def test_every_advice_says_what_to_type() -> None:
         "unknown": "It is unclear whether more updates would help: so it is. "
         "Use --set train.validate_every=37 to validate often enough.",
     }
-    assert next_step(Advice("size", "so it is"), on) == "More updates would change little: so it is. Try other data."
-    assert next_step(Advice("data", "so it is"), on) == "More pairs would probably help: so it is."
+    assert next_step(Advice("size", "so it is"), continued) == "More updates would change little: so it is. Try other data."
+    assert next_step(Advice("data", "so it is"), continued) == "More pairs would probably help: so it is."
 
 
 # --- the grade ---------------------------------------------------------------------------------------------------------------
@@ -101,16 +102,20 @@ def assessment(model: Figures, guess: Figures, number: int = 1000, *, sentences:
         ((0.0, 1.0), (0.0, 0.9), 1, "Too few sources to judge"),
     ],
 )
-def test_a_model_is_good_if_it_is_right_and_a_guess_is_not(model: Any, guess: Any, number: int, grade: str) -> None:
-    one = assessment(Figures(*model), Figures(*guess), number)
-    assert one.verdict.startswith(f"Is this good? {grade}: {model[0]:.1%} of {number:,} held-out source")
-    assert one.verdict.endswith(f"; a trivial guess (copying the source) gets {guess[0]:.1%}.")
+def test_the_verdict_compares_the_model_with_a_trivial_guess(model: Any, guess: Any, number: int, grade: str) -> None:
+    verdict = assessment(Figures(*model), Figures(*guess), number).verdict
+    assert verdict.startswith(f"Is this good? {grade}: {model[0]:.1%} of {number:,} held-out source")
+    assert verdict.endswith(f"; a trivial guess (copying the source) gets {guess[0]:.1%}.")
 
 
 @pytest.mark.parametrize(
     ("model", "guess", "grade"),
     [
-        (Figures(0.01, 0.5, 75), Figures(0, 0.9, 20), "Yes: chrF 75.0 of 100 on 1,000 held-out sources, 1.0% exactly right"),
+        (
+            Figures(0.01, 0.5, 75),
+            Figures(0, 0.9, 20),
+            "Yes: chrF 75.0 of 100 on 1,000 held-out sources, 1.0% exactly right",
+        ),
         (Figures(0.01, 0.5, 41), Figures(0, 0.9, 20), "Partly: chrF 41.0 of 100"),
         (Figures(0.01, 0.5, 21), Figures(0, 0.9, 20), "No, a trivial guess is about as good: chrF 21.0 of 100"),
         (Figures(0.01, 0.2), Figures(0, 0.9), "Mostly: symbol error rate 20.0% on 1,000 held-out sources"),
@@ -122,7 +127,7 @@ def test_sentences_need_not_be_exactly_right(model: Figures, guess: Figures, gra
 
 
 def test_the_interval_is_wilsons() -> None:
-    """Against the roots of its equation, |p − share| = z √(p (1 − p) / n), and a value of the literature."""
+    """Compared with the equation |p − share| = z √(p (1 − p) / n), whose roots are its ends, and with a published value."""
     assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
     for share, number in ((0.0, 7), (1.0, 7), (0.3, 41), (0.716, 2000)):
         low, high = wilson(share, number)
@@ -132,21 +137,21 @@ def test_the_interval_is_wilsons() -> None:
                 assert abs(end - share) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / number), rel=1e-6)
 
 
-# --- whole trainings ---------------------------------------------------------------------------------------------------------
+# --- training runs -----------------------------------------------------------------------------------------------------------
 
 
-def trained_on(learning: list[Pair], held_out: list[Pair], unit: Any = "symbols", **train: Any) -> Trained:
+def trained_on(training: list[Pair], held_out: list[Pair], unit: Any = "symbols", **train: Any) -> Trained:
     settings = RunSettings(
         data=DataSettings(target_unit=unit),
         model=RnnSettings(width=48, embedding=24, score_width=24, dropout=0.0),
         train=TrainSettings(batch_tokens=512, **{"learning_rate": 1e-2, **train}),
     )
-    training_data = in_memory("words", learning, held_out, settings.data)
+    training_data = in_memory("words", training, held_out, settings.data)
     return run(training_data, settings, Console(file=io.StringIO()), CPU)
 
 
-def test_trivial_guesses_are_measured_on_what_was_held_out() -> None:
-    """One that copies, features left out, and one that always writes what is most frequent in the training pairs."""
+def test_trivial_guesses_are_measured_on_held_out_pairs() -> None:
+    """One guess copies the source without features; the other always writes the most frequent training target."""
     same = [Pair(f"{word}\tV", word) for word in ("ab", "ba", "aab")]
     copied = trained_on([*same, Pair("b\tV", "bb")], [Pair("bba\tV", "bba"), Pair("aa\tV", "ab")], "characters", steps=1)
     assert copied.assessment.guess_name == "copying the source"
@@ -156,25 +161,25 @@ def test_trivial_guesses_are_measured_on_what_was_held_out() -> None:
     assert constant.assessment.guess_name == "always writing 'Y'"
     assert constant.assessment.guess == Figures(pytest.approx(2 / 3), pytest.approx(2 / 4))
     unknown = trained_on(often, [Pair("Å", "Ä"), Pair("bab", "X")], steps=1)
-    assert unknown.assessment.guess.right == 0, "two unknown symbols are not the same one"
+    assert unknown.assessment.guess.right == 0, "two unknown symbols do not count as equal"
 
 
 def test_the_most_frequent_target_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = Codec.train(["A B", "C"], "symbols")
     examples = [Example([1], codec.encode(text)) for text in ["A B", "C"] * 50]
-    assert most_frequent(examples, codec) == most_frequent(examples[::-1], codec), "whatever their order"
+    assert most_frequent(examples, codec) == most_frequent(examples[::-1], codec), "the order does not matter"
     monkeypatch.setattr(assessing, "MOST_COUNTED", 50)
-    assert most_frequent(examples, codec) == "A B", "every other one"
+    assert most_frequent(examples, codec) == "A B", "only every second example is counted"
 
 
 def spelled(number: int) -> list[Pair]:
-    words = list(dict.fromkeys(one.source for one in pronunciations("dev")))
+    words = list(dict.fromkeys(pair.source for pair in pronunciations("dev")))
     random.Random(1).shuffle(words)
     return [Pair(word, " ".join(word.upper())) for word in words[:number]]
 
 
 @pytest.mark.slow
-def test_real_trainings_are_judged_as_a_person_would() -> None:
+def test_the_assessments_of_real_trainings_are_plausible() -> None:
     sounds = list(pronunciations("dev"))
     random.Random(1).shuffle(sounds)
     short = trained_on(sounds[:1000], sounds[1000:1100], steps=40, validate_every=5).assessment
@@ -182,9 +187,9 @@ def test_real_trainings_are_judged_as_a_person_would() -> None:
     assert short.verdict.startswith(("Is this good? No", "Is this good? Not yet"))
     assert "--set train.steps=80 and a different --out" in str(short)
 
-    by_heart = trained_on(sounds[:60], sounds[1000:1100], steps=240, validate_every=30).assessment
-    assert by_heart.advice.what == "data"
-    assert "rose again" in by_heart.advice.reason
+    memorised = trained_on(sounds[:60], sounds[1000:1100], steps=240, validate_every=30).assessment
+    assert memorised.advice.what == "data"
+    assert "rose again" in memorised.advice.reason
     without_a_curve = trained_on(sounds[:60], sounds[1000:1100], steps=240).assessment
     assert without_a_curve.advice.what == "data"
     assert without_a_curve.losses.training < 0.2 < 1 < without_a_curve.losses.held_out
@@ -234,18 +239,16 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stop", ["in the middle", "in the last validation", "at the very end"])
-def test_a_run_that_was_stopped_is_judged_as_one_that_was_not(
-    stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # law 6
+def test_a_resumed_run_gets_the_same_assessment(stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # law 6
     settings = settings_for(tmp_path)
-    monkeypatch.setattr(assessing, "FEW_PASSES", 0)  # the curve alone decides
+    monkeypatch.setattr(assessing, "FEW_PASSES", 0)  # so that only the curve decides
     whole = run_in(tmp_path / "whole", settings)
     assert whole.assessment.advice.what != "unknown"
     assert [line["result"] for line in logged(tmp_path / "whole") if "result" in line] == [whole.assessment.facts()]
 
-    def stopping(watch: RunCallbacks, which: str = "") -> float:
-        value = validate(watch, which)
-        if which or (watch.learner.state.update == 8 and stop == "in the middle"):
+    def stopping(callbacks: RunCallbacks, which: str = "") -> float:
+        value = validate(callbacks, which)
+        if which or (callbacks.learner.state.update == 8 and stop == "in the middle"):
             raise KeyboardInterrupt
         return value
 
@@ -263,10 +266,10 @@ def test_a_run_that_was_stopped_is_judged_as_one_that_was_not(
     assert logged(tmp_path / "stopped") == logged(tmp_path / "whole")
 
 
-def test_the_card_holds_the_facts_and_not_the_sentence(tmp_path: Path) -> None:
+def test_the_card_contains_the_facts_without_the_verdict(tmp_path: Path) -> None:
     trained = run_in(tmp_path / "run", settings_for(tmp_path))
-    one = trained.assessment
-    assert f"- Exactly right: {one.model.right:.1%} of {one.num_sources} sources (95% interval " in trained.saved.card
-    assert f"- A trivial guess ({one.guess_name}): {one.guess.right:.1%} exactly right, symbol error" in trained.saved.card
-    assert f"- Loss per token: {one.losses.training:.4f} on training pairs, {one.losses.held_out:.4f}" in trained.saved.card
+    facts = trained.assessment
+    assert f"- Exactly right: {facts.model.right:.1%} of {facts.num_sources} sources (95% interval " in trained.saved.card
+    assert f"- A trivial guess ({facts.guess_name}): {facts.guess.right:.1%} exactly right, symbol error" in trained.saved.card
+    assert f"- Loss per token: {facts.losses.training:.4f} on training pairs, {facts.losses.held_out:.4f}" in trained.saved.card
     assert "Is this good" not in trained.saved.card

@@ -19,7 +19,7 @@ from regard.layers.scores import Additive, Location
 
 
 class Largest(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor had that was made under it."""
+    """Records the number of elements of the largest tensor that is created while it is active."""
 
     numel = 0
 
@@ -104,7 +104,7 @@ def test_a_mask_may_have_more_leading_dimensions() -> None:  # SPEC A1.3
 
 @pytest.mark.parametrize("score_name", SCORES)
 @pytest.mark.parametrize(("batch", "num_queries", "num_keys"), [(2, 0, 7), (2, 5, 0), (0, 5, 7)])
-def test_nothing_in_gives_nothing_out(score_name: str, batch: int, num_queries: int, num_keys: int) -> None:
+def test_empty_inputs_give_zeros(score_name: str, batch: int, num_queries: int, num_keys: int) -> None:
     query, key, value = torch.randn(batch, num_queries, 11), torch.randn(batch, num_keys, 11), torch.randn(batch, num_keys, 3)
     context = attend(query, key, value, score=SCORES[score_name](11))
     assert torch.equal(context, torch.zeros(batch, num_queries, 3))
@@ -118,7 +118,7 @@ def test_order_of_keys_does_not_matter_to_content_scores(score_name: str) -> Non
     context = attend(query, key, value, score=score, allow=allow)
     for order in (torch.randperm(7), torch.arange(7).flip(0), torch.arange(7).roll(2)):
         shuffled = attend(query, key[order], value[order], score=score, allow=allow[:, order])
-        if score_name == "location":  # the counter-example: there a key is known by its place
+        if score_name == "location":  # the counter-example: this score depends on the position of a key
             assert (shuffled - context).abs().max() > 1e-3
         else:
             torch.testing.assert_close(shuffled, context, atol=1e-6, rtol=0)
@@ -137,7 +137,7 @@ def test_attend_has_no_parameters_and_draws_no_random_numbers() -> None:  # SPEC
 
 
 def test_long_additive_attention_never_holds_the_whole_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 x 512 x 512 x 13 numbers would be 218 million; a tile holds 100 thousand."""
+    """All 64 x 512 x 512 x 13 numbers would be 218 million; a tile holds 100 thousand."""
     monkeypatch.setattr(attention, "TILE", 100_000)
     score = Additive(11, 11, 13)
     query, key, value = (torch.randn(1, 512, 11, requires_grad=True) for _ in range(3))
@@ -152,7 +152,7 @@ def test_long_additive_attention_never_holds_the_whole_tensor(monkeypatch: pytes
 def test_memory_grows_with_the_length_not_with_its_square(
     score_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # SPEC A1.6
-    """Forward and backward, for every built-in score: no tensor is larger than the inputs, or a tile."""
+    """Forward and backward, for every built-in score: no tensor is larger than the inputs or a tile."""
     score = SCORES[score_name](16) if score_name != "location" else Location(16, 1024)
     monkeypatch.setattr(attention, "TILE", 50_000)
     for length in (512, 1024):
@@ -165,12 +165,12 @@ def test_memory_grows_with_the_length_not_with_its_square(
 
 @pytest.mark.parametrize("score_name", [name for name in SCORES if name != "additive"])
 def test_time_grows_with_both_lengths_and_both_widths(score_name: str) -> None:  # SPEC A1.6
-    """Counted: 2·Lq·Lk·(dk + dv) operations for the two products, and O(L·d²) for what the score makes of the keys."""
+    """Counts operations: 2·Lq·Lk·(dk + dv) for the two products, and O(L·d²) for the preparation of the keys."""
 
     def operations(num_queries: int, num_keys: int, width: int) -> int:
         score = SCORES[score_name](width) if score_name != "location" else Location(width, num_keys)
         query, key, value = torch.randn(num_queries, width), torch.randn(num_keys, width), torch.randn(num_keys, width)
-        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the others count as nothing
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the counter ignores the other backends
             attend(query, key, value, score=score)
         projections = 2 * num_keys * width * width if score_name == "general" else 0
         return counter.get_total_flops() - projections
@@ -201,14 +201,14 @@ def test_time_grows_with_both_lengths_and_both_widths(score_name: str) -> None: 
         (lambda q, k, v: {"allow": torch.ones(7, dtype=torch.bool)}, r"shape \(7,\), which does not broadcast"),
     ],
 )
-def test_errors_say_what_came_and_what_to_do(arguments, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_inputs_are_refused_with_advice(arguments, words: str) -> None:  # type: ignore[no-untyped-def]
     query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 11), torch.randn(2, 7, 3)
-    given = {"query": query, "key": key, "value": value, **arguments(query, key, value)}
+    inputs = {"query": query, "key": key, "value": value, **arguments(query, key, value)}
     with pytest.raises(ValueError, match=words):
-        regard.attend(**given)
+        regard.attend(**inputs)
 
 
-def test_a_score_is_a_score() -> None:
+def test_score_must_be_an_instance_of_score() -> None:
     with pytest.raises(TypeError, match=r"score is 'additive', expected a Score such as regard.scores.General"):
         regard.attend(torch.randn(5, 11), torch.randn(7, 11), torch.randn(7, 3), score="additive")
 

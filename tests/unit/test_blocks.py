@@ -18,7 +18,7 @@ def parts(width: int, order: str = "pre") -> tuple[MultiHeadAttention, nn.Module
 
 
 def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention() -> None:  # SPEC A0.6
-    """Both are GPT: with the weights copied across, equal logits; and equal to torch's encoder under the same mask."""
+    """Both are GPT: with the same weights they give equal logits, and so does torch's encoder with the same mask."""
     vocab, width = 19, 12
     embedding, output = nn.Embedding(vocab, width).double(), nn.Linear(width, vocab).double()
     encoder = [EncoderLayer(*parts(width)).double() for _ in range(2)]
@@ -27,16 +27,16 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
         right.load_state_dict(left.state_dict())
     ids = torch.randint(vocab, (2, 7))
 
-    def left_stack(ids: Tensor) -> Tensor:
+    def encoder_stack(ids: Tensor) -> Tensor:
         x = embedding(ids)
         for layer in encoder:
             x, _ = layer(x, masks.causal(7), None, None)
         return output(x)
 
-    def right_stack(ids: Tensor) -> Tensor:
-        x, looking = embedding(ids), CausalSelfAttention(masks.causal(7), plain=True)
+    def decoder_stack(ids: Tensor) -> Tensor:
+        x, causal = embedding(ids), CausalSelfAttention(masks.causal(7), plain=True)
         for number, layer in enumerate(decoder):
-            x, seen = layer(x, lambda attention, y, number=number: looking(number, None, attention, y), None, None, None)
+            x, seen = layer(x, lambda attention, y, number=number: causal(number, None, attention, y), None, None, None)
             assert seen == ()
         return output(x)
 
@@ -53,10 +53,10 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
             other.linear2.load_state_dict(mine.feed_forward[3].state_dict())
             other.norm1.load_state_dict(mine.around_attention.norm.state_dict())
             other.norm2.load_state_dict(mine.around_feed_forward.norm.state_dict())
-    left, right = left_stack(ids), right_stack(ids)
+    left, right = encoder_stack(ids), decoder_stack(ids)
     torch.testing.assert_close(left, right)
     torch.testing.assert_close(left, output(theirs(embedding(ids), mask=~masks.causal(7))))
     later = ids.clone()
     later[:, 4:] = (later[:, 4:] + 1) % vocab
-    torch.testing.assert_close(right_stack(later)[:, :4], right[:, :4])
-    assert not torch.allclose(right_stack(later)[:, 4:], right[:, 4:])
+    torch.testing.assert_close(decoder_stack(later)[:, :4], right[:, :4])
+    assert not torch.allclose(decoder_stack(later)[:, 4:], right[:, 4:])

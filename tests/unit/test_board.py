@@ -1,4 +1,4 @@
-"""The log for TensorBoard holds the numbers of log.jsonl, also after a run was taken up again."""
+"""The TensorBoard log contains the numbers of log.jsonl, even after a run was resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def update(number: int, loss: float) -> dict[str, float]:
     return {"update": number, "loss": loss, "time": 1000.0 + number}
 
 
-def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
+def test_repeated_updates_are_shown_once(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     first = RunFolder(tmp_path / "out.run", tensorboard=True)
@@ -27,14 +27,14 @@ def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
     first.log({"update": 5, "weights": "current", "validation": {"loss": 6.5}})
     first.sync()
     first.close()
-    again = RunFolder(tmp_path / "out.run", tensorboard=True)
-    again.open_log(3)  # updates 4 and 5 were lost with the machine
+    resumed = RunFolder(tmp_path / "out.run", tensorboard=True)
+    resumed.open_log(3)  # updates 4 and 5 were lost in a crash
     for number in range(4, 7):
-        again.log(update(number, 20 - number))
-    again.log({"update": 6, "weights": "current", "validation": {"loss": 4.25}})
-    again.log({"update": 6, "weights": "2 checkpoints, averaged", "validation": {"loss": 4.0}})
-    again.sync()
-    again.close()
+        resumed.log(update(number, 20 - number))
+    resumed.log({"update": 6, "weights": "current", "validation": {"loss": 4.25}})
+    resumed.log({"update": 6, "weights": "2 checkpoints, averaged", "validation": {"loss": 4.0}})
+    resumed.sync()
+    resumed.close()
     last = RunFolder(tmp_path / "out.run", tensorboard=True)
     last.open_log(6)  # killed after the last checkpoint
     last.log({"update": 6, "weights": "2 checkpoints, averaged", "validation": {"loss": 4.0}})
@@ -42,7 +42,7 @@ def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
 
     shown = EventAccumulator(str(tmp_path / "out.run" / "tensorboard"))
     shown.Reload()
-    assert [(one.step, one.value) for one in shown.Scalars("training/loss")] == [
+    assert [(point.step, point.value) for point in shown.Scalars("training/loss")] == [
         (1, 9),
         (2, 8),
         (3, 7),
@@ -50,15 +50,15 @@ def test_what_happens_twice_is_shown_once(tmp_path: Path) -> None:
         (5, 15),
         (6, 14),
     ]
-    assert [(one.step, one.value) for one in shown.Scalars("held out/loss")] == [(6, 4.25), (6, 4.0)]
+    assert [(point.step, point.value) for point in shown.Scalars("held out/loss")] == [(6, 4.25), (6, 4.0)]
     logged = [json.loads(line) for line in (tmp_path / "out.run" / "log.jsonl").read_text().splitlines()]
-    assert [(one["update"], one["loss"]) for one in logged if "loss" in one] == [
-        (one.step, one.value) for one in shown.Scalars("training/loss")
+    assert [(line["update"], line["loss"]) for line in logged if "loss" in line] == [
+        (point.step, point.value) for point in shown.Scalars("training/loss")
     ]
-    assert {one.wall_time for one in shown.Scalars("training/loss")} == {1000.0 + number for number in range(1, 7)}
+    assert {point.wall_time for point in shown.Scalars("training/loss")} == {1000.0 + number for number in range(1, 7)}
 
 
-def test_without_tensorboard_the_line_to_type_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     check_tensorboard()
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UserError) as error:

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, and what happens when they are damaged."""
+"""Checkpoints are written completely or not at all, and damaged ones are set aside."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def truncate(path: Path) -> None:
 
 
 def not_finite(path: Path) -> None:
-    """A file that is whole, with the right sha256, but of no use."""
+    """Writes a complete file with the right sha256, whose numbers are not finite."""
     tensors = {"w": torch.tensor([1.0, float("nan")])}
     path.write_bytes(files.tensor_bytes(tensors))
     state = json.loads((path.parent / "state.json").read_bytes())
@@ -46,7 +46,7 @@ def other_number(path: Path) -> None:
     path.write_text(path.read_text().replace('"best": 0.1', '"best": 0.2'))
 
 
-def test_what_is_read_is_what_was_written_and_only_the_last_ones_stay(tmp_path: Path) -> None:
+def test_checkpoints_are_read_back_and_only_the_last_ones_are_kept(tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path / "new", keep=2)
     assert saved.newest(print) is None
     for update in (5, 10, 100_000_000):
@@ -74,26 +74,26 @@ def test_what_is_read_is_what_was_written_and_only_the_last_ones_stay(tmp_path: 
         ("state.json", os.remove, "state.json cannot be read"),
     ],
 )
-def test_a_damaged_one_is_put_aside_and_the_one_before_it_used(
+def test_a_damaged_checkpoint_is_set_aside_and_the_previous_one_is_used(
     tmp_path: Path, file: str, damage: Callable[[Path], None], words: str
 ) -> None:
-    saved, told = Checkpoints(tmp_path, keep=3), []
+    saved, warnings = Checkpoints(tmp_path, keep=3), []
     for update in (1, 2, 3):
         saved.write(make(update))
     damage(tmp_path / "update-00000003" / file)
     with pytest.raises(Damaged, match=words):
         saved.read(3)
-    found = saved.newest(told.append)
+    found = saved.newest(warnings.append)
     assert found is not None
     assert found.update == 2
-    assert len(told) == 1
-    assert "the checkpoint of update 3 is damaged" in told[0]
-    assert words in told[0]
+    assert len(warnings) == 1
+    assert "the checkpoint of update 3 is damaged" in warnings[0]
+    assert words in warnings[0]
     assert saved.updates() == [1, 2]
-    assert len(list(tmp_path.glob(".update-00000003-damaged-*"))) == 1, "nothing is thrown away"
+    assert len(list(tmp_path.glob(".update-00000003-damaged-*"))) == 1, "nothing is deleted"
 
 
-def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
+def test_a_newer_format_is_not_treated_as_damage(tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path, keep=3)
     saved.write(make(1))
     state = json.loads((tmp_path / "update-00000001/state.json").read_bytes())
@@ -121,7 +121,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert saved.updates() == [1, 2]
 
 
-def test_those_that_are_needed_stay_and_the_rest_goes_at_once(tmp_path: Path) -> None:
+def test_needed_checkpoints_are_kept_and_the_rest_is_removed_at_once(tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path, keep=1)
     for update in (1, 2, 3):
         saved.write(make(update), needed=(1, 3))
@@ -133,8 +133,8 @@ def test_those_that_are_needed_stay_and_the_rest_goes_at_once(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000003"]
 
 
-def test_a_removal_is_done_or_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a kill inside a removal leaves behind is not taken for a checkpoint."""
+def test_a_removal_is_complete_or_did_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remains of an interrupted removal are not taken for a checkpoint."""
     saved = Checkpoints(tmp_path, keep=1)
     saved.write(make(1))
 
@@ -147,7 +147,7 @@ def test_a_removal_is_done_or_not_begun(tmp_path: Path, monkeypatch: pytest.Monk
     assert saved.updates() == [2]
 
 
-def test_what_a_checkpoint_was_learnt_with_is_found_without_its_weights(tmp_path: Path) -> None:
+def test_the_origin_of_a_checkpoint_is_read_without_its_weights(tmp_path: Path) -> None:
     saved = Checkpoints(tmp_path, keep=3)
     assert saved.last_origin() == (0, {})
     saved.write(make(1))
@@ -169,7 +169,7 @@ def test_what_a_checkpoint_was_learnt_with_is_found_without_its_weights(tmp_path
         ({"sha256": {}}, "model.safetensors does not match its sha256"),
     ],
 )
-def test_a_state_of_other_types_is_damage(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+def test_a_state_with_invalid_types_is_damaged(tmp_path: Path, changes: dict[str, object], words: str) -> None:
     saved = Checkpoints(tmp_path, keep=3)
     saved.write(make(1))
     path = tmp_path / "update-00000001/state.json"
@@ -178,18 +178,18 @@ def test_a_state_of_other_types_is_damage(tmp_path: Path, changes: dict[str, obj
     path.write_text(json.dumps({**state, "self": files.sha256(json.dumps(state, sort_keys=True).encode())}))
     with pytest.raises(Damaged, match=words):
         saved.read(1)
-    told: list[str] = []
-    assert saved.newest(told.append) is None
-    assert told[0].endswith("; the run starts over")
+    warnings: list[str] = []
+    assert saved.newest(warnings.append) is None
+    assert warnings[0].endswith("; the run starts over")
 
 
-def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(UserError, match="checkpoints cannot be read: Not a directory; make it readable, or start over"):
         Checkpoints(tmp_path / "checkpoints", keep=1).updates()
 
 
-def test_a_file_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_an_unwritable_file_names_it_and_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="nowhere/a cannot be written: No such file or directory; free some disk space, or choose"
     ):

@@ -1,4 +1,4 @@
-"""Whatever is typed, the outcome is the right output or one clear line. All commands run in this process, through `main`."""
+"""Any command line gives the right output or a one-line error. All commands run in this process, through `main`."""
 
 import contextlib
 import gzip
@@ -45,33 +45,33 @@ OPTIONS = [
 ]
 
 
-class Done(NamedTuple):
+class Completed(NamedTuple):
     code: int
     out: str
     err: str
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("typed") / "inner"
-    place.mkdir()
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = tmp_path_factory.mktemp("typed") / "inner"
+    workspace.mkdir()
     saved = make_saved(RnnSettings(width=8, embedding=3))
     with torch.no_grad():
         saved.model.get_parameter("output.bias")[EOS] += 0.5  # outputs end soon
-    folder.save(saved, place / "model")
-    (place / "pairs.tsv").write_text("ab\tX Y\nbc\tY Z\n")
-    (place / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
-    return place
+    folder.save(saved, workspace / "model")
+    (workspace / "pairs.tsv").write_text("ab\tX Y\nbc\tY Z\n")
+    (workspace / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
+    return workspace
 
 
 @pytest.fixture
-def inside(workplace: Path) -> Iterator[Path]:
-    with contextlib.chdir(workplace):
-        yield workplace
+def inside(workspace: Path) -> Iterator[Path]:
+    with contextlib.chdir(workspace):
+        yield workspace
 
 
-def run(*arguments: str, stdin: bytes = b"ab\n") -> Done:
-    """`regard`, as typed in the folder `inside`."""
+def run(*arguments: str, stdin: bytes = b"ab\n") -> Completed:
+    """Runs `regard` with these arguments in the current folder (see the fixture `inside`)."""
     out, err = io.StringIO(), io.StringIO()
     paths = {"model": "model", "pairs": "pairs.tsv", "train": "train.tsv"}
     typed = ["regard", *(argument.format(**paths) if argument.startswith("{") else argument for argument in arguments)]
@@ -88,33 +88,34 @@ def run(*arguments: str, stdin: bytes = b"ab\n") -> Done:
         with pytest.raises(SystemExit) as ended:
             main()
     code = ended.value.code
-    said = err.getvalue() + (f"{code}\n" if isinstance(code, str) else "")
-    return Done(1 if isinstance(code, str) else int(code or 0), out.getvalue(), said)
+    messages = err.getvalue() + (f"{code}\n" if isinstance(code, str) else "")
+    return Completed(1 if isinstance(code, str) else int(code or 0), out.getvalue(), messages)
 
 
-def check(done: Done) -> None:
-    """The right output, or one clear line."""
+def check(done: Completed) -> None:
+    """Checks that a command succeeded or ended with a one-line error."""
     assert all(line.isprintable() and len(line) <= 1100 for line in done.err.splitlines())
     if done.code:
         *before, line = done.err.splitlines()
         assert line.startswith("regard: ")
-        assert all(one.startswith("regard: ") for one in before)
+        assert all(earlier.startswith("regard: ") for earlier in before)
         assert "Errno" not in line
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS, ids=map("".join, OPTIONS))
-def test_no_value_of_an_option_is_too_strange(command: str, option: str, inside: Path) -> None:
+def test_no_value_of_an_option_crashes_a_command(command: str, option: str, inside: Path) -> None:
     for value in HOSTILE:
         check(run(command, *BASE[command], option, value))
 
 
 @pytest.mark.parametrize("command", BASE)
-def test_no_argument_is_too_strange(command: str, inside: Path) -> None:
+def test_no_argument_crashes_a_command(command: str, inside: Path) -> None:
     arguments = BASE[command]
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         if argument.startswith("{") or argument == "abc":
             for value in HOSTILE:
-                check(run(command, *arguments[:place], "--", value, *(one for one in arguments[place + 1 :] if one[0] != "-")))
+                rest = [later for later in arguments[index + 1 :] if later[0] != "-"]
+                check(run(command, *arguments[:index], "--", value, *rest))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_a_command_that_is_refused_leaves_no_folder(inside: Path) -> None:
         (["translate", "model", "--max-source", "1000000"], "invalid value for '--max-source': Input should be less than or"),
     ],
 )
-def test_a_slip_of_the_keyboard_is_one_line(arguments: list[str], words: str, inside: Path) -> None:
+def test_a_typing_error_gives_one_line(arguments: list[str], words: str, inside: Path) -> None:
     done = run(*arguments)
     assert done.code == 2
     assert done.err.startswith(f"regard: {words}")
@@ -176,7 +177,7 @@ def test_a_slip_of_the_keyboard_is_one_line(arguments: list[str], words: str, in
         (["\udcff.txt"], r"argument 3 (\xff.txt) is not UTF-8; type texts in UTF-8, and rename files whose names are not"),
     ],
 )
-def test_what_search_cannot_do_is_one_line(arguments: list[str], words: str, inside: Path) -> None:
+def test_invalid_search_options_give_one_line(arguments: list[str], words: str, inside: Path) -> None:
     done = run("translate", "model", *arguments)
     assert (done.code, done.err) == (1, f"regard: {words}\n")
 
@@ -192,7 +193,7 @@ def test_a_long_message_keeps_both_ends(inside: Path) -> None:
     assert re.fullmatch(r"regard: --set x{400,}….*train.metric.*\n", done.err)
 
 
-def test_what_the_system_refuses_names_the_file(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_system_name_the_file(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system", "page.html")
 
@@ -201,7 +202,7 @@ def test_what_the_system_refuses_names_the_file(inside: Path, monkeypatch: pytes
     assert (done.code, done.err) == (1, "regard: page.html cannot be written: Read-only file system; choose another file\n")
 
 
-def test_memory_that_runs_out_is_one_line(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_gives_one_line(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def allocate(*_: object, **__: object) -> None:
         raise RuntimeError(
             "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
@@ -211,7 +212,7 @@ def test_memory_that_runs_out_is_one_line(inside: Path, monkeypatch: pytest.Monk
     done = run("translate", "model")
     assert done.code == 1
     assert done.err.startswith("regard: out of memory; ")
-    monkeypatch.setattr(regard, "load", lambda *_, **__: 1 / 0)  # a bug of ours keeps its traceback
+    monkeypatch.setattr(regard, "load", lambda *_, **__: 1 / 0)  # a bug in regard keeps its traceback
     with pytest.raises(ZeroDivisionError):
         run("translate", "model")
 
@@ -224,14 +225,14 @@ def test_translate_reads_files_in_order(inside: Path) -> None:
     with gzip.open("two.txt.gz", "wt") as file:
         file.write("cab\n")
     texts = ["ab", "", "bc", "cab"]
-    how = ["--max-length", "5", "--sample", "--seed", "7"]  # a sample depends on the number of its line
-    for other in ([], ["--stream"]):
-        read = run("translate", "model", "one.txt", "two.txt.gz", *how, *other, stdin=b"not read\n")
-        piped = run("translate", "model", *how, *other, stdin="".join(f"{text}\n" for text in texts).encode())
+    options = ["--max-length", "5", "--sample", "--seed", "7"]  # a sample depends on its line number
+    for mode in ([], ["--stream"]):
+        read = run("translate", "model", "one.txt", "two.txt.gz", *options, *mode, stdin=b"not read\n")
+        piped = run("translate", "model", *options, *mode, stdin="".join(f"{text}\n" for text in texts).encode())
         assert read == piped
         assert (read.code, len(read.out.splitlines())) == (0, 4)
     records = run("translate", "model", "one.txt", "two.txt.gz", "--json").out.splitlines()
-    assert [(one["line"], one["source"]) for one in map(json.loads, records)] == list(enumerate(texts, start=1))
+    assert [(record["line"], record["source"]) for record in map(json.loads, records)] == list(enumerate(texts, start=1))
     for name, words in (("nowhere.txt", "nowhere.txt: no such file"), ("model", "model: cannot be read: Is a directory")):
         done = run("translate", "model", "one.txt", name)
         assert (done.code, done.err.splitlines()[-1]) == (1, f"regard: {words}")
@@ -240,10 +241,10 @@ def test_translate_reads_files_in_order(inside: Path) -> None:
 def test_translate_keeps_the_translation_with_its_alignment(inside: Path) -> None:
     result = regard.load("model")("abc", max_length=4, min_length=2)
     links = " ".join(f"{source}-{target}" for source, target in result.alignment())
-    how = ["--align", "--max-length", "4", "--min-length", "2"]
+    options = ["--align", "--max-length", "4", "--min-length", "2"]
     assert links
-    assert run("translate", "model", *how, stdin=b"abc\n\n").out == f"{result.text} ||| {links}\n\n"
-    record = json.loads(run("translate", "model", *how, "--json", stdin=b"abc\n").out)
+    assert run("translate", "model", *options, stdin=b"abc\n\n").out == f"{result.text} ||| {links}\n\n"
+    record = json.loads(run("translate", "model", *options, "--json", stdin=b"abc\n").out)
     assert (record["text"], record["alignment"]) == (result.text, [list(link) for link in result.alignment()])
 
 
@@ -262,7 +263,7 @@ def test_a_long_line_of_standard_input_is_refused_without_reading_it_whole(
     assert done.err == f"regard: standard input:2: {words}\n"
 
 
-def test_a_terminal_is_told_that_input_is_read(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_translate_says_that_it_reads_standard_input(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"ab\n\x04")
     with open(theirs) as terminal, contextlib.redirect_stderr(io.StringIO()) as err:
@@ -291,10 +292,10 @@ def test_any_terminal_can_print_everything(setting: dict[str, str], inside: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
-def test_a_closed_stream_is_no_error(closed: str, inside: Path) -> None:
+def test_a_closed_stream_is_not_an_error(closed: str, inside: Path) -> None:
     number = {"stdout": 1, "stderr": 2}[closed]
     command = [sys.executable, "-m", "regard", "translate", "model", "--max-length", "2"]
-    quoted = " ".join(f"'{one}'" for one in command)
+    quoted = " ".join(f"'{argument}'" for argument in command)
     done = subprocess.run(["sh", "-c", f"{quoted} {number}>&-"], input=b"ab!\n", capture_output=True)
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
@@ -303,7 +304,7 @@ def test_a_closed_stream_is_no_error(closed: str, inside: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["translate", "train"])
-def test_a_removed_current_folder_is_one_line(command: str, inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_current_folder_gives_one_line(command: str, inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_folder() -> str:
         raise FileNotFoundError(2, "No such file or directory")
 
@@ -322,7 +323,7 @@ def test_a_removed_current_folder_is_one_line(command: str, inside: Path, monkey
         (["train", "{train}", "--out", "train.tsv/x"], "train.tsv/x cannot be written: Not a directory; choose another folder"),
     ],
 )
-def test_a_model_folder_that_cannot_be_is_one_line(arguments: list[str], words: str, inside: Path) -> None:
+def test_an_impossible_model_folder_gives_one_line(arguments: list[str], words: str, inside: Path) -> None:
     if not Path("round").is_symlink():
         Path("round").symlink_to("round")
     done = run(*arguments)

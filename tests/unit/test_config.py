@@ -1,4 +1,4 @@
-"""Run files: what is written is read back, and every mistake is told with its line."""
+"""Run files: written settings are read back, and every error is reported with its line number."""
 
 import itertools
 import re
@@ -26,13 +26,13 @@ from regard.training.settings import DEMO, DataSettings, RunSettings, TrainSetti
 EVERY_KIND = {**PRESETS, **{kind: settings() for kind, settings in SETTINGS.items()}}
 
 
-def mistakes(text: str) -> list[str]:
+def errors_of(text: str) -> list[str]:
     with pytest.raises(UserError) as caught:
         parse_config(text, "run.yaml")
     return str(caught.value).splitlines()
 
 
-# --- there and back ----------------------------------------------------------------------------------------------------------
+# --- round trips -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -49,24 +49,24 @@ def words_of(cls: type, name: str) -> st.SearchStrategy[Any]:
     return st.sampled_from(get_args(hint)) if get_origin(hint) is Literal else st.booleans()
 
 
-def some_of(cls: type, *names: str, **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Instances of a settings class; what its cross-field checks refuse is left out."""
+def instances_of(cls: type, *names: str, **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Generates instances of a settings class, without combinations that its checks refuse."""
 
-    def made(values: dict[str, Any]) -> Any:
+    def construct(values: dict[str, Any]) -> Any:
         try:
             return cls(**values)
         except ValueError:
             return None
 
     fields = {**{name: words_of(cls, name) for name in names}, **others}
-    return st.fixed_dictionaries({}, optional=fields).map(made).filter(lambda one: one is not None)
+    return st.fixed_dictionaries({}, optional=fields).map(construct).filter(lambda settings: settings is not None)
 
 
 SHARES = st.floats(0, 1, exclude_max=True)
 SIZES = st.integers(1, 10**6)
 NUMBERS = st.floats(0, exclude_min=True, allow_infinity=False)
 NAMES = st.lists(st.text(), max_size=2).map(tuple)
-DATA = some_of(
+DATA = instances_of(
     DataSettings,
     *("source_unit", "target_unit", "shared"),
     files=NAMES,
@@ -78,7 +78,7 @@ DATA = some_of(
     held_out=st.floats(0, 1, exclude_min=True, exclude_max=True),
     max_length=SIZES,
 )
-TRAIN = some_of(
+TRAIN = instances_of(
     TrainSettings,
     *("schedule", "metric"),
     steps=SIZES,
@@ -91,7 +91,7 @@ TRAIN = some_of(
     patience=st.integers(0, 3),
     validate_every=st.integers(0, 3),
 )
-RNN = some_of(
+RNN = instances_of(
     RnnSettings,
     *("cell", "bidirectional", "decoder", "input_feeding", "readout", "bridge", "every_step", "attention", "beyond"),
     width=SIZES,
@@ -99,7 +99,7 @@ RNN = some_of(
     score=st.sampled_from(list(SCORES)),
     dropout=SHARES,
 )
-TRANSFORMERS = some_of(
+TRANSFORMERS = instances_of(
     TransformerSettings,
     *("activation", "norm", "norm_order", "embedding_norm", "positions", "position_join", "layout", "tie"),
     width=st.sampled_from([96, 120]),
@@ -116,7 +116,7 @@ MODELS = RNN | TRANSFORMERS | st.sampled_from(list(EVERY_KIND.values()))
     DataSettings(files=("null", "- é\u2028\x85\ufeff\x00😀 # \"'\\")), DEMO.model, DEMO.train, 1, "two\nlines # of reasons"
 )
 @example(DataSettings(source_columns=("1", "true"), target_column=" 2020-01-01 "), DEMO.model, DEMO.train, 1, "")
-def test_what_is_written_is_read_back(
+def test_written_settings_are_read_back(
     data: DataSettings, model: ModelSettings, train: TrainSettings, seed: int, reason: str
 ) -> None:
     if getattr(model, "tie", "") == "all":
@@ -130,7 +130,7 @@ def test_what_is_written_is_read_back(
     settings = RunSettings(seed=seed, data=data, model=model, train=train)
     text = write_config(settings, {"train.steps": reason, "seed": reason})
     assert parse_config(text, "run.yaml") == settings
-    assert len(text.splitlines()) == 1 + len(list(leaves(asdict(settings)))) + 2 * 4  # a blank line and a name per section
+    assert len(text.splitlines()) == 1 + len(list(leaves(asdict(settings)))) + 2 * 4  # each section has a blank line and a name
 
 
 def test_every_setting_has_a_line_with_its_reason_or_its_meaning() -> None:
@@ -145,19 +145,19 @@ def test_every_setting_has_a_line_with_its_reason_or_its_meaning() -> None:
     assert schedule.endswith("linear and cosine fall almost to 0. One of linear, inverse_sqrt, cosine, constant.")
 
 
-def test_without_its_source_it_writes_fewer_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_source_code_there_are_fewer_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(cls: type) -> str:
         raise OSError("source code not available")
 
     monkeypatch.setattr("inspect.getsource", missing)
-    monkeypatch.setattr(config, "_texts", config._texts.__wrapped__)  # without what it remembers
+    monkeypatch.setattr(config, "_texts", config._texts.__wrapped__)  # without its cache
     text = write_config(DEMO, {"seed": "drawn"})
     assert parse_config(text, "run.yaml") == DEMO
     assert re.search(r"^seed: 1 +# drawn$", text, re.MULTILINE)
     assert re.search(r"^  steps: 3200$", text, re.MULTILINE)
 
 
-def test_other_readers_of_yaml_agree() -> None:
+def test_other_yaml_parsers_agree() -> None:
     """The text is plain YAML: a full parser constructs the same values."""
     settings = replace(DEMO, data=replace(DEMO.data, files=("a b.tsv", "c/d.tsv"), source_columns=(), target_column=""))
     constructed = YAML(typ="safe", pure=True).load(write_config(settings, {}))
@@ -166,13 +166,13 @@ def test_other_readers_of_yaml_agree() -> None:
     assert constructed == expected
 
 
-def test_files_are_written_whole_and_read(tmp_path: Path) -> None:
+def test_files_are_written_completely_and_read(tmp_path: Path) -> None:
     path = tmp_path / "m.run" / "run.yaml"
     save_config(path, DEMO, {"seed": "drawn"})
     save_config(path, replace(DEMO, seed=7), {})
     assert read_config(path) == replace(DEMO, seed=7)
-    assert [one.name for one in path.parent.iterdir()] == ["run.yaml"]
-    path.write_bytes(b"\xef\xbb\xbfseed: 5\r\ntrain:\r\n  steps: 9\r\n")  # as Windows editors have it
+    assert [file.name for file in path.parent.iterdir()] == ["run.yaml"]
+    path.write_bytes(b"\xef\xbb\xbfseed: 5\r\ntrain:\r\n  steps: 9\r\n")  # as Windows editors write it
     assert read_config(path) == RunSettings(seed=5, train=TrainSettings(steps=9))
 
 
@@ -187,10 +187,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match=r"run.yaml cannot be written: No space"):
         save_config(path, replace(DEMO, seed=7), {})
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("run.yaml", before)]
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("run.yaml", before)]
 
 
-def test_what_is_left_out_keeps_its_default() -> None:
+def test_missing_settings_keep_their_defaults() -> None:
     assert parse_config("seed: 1\n", "run.yaml") == RunSettings()
     assert parse_config("train:\nmodel: ~\ndata: {}\n", "run.yaml") == RunSettings()
     assert parse_config("train.steps: 5\nmodel:\n  kind: tiny\n  width: 64\n", "run.yaml") == RunSettings(
@@ -205,10 +205,10 @@ def test_texts_need_no_quotes() -> None:
     assert data.source_columns == ("2", "1e3", "a, b", "2020-01-01", "😀")
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------------------------------
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     text = """
 seed: -1
 seed: 2
@@ -237,7 +237,7 @@ train:
 ? [1, 2]
 : 3
 """
-    assert mistakes(text) == [
+    assert errors_of(text) == [
         "run.yaml:2: seed: got -1, expected 0 or more",
         "run.yaml:3: seed: got a second value, expected one; the first is on line 2",
         "run.yaml:4: data: got 5, expected the settings of this section, indented below it",
@@ -346,23 +346,23 @@ train:
         ("# " + "x" * 100_000, " got 100,002 characters, expected settings in at most 100,000 characters; is this a run file?"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, expected: str) -> None:
-    (found,) = mistakes(text)
+def test_an_error_is_reported_with_its_line(text: str, expected: str) -> None:
+    (found,) = errors_of(text)
     assert found.startswith(f"run.yaml:{expected}")
     assert len(found) < 320
 
 
-def test_a_bomb_of_aliases_is_defused() -> None:
-    """Each list holds nine times the one before: 222 bytes that stand for 9^9 texts kept the reader busy for ever."""
+def test_a_bomb_of_aliases_is_refused() -> None:
+    """Each list contains the previous one nine times: 222 bytes expand to 9^9 texts and would keep the parser busy for ever."""
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for before, name in itertools.pairwise("abcdefghi"):
         bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
-    (found,) = mistakes(bomb)
+    (found,) = errors_of(bomb)
     assert found == "run.yaml:2: got the alias *a, expected a value; write out the value it refers to"
 
 
-def test_of_many_mistakes_the_first_are_told() -> None:
-    found = mistakes("seed: 7\n" * 1000)
+def test_only_the_first_of_many_errors_are_reported() -> None:
+    found = errors_of("seed: 7\n" * 1000)
     assert len(found) == 51
     assert found[-1] == "run.yaml: and 949 more errors"
 
@@ -375,15 +375,15 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
         read_config(tmp_path / "run.yaml")
 
 
-def test_tabs_are_named() -> None:
-    """All that stand before a line's first word; within a text they do no harm."""
+def test_tabs_are_reported() -> None:
+    """Reports tabs outside texts; within a text they are harmless."""
     words = "got a tab, expected spaces"
-    assert mistakes("train:\n\tsteps: 3\n  clip: 2\n  \tkeep: 2\n") == [f"run.yaml:2: {words}", f"run.yaml:4: {words}"]
-    assert mistakes("seed: 7\n\ntrain: {}\t# none\n") == [f"run.yaml:3: {words}"]
+    assert errors_of("train:\n\tsteps: 3\n  clip: 2\n  \tkeep: 2\n") == [f"run.yaml:2: {words}", f"run.yaml:4: {words}"]
+    assert errors_of("seed: 7\n\ntrain: {}\t# none\n") == [f"run.yaml:3: {words}"]
     assert parse_config('data:\n  target_column: "a\tb"\n', "run.yaml").data.target_column == "a\tb"
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_bytes("seed: 7\n# déjà vu\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"run\.yaml:2: byte 0xe9 at position 4 is not UTF-8; convert the text first"):
         read_config(tmp_path / "run.yaml")
@@ -391,7 +391,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         read_config(tmp_path / "nowhere.yaml")
 
 
-def test_a_score_of_ones_own_is_known_by_its_name() -> None:
+def test_a_custom_score_is_accepted_by_name() -> None:
     settings = parse_config("model:\n  score: manhattan\n", "run.yaml", {"manhattan"})
     assert override(settings, ["seed=2"], {"manhattan"}).model == RnnSettings(score="manhattan")
 
@@ -419,16 +419,16 @@ def broken_lines() -> Iterator[str]:
 @example("model: &a [*a]")
 @example("model: &a\nmodel: &a")
 @example("seed: " + "9" * 5000)
-def test_no_text_is_too_strange(text: str) -> None:
-    """It gives settings, or mistakes with a name and a line; never anything else."""
+def test_any_text_gives_settings_or_errors_with_lines(text: str) -> None:
+    """Parsing returns settings or raises errors that name the file and a line; it never fails in another way."""
     try:
         assert isinstance(parse_config(text, "run.yaml"), RunSettings)
     except UserError as error:
-        told = str(error).split("\n")
-        assert all(re.match(r"run\.yaml:\d+: ", line) for line in told), told
+        errors = str(error).split("\n")
+        assert all(re.match(r"run\.yaml:\d+: ", line) for line in errors), errors
 
 
-# --- the command line says the same ------------------------------------------------------------------------------------------
+# --- the same on the command line --------------------------------------------------------------------------------------------
 
 
 def test_lists_are_set_with_commas() -> None:
@@ -455,7 +455,7 @@ def test_lists_are_set_with_commas() -> None:
         (["data.vocabulary=299"], r"--set data.vocabulary: input should be greater than or equal to 300, got '299'"),
     ],
 )
-def test_changes_are_explained(changes: list[str], words: str) -> None:
+def test_invalid_changes_are_explained(changes: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         override(RunSettings(), changes)
 
@@ -480,7 +480,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("kind", [*SETTINGS])
-def test_no_value_is_too_strange(kind: str) -> None:
+def test_any_value_gives_settings_or_an_error(kind: str) -> None:
     settings = override(RunSettings(), [f"model.kind={kind}"])
     keys = [key for key, _ in leaves(asdict(settings))]
     for key, value in itertools.product([*keys, "", ".", "..", "model", "train.", "x" * 5000, "data.files.x"], HOSTILE):

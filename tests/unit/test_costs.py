@@ -1,4 +1,4 @@
-"""The formulas against real layers: their parameters, their counted multiply-adds, their longest chain of products."""
+"""The formulas compared with real layers: parameters, counted multiply-adds, and the longest chain of products."""
 
 import re
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from regard.core.attention import attention_weights
 from regard.core.costs import COSTS, Cost, cost
 from regard.layers.mixing import Convolution, Dense
 
-D, V, Q, KERNEL = 5, 11, 3, 13  # widths of input, values, queries and keys; places under the kernel
+D, V, Q, KERNEL = 5, 11, 3, 13  # widths of input, values, queries and keys; positions under the kernel
 
 
 class SelfAttention(nn.Module):
-    """The plain formula and nothing else."""
+    """Self-attention by the plain formula, without biases or heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def multiply_adds(run: Callable[[], object]) -> int:
 
 
 def longest_chain(result: Tensor) -> int:
-    """How many matrix products (or convolutions) wait for one another, read off the graph that the backward pass would walk."""
+    """Returns the largest number of matrix products (or convolutions) that depend on one another, from the autograd graph."""
 
     @cache
     def depth(node: Node) -> int:
@@ -82,7 +82,7 @@ def test_costs_as_the_notes_count_them(layer: str, operations: int, parameters: 
 
 
 def test_what_the_notes_count_is_part_of_the_whole() -> None:  # SPEC A10.1
-    """docs/costs.md says which part; here that part is measured alone."""
+    """Measures just the part that docs/costs.md describes."""
     x, query, key = torch.randn(7, D), torch.randn(7, Q), torch.randn(7, Q)
     assert sized("self_attention", 7, "notes").operations == multiply_adds(lambda: query @ key.T)  # the scores
     assert sized("recurrent", 7, "notes").operations == multiply_adds(lambda: x @ torch.randn(D, V))  # input to state
@@ -105,7 +105,7 @@ def test_exact_costs_are_those_of_the_layers(name: str, length: int) -> None:  #
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_only_recurrence_waits_for_itself(name: str) -> None:  # SPEC A10.4
-    """In the graph of the real layer, the longest chain of products grows with the length as the formula says."""
+    """The longest chain of products in the graph of the real layer grows with the length as in the formula."""
     chains = {length: longest_chain(output(LAYERS[name](length), length)) for length in (5, 7, 17)}
     for form in ("notes", "exact"):
         steps = {length: sized(name, length, form).sequential_steps for length in chains}
@@ -128,6 +128,6 @@ def test_only_recurrence_waits_for_itself(name: str) -> None:  # SPEC A10.4
         ({"layer": "convolution", "kernel": -3}, "kernel is -3, expected a whole number, 1 or more"),
     ],
 )
-def test_errors_say_what_came_and_what_to_do(arguments: dict[str, object], words: str) -> None:
+def test_invalid_arguments_are_refused_with_advice(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         cost(**{"length": 7, "width": D, "value_width": V, **arguments})

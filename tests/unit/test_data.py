@@ -35,7 +35,7 @@ def test_pairs_are_read_and_empty_sides_counted(tmp_path: Path, end: bytes) -> N
         assert corpus.counts.describe() == f"{path.name}: 3 pairs in 6 lines. Skipped: 3 lines with an empty source or target."
 
 
-def test_what_is_unusual_is_counted_and_said(tmp_path: Path) -> None:
+def test_unusual_lines_are_counted_and_reported(tmp_path: Path) -> None:
     rows = ["en\tde", "a\tb", "a\tb", "a\tc", "x\ty", "a\tb", *(f"{'l' * 11}{n}\tb" for n in range(7)), "", "l\t" + "m" * 10]
     corpus = read_pairs([write(tmp_path / "a.tsv", "\n".join(rows).encode())], max_length=10)
     assert corpus.pairs == (("a", "b"), ("a", "b"), ("a", "c"), ("x", "y"), ("a", "b"), ("l", "m" * 10))
@@ -170,7 +170,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "columns", "pair", "said"),
+    ("first", "columns", "pair", "note"),
     [
         ("walk\twalked", Columns(), ("walk", "walked"), ""),
         ("walk\twalked", Columns(target="1"), ("walked", "walk"), ""),
@@ -191,15 +191,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_columns_by_name_by_number_and_by_guess(
-    tmp_path: Path, first: str, columns: Columns, pair: tuple[str, str], said: str | None
+    tmp_path: Path, first: str, columns: Columns, pair: tuple[str, str], note: str | None
 ) -> None:
     corpus = read_pairs([write(tmp_path / "a.tsv", first.encode())], columns)
-    if said is None:  # it did not look like names: "x" is no name of a column
+    if note is None:  # not recognised as names: "x" is not a usual column name
         assert corpus.pairs == (("lemma", "form"), pair)
     else:
         assert corpus.pairs == (pair,)
-        assert said in corpus.counts.describe()
-        assert bool(said) == bool(corpus.counts.notes)
+        assert note in corpus.counts.describe()
+        assert bool(note) == bool(corpus.counts.notes)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_columns_by_name_by_number_and_by_guess(
         ("a\tb\tc", Columns(target="1"), r"expected two columns, or a choice"),
     ],
 )
-def test_a_wrong_choice_is_answered_with_the_columns(tmp_path: Path, first: str, columns: Columns, words: str) -> None:
+def test_an_invalid_choice_of_columns_lists_the_columns(tmp_path: Path, first: str, columns: Columns, words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_pairs([write(tmp_path / "a.tsv", first.encode())], columns)
 
@@ -233,7 +233,7 @@ def test_joining_twice_changes_nothing(cells: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "pairs", "said"),
+    ("name", "content", "pairs", "note"),
     [
         (
             "a.txt",
@@ -272,13 +272,13 @@ def test_joining_twice_changes_nothing(cells: list[str]) -> None:
         ("a.ndjson", '{"target": "x", "k": [[1]], "source": "y", "more": "z"}', [("y", "x")], ""),
     ],
 )
-def test_formats(tmp_path: Path, name: str, content: str, pairs: list[tuple[str, str]], said: str) -> None:
+def test_formats(tmp_path: Path, name: str, content: str, pairs: list[tuple[str, str]], note: str) -> None:
     pairs = [(source.replace("\t", " "), target) for source, target in pairs]
     plain, packed = write(tmp_path / name, content.encode()), write(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
     for path in (plain, packed):
         corpus = read_pairs(path)
         assert corpus.pairs == tuple(pairs)
-        assert said in corpus.counts.describe()
+        assert note in corpus.counts.describe()
 
 
 def test_nested_keys_and_short_names(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ rows = st.lists(st.tuples(cells, cells), min_size=1, max_size=7)
 
 
 def one_line(text: str) -> str:
-    """What a cell becomes, said in another way: stripped, and every run of tabs and line breaks is a space."""
+    """A second implementation of how a cell is read: stripped, and each run of tabs and line breaks becomes a space."""
     kept = [" " if char in "\t\r\n" else char for char in text.strip()]
     spaced = [first in "\t\r\n" and second in "\t\r\n" for first, second in pairwise(text.strip())]
     return "".join(char for char, drop in zip(kept, [False, *spaced], strict=False) if not drop)
@@ -367,10 +367,10 @@ def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[s
     counts, held = CorpusCounts("train.tsv"), CorpusCounts("dev.tsv")
     for pair in pairs:
         counts.add(Pair(*pair))
-    for other in others:
-        held.add(Pair(other, "x"))
+    for source in others:
+        held.add(Pair(source, "x"))
     targets = {source: {pair[1] for pair in pairs if pair[0] == source} for source, _ in pairs}
-    several = sum(len(one) > 1 for one in targets.values())
+    several = sum(len(distinct) > 1 for distinct in targets.values())
     assert counts.hashes.repeats() == (len(pairs) - len(set(pairs)), len(targets), several)
     shared = len(targets.keys() & set(others))
     assert counts.hashes.shared_sources(held.hashes) == shared
@@ -382,11 +382,11 @@ def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[s
     assert bool(counts.describe_shared(held)) == bool(shared)
 
 
-# --- what is held out --------------------------------------------------------------------------------------------------------
+# --- held-out pairs ----------------------------------------------------------------------------------------------------------
 
 
 def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
-    """(training, held out), as a run tells them on a stream that it reads twice."""
+    """Returns (training, held out), split as a run splits a stream that it reads twice."""
     counts = CorpusCounts()
     for pair in pairs:
         counts.add(pair)
@@ -413,8 +413,8 @@ def test_the_split_is_a_share_of_the_sources() -> None:
             hold_out(few, 0.5)
 
 
-def test_the_place_of_a_source_never_changes() -> None:
-    """Else a model would be measured on what an older run of it has learnt."""
+def test_the_hash_of_a_source_never_changes() -> None:
+    """Otherwise a model could be measured on pairs that an earlier run trained on."""
     assert [hash_fraction(source) for source in ("cat", "straße", "")] == [
         0.19982702575690892,
         0.3842139197311111,
@@ -427,30 +427,32 @@ def test_the_place_of_a_source_never_changes() -> None:
     st.lists(st.tuples(st.text("abcd", max_size=4), st.text("xy", max_size=2)), max_size=20),
     st.floats(0.001, 0.999),
 )
-def test_the_split_depends_on_each_source_alone(some: list[tuple[str, str]], more: list[tuple[str, str]], share: float) -> None:
-    pairs = [Pair(*pair) for pair in (*some, ("a", "x"), ("b", "x"))]
+def test_the_split_depends_on_each_source_alone(
+    first: list[tuple[str, str]], more: list[tuple[str, str]], share: float
+) -> None:
+    pairs = [Pair(*pair) for pair in (*first, ("a", "x"), ("b", "x"))]
     training, held = hold_out(pairs, share)
     assert sorted(training + held) == sorted(pairs)
     assert training
     assert held
-    learnt, unseen = ({pair.source for pair in side} for side in (training, held))
-    assert learnt.isdisjoint(unseen)
+    trained_on, unseen = ({pair.source for pair in side} for side in (training, held))
+    assert trained_on.isdisjoint(unseen)
     assert [sorted(side) for side in hold_out(pairs[::-1], share)] == [sorted(training), sorted(held)]
     counts = CorpusCounts()
     for pair in pairs:
         counts.add(pair)
-    threshold = counts.threshold(share)  # as it is told on a stream
+    threshold = counts.threshold(share)  # as computed on a stream
     assert [pair for pair in pairs if is_held_out(pair.source, threshold)] == held
-    if threshold == share:  # enough sources: none changes sides when pairs are added
+    if threshold == share:  # with enough sources, none changes sides when pairs are added
         training, held = hold_out([*pairs, *(Pair(*pair) for pair in more)], share)
-        assert learnt <= {pair.source for pair in training}
+        assert trained_on <= {pair.source for pair in training}
         assert unseen <= {pair.source for pair in held}
 
 
 def test_the_dictionary_and_its_split() -> None:
     splits = {name: pronunciations(name) for name in ("train", "dev", "test")}
     words = {name: {pair.source for pair in pairs} for name, pairs in splits.items()}
-    assert {name: len(one) for name, one in words.items()} == {"train": 104442, "dev": 1197, "test": 11854}
+    assert {name: len(split) for name, split in words.items()} == {"train": 104442, "dev": 1197, "test": 11854}
     assert words["train"].isdisjoint(words["test"] | words["dev"])
     everything = dict.fromkeys(pair for pairs in splits.values() for pair in pairs)
     assert Pair("abboud", "AH B UW D") in everything
@@ -490,7 +492,7 @@ def test_symbols_survive_the_round_trip(lines: list[list[str]]) -> None:
         assert codec.decode(ids) == " ".join(line)
 
 
-def test_what_was_never_seen_is_unknown() -> None:
+def test_symbols_outside_the_vocabulary_are_unknown() -> None:
     codec = Codec.train(["AH B", "B C"], "symbols")
     assert codec.tokens(range(len(codec))) == (*SPECIALS, "AH", "B", "C")
     assert codec.encode("AH X  <eos> <pad> C") == [4, UNK, UNK, UNK, 6]
@@ -534,7 +536,8 @@ def test_an_epoch_holds_every_example_once(
     for batch in batches:
         assert len(batch) == 1 or len(batch) * (max(max(sizes[index]) for index in batch) + 1) <= batch_tokens
     again = BatchOrder(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
-    assert again.update(epoch * order.epoch_length + order.epoch_length - 1) == updates[-1]  # without those before it
+    last = epoch * order.epoch_length + order.epoch_length - 1
+    assert again.update(last) == updates[-1]  # without computing the earlier ones
 
 
 @given(SIZES, st.integers(1, 200))
@@ -559,7 +562,7 @@ def test_the_first_epoch_can_go_from_short_to_long() -> None:
     assert sorted(index for batch in epochs[0] for index in batch) == list(range(200))
 
 
-def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
+def test_the_order_depends_on_seed_and_epoch_with_little_padding() -> None:
     pairs = pronunciations("dev")
     source, target = (Codec.train([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))
     examples = encode_pairs(pairs, source, target)
@@ -567,22 +570,22 @@ def test_order_depends_on_seed_and_epoch_and_wastes_little() -> None:
     length = orders[0].epoch_length
     epochs = [[orders[0].update(epoch * length + number) for number in range(length)] for epoch in (0, 1, 2)]
     epochs.append([orders[1].update(number) for number in range(length)])
-    assert all(epochs[one] != epochs[other] for one in range(4) for other in range(one))
+    assert all(epochs[later] != epochs[earlier] for later in range(4) for earlier in range(later))
     neighbours = [{frozenset(batch) for update in epoch for batch in update} for epoch in epochs]
-    assert len(neighbours[1] & neighbours[2]) < 4  # those of equal size meet others in every epoch
+    assert len(neighbours[1] & neighbours[2]) < 4  # examples of equal size are grouped differently in each epoch
     assert orders[0].padding() < 0.15
 
 
-def test_randomness_belongs_to_a_place_in_the_run() -> None:
-    positions = [
+def test_every_part_of_a_run_has_its_own_seed() -> None:
+    arguments = [
         (seed, what, update, part)
         for seed in (1, 2)
         for what in ("update", "epoch")
         for update in (0, 1, 12)
         for part in (0, 1)
     ]
-    seeds = {derived_seed(*place) for place in positions}
-    assert len(seeds) == len(positions)
+    seeds = {derived_seed(*parts) for parts in arguments}
+    assert len(seeds) == len(arguments)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derived_seed(1, "update", 12, 0) == derived_seed(1, "update", 12, 0) != derived_seed(1, "update", 1, 20)
 
@@ -590,10 +593,10 @@ def test_randomness_belongs_to_a_place_in_the_run() -> None:
 def test_segmentation_varies_with_the_update_but_not_with_the_run() -> None:
     examples = [Example([4] * 5, [5] * 5)] * 3
 
-    def cut(example: Example, chance: random.Random) -> Example:
-        return Example([4] * chance.randint(1, 30), example.target)
+    def segment(example: Example, generator: random.Random) -> Example:
+        return Example([4] * generator.randint(1, 30), example.target)
 
     order = BatchOrder(lengths(examples), batch_tokens=100, seed=3)
-    found = [Batches(examples, order, cut)(number)[0].source.allow.sum(1).tolist() for number in (0, 1, 0)]
+    found = [Batches(examples, order, segment)(number)[0].source.allow.sum(1).tolist() for number in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
     assert len(set(found[0])) > 1

@@ -1,4 +1,4 @@
-"""What the pages in docs/ name is there."""
+"""The tests, code and settings that docs/ mentions exist."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def test_every_erratum_names_tests_that_carry_its_id() -> None:
         assert re.search(r"^Tests?: ", text, re.MULTILINE), spec_id
 
 
-def test_the_code_runs() -> None:
+def test_the_code_in_costs_runs() -> None:
     codes = re.findall(r"```python\n(.*?)```", (DOCS / "costs.md").read_text(), re.DOTALL)
     assert codes
     for code in codes:
@@ -36,7 +36,7 @@ def test_the_code_runs() -> None:
 
 
 def test_the_tables_of_settings_are_those_of_the_code() -> None:
-    """If this fails: `python tests/settings_tables.py`."""
+    """If this fails, run `python tests/settings_tables.py`."""
     page = settings_tables.PAGE.read_text()
     assert settings_tables.written(page) == page
     assert page.count("| `model.attention` |") == 1

@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written."""
+"""JSON from untrusted files."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from regard.errors import UserError
         ("", "it is not valid JSON: Expecting value"),
     ],
 )
-def test_what_is_not_plain_json_is_refused_in_a_line(content: str | bytes, words: str) -> None:
+def test_invalid_json_is_refused_in_one_line(content: str | bytes, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         parse(content)
     assert str(caught.value).isprintable()
@@ -48,7 +48,7 @@ class Size:
 
 def test_fields_are_checked_strictly_and_errors_are_counted() -> None:
     assert validated(Size, {"width": 2}, "a size") == Size(2)
-    for given, words in {
+    for content, words in {
         "x": "a size is 'x', expected a mapping",
         '{"width": true}': "a size: width: Input should be a valid integer, got True",
         '{"width": 2.5}': "a size: width: Input should be a valid integer",
@@ -56,7 +56,7 @@ def test_fields_are_checked_strictly_and_errors_are_counted() -> None:
         '{"width": 1, "heigth": 2}': 'a size: unknown field heigth; did you mean "height"',
     }.items():
         with pytest.raises(UserError, match=words):
-            validated(Size, parse(given) if given != "x" else given, "a size")
+            validated(Size, parse(content) if content != "x" else content, "a size")
     with pytest.raises(UserError, match=r"^a size: width: .*; height: .*; depth: .* and 1 more") as caught:
         validated(Size, dict.fromkeys(("width", "height", "depth", "weight"), "long " * 1000), "a size")
     assert len(str(caught.value)) < 300

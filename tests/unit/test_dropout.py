@@ -1,4 +1,4 @@
-"""Dropout: how much it drops, what it leaves, and that it can be repeated."""
+"""Dropout: how much it drops, how it scales the rest, and that a seed reproduces it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from regard.layers.dropout import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_as_many_are_dropped_as_asked_and_the_others_are_scaled(p: float) -> None:
+def test_the_requested_share_is_dropped_and_the_rest_is_scaled(p: float) -> None:
     torch.manual_seed(0)
-    x = torch.rand(501, 401) + 1  # no multiple of four
+    x = torch.rand(501, 401) + 1  # the number of elements is not a multiple of four
     y = Dropout(p)(x)
     dropped = y == 0
     spread = math.sqrt(p * (1 - p) / x.numel())
@@ -26,7 +26,7 @@ def test_as_many_are_dropped_as_asked_and_the_others_are_scaled(p: float) -> Non
     assert (torch.corrcoef(by_four.t()) - torch.eye(4)).abs().max() < 0.03
 
 
-def test_gradient_flows_where_the_number_stayed() -> None:
+def test_the_gradient_flows_through_kept_numbers() -> None:
     x = torch.rand(7, 11, dtype=torch.float64) + 1
     x.requires_grad_()
     layer = Dropout(0.3)
@@ -43,7 +43,7 @@ def test_gradient_flows_where_the_number_stayed() -> None:
     assert torch.autograd.gradgradcheck(drop, x)
 
 
-def test_the_same_seed_drops_the_same() -> None:
+def test_the_same_seed_drops_the_same_numbers() -> None:
     x, layer, found = torch.ones(97), Dropout(0.5), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -59,6 +59,6 @@ def test_nothing_is_dropped_outside_training_or_with_p_0() -> None:
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0])
-def test_a_probability_that_is_none(p: float) -> None:
+def test_invalid_probabilities_are_refused(p: float) -> None:
     with pytest.raises(ValueError, match=f"dropout is {p}; expected a probability of at least 0 and less than 1"):
         Dropout(p)

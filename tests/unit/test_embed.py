@@ -1,4 +1,4 @@
-"""How positions join the tokens, in whole models."""
+"""How positions are added or appended to tokens, in whole models."""
 
 import math
 
@@ -46,19 +46,19 @@ def test_the_width_with_appended_positions_divides_by_the_heads_unless_key_dim_i
 
 
 @pytest.mark.parametrize("positions", POSITION_ENCODINGS)
-def test_every_scheme_but_none_knows_the_order(positions: str) -> None:  # SPEC A7.12
+def test_every_encoding_but_none_depends_on_the_order(positions: str) -> None:  # SPEC A7.12
     appended = {"position_join": "appended", "position_width": 1, "width": 13, "key_dim": 5} if positions == "index" else {}
     model, ids = make(positions=positions, max_positions=9, **appended), torch.tensor([[3, 5, 7, 11]])
     order = torch.tensor([2, 0, 3, 1])
-    straight, shuffled = encode(model, ids), encode(model, ids[:, order])
+    original, shuffled = encode(model, ids), encode(model, ids[:, order])
     if positions == "none":
-        torch.testing.assert_close(shuffled, straight[:, order])
+        torch.testing.assert_close(shuffled, original[:, order])
     else:
-        assert (shuffled - straight[:, order]).abs().max() > 1e-3
+        assert (shuffled - original[:, order]).abs().max() > 1e-3
 
 
 def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not() -> None:  # SPEC A7.11
-    """One causal layer tells the last place the same whatever the order before it; two layers do not."""
+    """After one causal layer, the last position does not depend on the order of the earlier tokens; after two, it does."""
     model, ids = make(positions="none"), torch.tensor([[3, 5, 7, 11, 13]])
     for order in (torch.tensor([4, 3, 2, 1, 0]), torch.tensor([1, 0, 4, 2, 3])):
         torch.testing.assert_close(encode(model, ids[:, order]), encode(model, ids)[:, order])
@@ -75,7 +75,7 @@ def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not()
     assert (last_of_causal_stack(2, swapped) - last_of_causal_stack(2, ids)).abs().max() > 1e-3
 
 
-def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
+def test_learned_positions_get_gradients_and_have_a_maximum() -> None:  # SPEC A7.12
     model = make(positions="learned", max_positions=4)
     encode(model, torch.tensor([[3, 5, 7]])).square().sum().backward()
     gradient = model.encoder.embedding.learned.vectors.weight.grad
@@ -87,8 +87,8 @@ def test_learned_positions_are_learned_and_have_an_end() -> None:  # SPEC A7.12
         encode(model, torch.tensor([[3, 5, 7, 9, 11]]))
 
 
-def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
-    """With the same tokens before it, a place deep in a text looks like one at its beginning."""
+def test_rotary_and_alibi_depend_on_distances_only() -> None:  # SPEC A7.12
+    """Shifting all positions by 700 does not change the output of a layer."""
     for positions in ("rotary", "alibi"):
         layer = make(positions=positions).encoder.layers[0]
         x = torch.randn(1, 4, 12, dtype=torch.float64)
@@ -127,13 +127,13 @@ def test_rotary_and_alibi_know_distances_only() -> None:  # SPEC A7.12
         ),
     ],
 )
-def test_schemes_that_do_not_fit_are_refused(changes: dict[str, object], words: str) -> None:
+def test_invalid_position_settings_are_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make(**changes)
 
 
 @pytest.mark.parametrize("score", ["additive", "location"])
-def test_rotary_models_refuse_scores_by_name(score: str) -> None:  # SPEC A7.12
+def test_rotary_models_refuse_additive_and_location_scores(score: str) -> None:  # SPEC A7.12
     with pytest.raises(ValueError, match=f"the score is '{score}'; use a score such as scaled_dot, or positions added"):
         make(positions="rotary", score=score)
 

@@ -16,7 +16,7 @@ def test_a_suggestion_is_one_line() -> None:
     assert did_you_mean(5, ["5"]) == ""
 
 
-def test_what_others_say_becomes_one_short_line() -> None:
+def test_messages_of_libraries_become_one_short_line() -> None:
     assert one_line("two\n  lines\x1b[31m") == "two lines\ufffd[31m"
     assert one_line("x" * 1000) == "x" * 199 + "…"
     assert shown("a\nb") == r"'a\nb'"
@@ -38,22 +38,22 @@ class Sizes:
         ({"norm_eps": float("nan")}, "norm_eps is nan"),
     ],
 )
-def test_numbers_of_a_model_are_in_their_ranges(sizes: dict[str, float], words: str) -> None:
+def test_sizes_of_a_model_are_checked_for_their_ranges(sizes: dict[str, float], words: str) -> None:
     with pytest.raises(WrongNumbers, match=words):
         check_numbers(Sizes(**sizes))  # type: ignore[arg-type]
     check_numbers(Sizes(width=2**31 - 1, norm_eps=0.0))
 
 
-def test_details_come_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_details_are_printed_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise UserError("three tensors are wrong", details="one\ntwo\nthree")
 
     monkeypatch.setattr(main, "app", fail)
-    for arguments, said in (
+    for arguments, expected in (
         (["translate"], "regard: three tensors are wrong"),
         (["--details", "translate"], "one\ntwo\nthree"),
     ):
         monkeypatch.setattr("sys.argv", ["regard", *arguments])
         with pytest.raises(SystemExit) as caught:
             main.main()
-        assert str(caught.value) == said if arguments[0] == "translate" else str(caught.value).endswith(said)
+        assert str(caught.value) == expected if arguments[0] == "translate" else str(caught.value).endswith(expected)

@@ -1,4 +1,4 @@
-"""torch.export with sizes that are not known yet: the exported graph equals the function at other sizes."""
+"""torch.export with dynamic sizes: the exported graph equals the function at other sizes."""
 
 import pytest
 import torch
@@ -30,8 +30,8 @@ def test_attend(name: str) -> None:
     shapes = {0: batch, 1: num_queries}, *2 * ({0: batch, 1: num_keys},), {0: batch, 2: num_keys}
     exported = export(model, inputs(2, 5, 6), dynamic_shapes=shapes).module()
     for sizes in ((3, 4, 7), (7, 3, 2), (1, 1, 1)):
-        given = inputs(*sizes)
-        torch.testing.assert_close(exported(*given), model(*given))
+        arguments = inputs(*sizes)
+        torch.testing.assert_close(exported(*arguments), model(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_multi_head_attention(options: dict[str, object], heads: int | None) -> 
     allow = {0: batch, 1: length, 2: length} if heads is None else {0: batch, 2: length, 3: length}
     exported = export(layer, inputs(2, 5), dynamic_shapes=({0: batch, 1: length}, None, allow)).module()
     for sizes in ((3, 4), (7, 7), (1, 1)):
-        given = inputs(*sizes)
-        torch.testing.assert_close(exported(*given), layer(*given))
+        arguments = inputs(*sizes)
+        torch.testing.assert_close(exported(*arguments), layer(*arguments))

@@ -1,4 +1,4 @@
-"""What a person has on disk: tables with and without names, other encodings, spreadsheets, and what is no table at all."""
+"""Files that users have: tables with and without headers, other encodings, spreadsheets, and files that are not tables."""
 
 import gzip
 import os
@@ -46,8 +46,8 @@ NUMBERED = [(f"{n}", left, right) for n, (left, right) in enumerate(ENGLISH)]
 ARPABET = [("cat", "K AE T"), ("dog", "D AO G"), ("sun", "S AH N"), ("bed", "B EH D"), ("cup", "K AH P"), ("pig", "P IH G")] * 2
 
 
-def table(rows: list[tuple[str, ...]], mark: str) -> str:
-    return "".join(mark.join(row) + "\n" for row in rows)
+def table(rows: list[tuple[str, ...]], separator: str) -> str:
+    return "".join(separator.join(row) + "\n" for row in rows)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
@@ -71,14 +71,14 @@ def test_names_of_columns_are_recognised(
     tmp_path: Path, name: str, header: tuple[str, str], rows: list[tuple[str, ...]]
 ) -> None:
     if (name, header) in [("a.tsv", ("Wort", "Lautung"))]:
-        return  # one column of evidence is not enough where names are not usual
+        return  # evidence in one column is not enough in .tsv files, where headers are unusual
     path = write(tmp_path / name, table([header, *rows], ";" if name == "a.csv" else "\t"))
     corpus = read_pairs(path)
     assert corpus.pairs == tuple(rows)
-    said = f"Line 1 ({header[0]}, {header[1]}) was read as a header (if it is data, use --no-header)".replace(
+    note = f"Line 1 ({header[0]}, {header[1]}) was read as a header (if it is data, use --no-header)".replace(
         "Übersetzungsvorschlag", "Übersetzungsvorsch…"
     )
-    assert said[:40] in corpus.counts.describe()
+    assert note[:40] in corpus.counts.describe()
     assert corpus.counts.header == header
     assert read_pairs(path, Columns(header=False)).pairs == (header, *rows)
     assert read_test_set([path]).sources == tuple(dict.fromkeys(source for source, _ in rows))
@@ -93,7 +93,7 @@ def test_names_of_columns_are_recognised(
         ENGLISH,
         RUSSIAN,
         SENTENCES,
-        [("word", "Wort"), ("answer", "Antwort"), ("house", "Haus")],  # two languages: an entry of a dictionary
+        [("word", "Wort"), ("answer", "Antwort"), ("house", "Haus")],  # two languages: a dictionary entry
         [
             ("苹果", "apple"),
             *zip("一二三四五六七八九十", "one two three four five six seven eight nine ten".split(), strict=True),
@@ -103,7 +103,7 @@ def test_names_of_columns_are_recognised(
         [("Go.", "Geh."), *SENTENCES],
     ],
 )
-def test_data_is_not_taken_for_names(tmp_path: Path, name: str, rows: list[tuple[str, ...]]) -> None:
+def test_data_is_not_taken_for_a_header(tmp_path: Path, name: str, rows: list[tuple[str, ...]]) -> None:
     path = write(tmp_path / name, table(rows, ";" if name == "a.csv" else "\t"))
     corpus = read_pairs(path)
     assert corpus.pairs == tuple(rows)
@@ -112,12 +112,12 @@ def test_data_is_not_taken_for_names(tmp_path: Path, name: str, rows: list[tuple
     assert read_pairs(path, Columns(header=True)).pairs == tuple(rows[1:])
 
 
-def test_a_note_holds_nothing_that_turns_a_terminal_around(tmp_path: Path) -> None:
+def test_a_note_contains_no_control_characters(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "a\u202eb,\x1b[31mc\nd,e\n")
     assert r"Line 1 (a\u202eb, \x1b[31mc) was read as data" in read_pairs(path).counts.describe()
 
 
-def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
+def test_a_small_file_uses_the_header_of_a_large_one(tmp_path: Path) -> None:
     large = read_pairs(write(tmp_path / "a.tsv", table([("BADFORM", "GOODFORM"), *ENGLISH], "\t")))
     assert large.pairs == tuple(ENGLISH)
     small = write(tmp_path / "b.tsv", "BADFORM\tGOODFORM\na\tb\n")
@@ -125,7 +125,7 @@ def test_a_small_file_has_the_header_of_a_large_one(tmp_path: Path) -> None:
     assert read_pairs(small, Columns(known_header=large.counts.header)).pairs == (("a", "b"),)
 
 
-def test_columns_that_are_empty_at_the_end_are_none(tmp_path: Path) -> None:
+def test_empty_columns_at_the_end_are_ignored(tmp_path: Path) -> None:
     rows = "".join(f"{source}\t{target}\t\n" for source, target in ENGLISH)
     assert read_pairs(write(tmp_path / "a.tsv", rows)).pairs == tuple(ENGLISH)
     assert read_pairs(write(tmp_path / "b.tsv", f"word\tform\t\n{rows}word\tform\t\n")).pairs == tuple(ENGLISH)
@@ -138,14 +138,14 @@ def test_wide_tables_with_numbers(tmp_path: Path) -> None:
     assert read_pairs(path, Columns(("2",), "3")).pairs == tuple(ENGLISH)
 
 
-def test_names_that_occur_again_are_left_out(tmp_path: Path) -> None:
+def test_repeated_headers_are_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "source\ttarget\na\tb\nsource\ttarget\nc\td\n")  # cat one.tsv two.tsv
     corpus = read_pairs(path)
     assert corpus.pairs == (("a", "b"), ("c", "d"))
     assert "Skipped: 1 line that repeats the header" in corpus.counts.describe()
 
 
-def test_settings_that_older_versions_lacked_do_not_change_what_they_read() -> None:
+def test_new_settings_do_not_change_how_older_versions_read() -> None:
     older = how_read(DataSettings(header="usual", normalise="none"))
     assert older == (  # as the first version wrote it
         "{'files': (), 'held_out_files': (), 'source_columns': (), 'target_column': '', 'source_unit': 'characters', "
@@ -163,16 +163,16 @@ TABLES += [DATA / "codespell/dictionary.txt.gz", DATA / "scan/tasks_train_length
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs $REGARD_DATA or ../shared/data")
-def test_no_line_of_real_data_is_taken_for_names() -> None:
+def test_no_line_of_real_data_is_taken_for_a_header() -> None:
     for path in filter(Path.exists, TABLES):
         report = files.Report()
         opened = files.open_table(path, Columns(), report)
         assert not opened.named, (path, opened.first)
         rows = [row[1] for row, _ in zip(opened.rows, range(300), strict=False) if not isinstance(row, files.BadLine)]
         rows = [row for row in rows if len(row) == len(opened.first)]
-        chance = random.Random(0)
-        for _ in range(20):  # whichever came first
-            chance.shuffle(rows)
+        generator = random.Random(0)
+        for _ in range(20):  # whichever line is first
+            generator.shuffle(rows)
             assert files.evidence(rows[0], rows[1:], usual=True) < 1, (path, rows[0])
     for name, header in (("bible-en-pt-la/verses.tsv.gz", ["id", "en", "pt", "la"]), ("tatoeba-en-de/deu.txt.gz", ["1", "2"])):
         opened = files.open_table(DATA / name, Columns(), files.Report())
@@ -182,7 +182,7 @@ def test_no_line_of_real_data_is_taken_for_names() -> None:
 # --- lines with other columns ------------------------------------------------------------------------------------------------
 
 
-def test_all_bad_lines_are_reported_at_once_or_left_out(tmp_path: Path) -> None:
+def test_all_bad_lines_are_reported_together_or_skipped(tmp_path: Path) -> None:
     lines = ["a\tb\tc", "d\te", "f\tg\th", "i", "", "j\tk\tl\tm", *["n"] * 9, "o\tp\tq\t\t "]
     path = write(tmp_path / "a.tsv", "\n".join(lines))
     with pytest.raises(UserError) as caught:
@@ -247,7 +247,7 @@ def test_commas_and_semicolons_in_plain_text(tmp_path: Path, content: str, pairs
 
 
 @pytest.mark.parametrize("content", ["Hello, world\nOh, no", "a;b\nc", "no comma\nnone, here"])
-def test_prose_is_no_table(tmp_path: Path, content: str) -> None:
+def test_prose_is_not_read_as_a_table(tmp_path: Path, content: str) -> None:
     with pytest.raises(UserError, match=r"a.txt:1: expected source<TAB>target, found no tab"):
         read_pairs(write(tmp_path / "a.txt", content))
 
@@ -275,11 +275,11 @@ def test_spreadsheets(tmp_path: Path) -> None:
     ]
     corpus = read_pairs(sheet(tmp_path / "a.xlsx", rows, [["x"]]))
     assert corpus.pairs == (("Haus", "Häuser"), ("7", "1.5"), ("true", "2024-01-02"))
-    said = corpus.counts.describe()
-    assert said.startswith(
+    note = corpus.counts.describe()
+    assert note.startswith(
         "a.xlsx: 3 pairs in 5 lines. Skipped: 1 line with an empty source or target. Only the first sheet, 'Sheet', was read,"
     )
-    assert "was read, not 'Sheet1'. Line 1 (Wort, Wörter) was read as a header" in said
+    assert "was read, not 'Sheet1'. Line 1 (Wort, Wörter) was read as a header" in note
     assert read_test_set([tmp_path / "a.xlsx"]).sources == ("Haus", "7", "true")
     with pytest.raises(UserError, match=r"a.xlsx:3: expected 2 columns in every line, found 3 in 'c\\td\\te'"):
         read_pairs(sheet(tmp_path / "a.xlsx", [["a", "b"], ["a"], ["c", "d", "e"]]))
@@ -294,7 +294,7 @@ def test_damaged_and_hostile_spreadsheets(tmp_path: Path, monkeypatch: pytest.Mo
             content = old.read(part).replace(b'r="1"', b'r="99999999999"').replace(b'"A1"', b'"A99999999999"')
             new.writestr(part, content)
     monkeypatch.setattr("regard.data.sheets.MOST_ROWS", 1000)
-    with pytest.raises(UserError, match=r"c.xlsx: "):  # no row up to that one
+    with pytest.raises(UserError, match=r"c.xlsx: "):  # the rows up to that one are not created
         read_pairs(tmp_path / "c.xlsx")
     monkeypatch.setattr("regard.data.sheets.MOST_BYTES", 1000)
     with pytest.raises(
@@ -306,9 +306,9 @@ def test_damaged_and_hostile_spreadsheets(tmp_path: Path, monkeypatch: pytest.Mo
         read_pairs(good)
 
 
-# --- what never ends, or is too much -----------------------------------------------------------------------------------------
+# --- files that are too large or endless -------------------------------------------------------------------------------------
 
-OLD_FORMS = {
+SLOW_PATTERNS = {
     "IN: … OUT: …": re.compile(r"IN:\s*(.*?)\s+OUT:\s*(.*)"),
     "|||": re.compile(r"(.*?)\s*\|\|\|\s*(.*)"),
     "->": re.compile(r"(.*?)\s*->\s*(.*)"),
@@ -318,13 +318,13 @@ OLD_FORMS = {
 @given(
     st.lists(st.sampled_from(["IN:", "OUT:", "|", "||", "|||", "-", "->", ">", " ", "\x1f", "\u3000", "\r", "a"])).map("".join)
 )
-def test_lines_are_parted_as_the_slow_patterns_did(line: str) -> None:
-    for sign, form in OLD_FORMS.items():
-        match = form.fullmatch(line)
+def test_lines_are_split_as_by_the_slow_patterns(line: str) -> None:
+    for sign, pattern in SLOW_PATTERNS.items():
+        match = pattern.fullmatch(line)
         assert files._PAIR_SPLITTERS[sign](line) == (match and match.groups())
 
 
-def test_a_line_of_spaces_takes_no_time(tmp_path: Path) -> None:
+def test_a_long_line_of_spaces_is_read_fast(tmp_path: Path) -> None:
     for line in ("IN:" + " " * 1_000_000, " " * 1_000_000 + "x", "IN:x" + "OUT:" * 200_000, "-" * 1_000_000):
         for part in files._PAIR_SPLITTERS.values():
             assert part(line) is None
@@ -365,22 +365,22 @@ def test_a_bomb_of_short_lines_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["pipe", "socket", "/dev/zero", "/dev/stdin"])
-def test_what_is_no_file_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
+def test_pipes_sockets_and_devices_are_refused_before_they_are_opened(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "pipe":
         os.mkfifo(path)
     elif name == "socket":
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(path))
+        with socket.socket(socket.AF_UNIX) as unix_socket:
+            unix_socket.bind(str(path))
     elif name == "/dev/stdin" and os.path.isfile(path):
         pytest.skip("standard input is a file here")
-    readers = [read_pairs, read_bytes, lambda one: list(read_lines(one)), lambda one: read_test_set([one])]
+    readers = [read_pairs, read_bytes, lambda path: list(read_lines(path)), lambda path: read_test_set([path])]
     for read in [*readers, open_picture, read_sound]:
         with pytest.raises(UserError, match=rf"{name}: this is a (pipe|socket|device), expected a file.*e.g. zcat"):
             read(path)
 
 
-def test_whole_files_have_a_greatest_size(tmp_path: Path) -> None:
+def test_files_that_are_too_large_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"12345")
     assert read_bytes(path) == read_bytes(path, 5) == b"12345"
     with pytest.raises(UserError, match=r"a has 5 bytes, expected at most 4; is it the right file\?"):
@@ -403,7 +403,7 @@ def test_whole_files_have_a_greatest_size(tmp_path: Path) -> None:
         (Columns(("x" * 5000,), "2"), r"none is called 'x{59}…'"),
     ],
 )
-def test_odd_choices(tmp_path: Path, columns: Columns, words: str) -> None:
+def test_invalid_choices_of_columns_are_refused(tmp_path: Path, columns: Columns, words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_pairs(write(tmp_path / "a.tsv", "lemma\tform\ta\nwalk\twalked\tb"), columns)
 
@@ -419,7 +419,7 @@ def test_odd_choices(tmp_path: Path, columns: Columns, words: str) -> None:
     ],
 )
 @pytest.mark.parametrize("at", [1, 2])
-def test_odd_objects(tmp_path: Path, second: str, words: str, at: int) -> None:
+def test_invalid_objects_are_refused(tmp_path: Path, second: str, words: str, at: int) -> None:
     lines = ['{"a": "b", "b": "d"}', second] if at == 2 else [second]
     if at == 1 and words.startswith("expected a text"):
         words = "expected two columns, or a choice"
@@ -435,7 +435,7 @@ def test_numbers_in_objects_stay_as_they_are_written(tmp_path: Path) -> None:
     assert read_pairs(write(tmp_path / "a.jsonl", line)).pairs == (("9" * 5000, "NaN"),)
 
 
-def test_long_lines_are_an_error_or_left_out(tmp_path: Path) -> None:
+def test_long_lines_are_an_error_or_skipped(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a.csv:2: cannot be read as CSV: field larger than field limit"):
         read_pairs(write(tmp_path / "a.csv", "a,b\n" + "x" * 200_000 + ",y"))
     for name, line in (("a.tsv", "%s\tb"), ("a.jsonl", '{"a": "%s", "b": "b"}')):
@@ -445,13 +445,13 @@ def test_long_lines_are_an_error_or_left_out(tmp_path: Path) -> None:
         assert (corpus.pairs, corpus.counts.too_long_at) == ((("a", "b"),), [2])
 
 
-def test_symbols_that_cannot_be_seen_are_shown() -> None:
+def test_invisible_symbols_are_shown() -> None:
     assert visible(["a", " ", "\u0301", "\t", "ß", "e\u0301", "\u200b", "New York", "\x1b[31m", "\ud83d"]) == (
         "a ␣ ◌\u0301 ⇥ ß e\u0301 \\u200b New York \\x1b[31m \\ud83d"
     )
 
 
-def test_the_line_by_which_excel_names_the_separator(tmp_path: Path) -> None:
+def test_the_separator_line_of_excel_is_understood(tmp_path: Path) -> None:
     corpus = read_pairs(write(tmp_path / "a.csv", "\ufeffsep=;\r\nsource;target\r\nHaus, das;Häuser\r\nBaum, der;Bäume\r\n"))
     assert corpus.pairs == (("Haus, das", "Häuser"), ("Baum, der", "Bäume"))
     assert corpus.counts.header == ("source", "target")

@@ -31,9 +31,9 @@ def make_saved(settings: ModelSettings) -> Saved:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> tuple[Saved, Path]:
-    one = make_saved(RnnSettings(width=8, embedding=3))
-    folder.save(one, tmp_path / "deep" / "model")
-    return one, tmp_path / "deep" / "model"
+    rnn = make_saved(RnnSettings(width=8, embedding=3))
+    folder.save(rnn, tmp_path / "deep" / "model")
+    return rnn, tmp_path / "deep" / "model"
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def saved(tmp_path: Path) -> tuple[Saved, Path]:
         TransformerSettings(width=8, heads=2),
     ],
 )
-def test_what_is_saved_is_loaded(tmp_path: Path, settings: ModelSettings) -> None:
+def test_a_saved_model_is_loaded(tmp_path: Path, settings: ModelSettings) -> None:
     before = make_saved(settings)
-    (tmp_path / "model").mkdir()  # an empty folder is free
+    (tmp_path / "model").mkdir()  # an empty folder may be used
     folder.save(before, tmp_path / "model")
     after = folder.load(tmp_path / "model")
     assert after.settings == settings
@@ -57,25 +57,25 @@ def test_what_is_saved_is_loaded(tmp_path: Path, settings: ModelSettings) -> Non
     expected = before.model.state_dict()
     for name, tensor in after.model.state_dict().items():
         assert torch.equal(tensor, expected[name])
-    theirs = load_file(tmp_path / "model" / "model.safetensors")  # others can read the weights
+    theirs = load_file(tmp_path / "model" / "model.safetensors")  # other software can read the weights
     assert all(torch.equal(theirs[name], tensor) for name, tensor in expected.items())
     assert theirs.keys() == expected.keys()
-    one, two = (
+    first, second = (
         regard.Translator(s.model, s.source, s.target, torch.device("cpu"))("cab", max_length=5) for s in (before, after)
     )
-    assert (one.text, one.log_prob) == (two.text, two.log_prob)
+    assert (first.text, first.log_prob) == (second.text, second.log_prob)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]  # nothing temporary is left
 
 
-def test_an_existing_folder_is_left_alone(saved: tuple[Saved, Path]) -> None:
+def test_an_existing_folder_is_not_overwritten(saved: tuple[Saved, Path]) -> None:
     _, path = saved
-    mark = path / "config.json"
-    before = mark.read_text()
+    config = path / "config.json"
+    before = config.read_text()
     with pytest.raises(
         UserError, match=r"model already exists; choose another name with --out, or replace it with --overwrite"
     ):
         folder.save(make_saved(TransformerSettings(width=8, heads=2)), path)
-    assert mark.read_text() == before
+    assert config.read_text() == before
     folder.save(make_saved(TransformerSettings(width=8, heads=2)), path, replace=True)
     assert folder.load(path).settings.kind == "transformer"
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
@@ -115,15 +115,15 @@ def test_an_interrupted_replacement_brings_the_old_folder_back(
 
 
 def test_only_model_folders_are_replaced(saved: tuple[Saved, Path]) -> None:
-    one, path = saved
+    rnn, path = saved
     (path / "thesis.txt").write_text("three years of work")
     with pytest.raises(
         UserError, match=r"is not overwritten, since it contains files that are not part of a model \(thesis.txt\)"
     ):
-        folder.save(one, path, replace=True)
+        folder.save(rnn, path, replace=True)
     (path.parent / "file").write_text("a file")
     with pytest.raises(UserError, match=r"file is not overwritten, since it contains files that are not part of a model"):
-        folder.save(one, path.parent / "file", replace=True)
+        folder.save(rnn, path.parent / "file", replace=True)
     assert (path / "thesis.txt").read_text() == "three years of work"
 
 
@@ -151,7 +151,7 @@ def replace_by(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def rewrite(path: Path, name: str, content: bytes) -> None:
-    """As if it had been saved so: the sha256 fits."""
+    """Replaces a file of the model and its sha256 in config.json."""
     (path / name).write_bytes(content)
     digests = json.loads((path / "config.json").read_text())["sha256"]
     edit_config(path, sha256={**digests, name: hashlib.sha256(content).hexdigest()})
@@ -244,12 +244,12 @@ def test_a_damaged_folder_is_refused(saved: tuple[Saved, Path], damage, words: s
     assert len(str(caught.value)) - len(str(path)) < 300
 
 
-# --- weights are compared before memory is taken -----------------------------------------------------------------------------
+# --- weights are compared before memory is allocated -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """On which devices models were built."""
+    """Records the devices that models are built on."""
     devices: list[str] = []
 
     def recording(*arguments: Any, **options: Any) -> Model:
@@ -273,7 +273,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"decoder_layers": 24}, r"decoder_layers is 24, but the file has only 23 tensors"),
     ],
 )
-def test_sizes_are_compared_before_the_model_takes_memory(
+def test_sizes_are_compared_before_memory_is_allocated(
     saved: tuple[Saved, Path], built: list[str], sizes: dict[str, int], words: str
 ) -> None:
     _, path = saved
@@ -300,9 +300,9 @@ def test_a_model_of_another_kind_is_refused_in_one_line_with_details(saved: tupl
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_floating_point_weights_are_brought_to_32_bits(saved: tuple[Saved, Path], dtype: torch.dtype) -> None:
-    one, path = saved
-    tensors = {name: tensor.to(dtype) for name, tensor in one.model.state_dict().items()}
+def test_floating_point_weights_are_converted_to_32_bits(saved: tuple[Saved, Path], dtype: torch.dtype) -> None:
+    rnn, path = saved
+    tensors = {name: tensor.to(dtype) for name, tensor in rnn.model.state_dict().items()}
     rewrite(path, "model.safetensors", save_tensors(tensors))
     for name, tensor in folder.load(path).model.state_dict().items():
         assert torch.equal(tensor, tensors[name].float())
@@ -316,10 +316,10 @@ def test_floating_point_weights_are_brought_to_32_bits(saved: tuple[Saved, Path]
     ("kind", "bits"),
     [("I32", 32), ("I8", 8), ("U64", 64), ("BOOL", 8), ("C64", 64), ("F8_E8M0", 8), ("F8_E4M3", 8), ("F6_E2M3", 6), ("F4", 4)],
 )
-def test_other_weights_are_refused(saved: tuple[Saved, Path], kind: str, bits: int) -> None:
-    one, path = saved
+def test_weights_of_other_types_are_refused(saved: tuple[Saved, Path], kind: str, bits: int) -> None:
+    rnn, path = saved
     header, at = {}, 0
-    for name, tensor in one.model.state_dict().items():
+    for name, tensor in rnn.model.state_dict().items():
         size = tensor.numel() * bits // 8
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
         at += size
@@ -338,26 +338,26 @@ def test_other_weights_are_refused(saved: tuple[Saved, Path], kind: str, bits: i
         RnnSettings(width=8, embedding=3, score="location", max_positions=5),
     ],
 )
-def test_nothing_is_left_without_memory_or_undrawn(tmp_path: Path, settings: ModelSettings) -> None:
+def test_loading_sets_every_tensor_and_draws_no_random_numbers(tmp_path: Path, settings: ModelSettings) -> None:
     codec = Codec.train(["abc"], "characters")
     model = build(settings, len(codec), len(codec)).eval()
     folder.save(Saved(model, settings, codec, codec, {}, ""), tmp_path / "model")
     before = torch.get_rng_state()
     loaded = folder.load(tmp_path / "model").model
-    assert torch.equal(torch.get_rng_state(), before)  # loading draws nothing
-    for (name, one), (other_name, other) in zip(everything(model), everything(loaded), strict=True):
-        assert name == other_name
-        assert torch.equal(one, other)
-        assert one.requires_grad == other.requires_grad
-        assert other.dtype == torch.float32
+    assert torch.equal(torch.get_rng_state(), before)  # loading draws no random numbers
+    for (name, expected), (loaded_name, tensor) in zip(all_tensors(model), all_tensors(loaded), strict=True):
+        assert name == loaded_name
+        assert torch.equal(expected, tensor)
+        assert expected.requires_grad == tensor.requires_grad
+        assert tensor.dtype == torch.float32
 
 
-def everything(model: Model) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]  # those that no file holds among them
+def all_tensors(model: Model) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]  # also those that are not saved
 
 
-class Curious(regard.Score, nn.Module):
-    """A score that reads its own numbers while it is made, and holds some that are not saved."""
+class UnsavedNumbers(regard.Score, nn.Module):
+    """A score whose constructor reads the values of a tensor, and which has numbers that are not saved."""
 
     name = "curious"
 
@@ -371,24 +371,24 @@ class Curious(regard.Score, nn.Module):
         return (query * self.weight) @ prepared.transpose(-1, -2)
 
 
-def test_a_score_of_the_users_own_is_made_for_real(tmp_path: Path) -> None:
+def test_a_custom_score_is_built_on_the_cpu(tmp_path: Path) -> None:
     settings = RnnSettings(width=8, embedding=3, score="curious")
     source, target = Codec.train(["abc"], "characters"), Codec.train(["X Y Z"], "symbols")
-    model = build(settings, len(source), len(target), {"curious": Curious})
+    model = build(settings, len(source), len(target), {"curious": UnsavedNumbers})
     folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "model")
-    score = cast("Curious", cast("Any", folder.load(tmp_path / "model", {"curious": Curious}).model).score)
+    score = cast("UnsavedNumbers", cast("Any", folder.load(tmp_path / "model", {"curious": UnsavedNumbers}).model).score)
     assert score.scale == 28.0
     assert ((score.drawn >= 1) & (score.drawn <= 2)).all()
     assert score.weight.device.type == "cpu"
 
 
 def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(saved: tuple[Saved, Path]) -> None:
-    one, path = saved
+    rnn, path = saved
     with torch.no_grad():
-        one.model.output.bias[2] = torch.nan
+        rnn.model.output.bias[2] = torch.nan
     with pytest.raises(UserError, match=r"output.bias contains numbers that are not finite"):
-        folder.save(one, path, replace=True)
-    assert regard.load(path)("abc", max_length=3)  # the old one is still there
-    rewrite(path, "model.safetensors", save_tensors(one.model.state_dict()))
+        folder.save(rnn, path, replace=True)
+    assert regard.load(path)("abc", max_length=3)  # the old model is still there
+    rewrite(path, "model.safetensors", save_tensors(rnn.model.state_dict()))
     with pytest.raises(UserError, match=r"output.bias contains numbers that are not finite"):
         regard.load(path)

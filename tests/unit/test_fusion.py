@@ -1,4 +1,4 @@
-"""A source and a text beside it: data with two source fields, either of which may be missing, and attention between them."""
+"""Sources with an auxiliary text: data with two source fields, either of which may be missing, and attention between them."""
 
 import json
 import math
@@ -39,13 +39,13 @@ def make_fused() -> tuple[FusionFrontend, Source]:
     return frontend, Source(frames, masks.first(torch.tensor([11, 6]), 11), Source(ids, masks.not_padding(ids, 0)))
 
 
-def test_every_place_of_the_source_looks_at_the_words() -> None:  # SPEC A6.4
-    """x + W_o [softmax(q kᵀ/√d) v of each head] with q from LN(x), k and v from the text: 11 places, and 4 or 2 words."""
+def test_every_position_of_the_source_attends_to_the_words() -> None:  # SPEC A6.4
+    """x + W_o [softmax(q kᵀ/√d) v of each head] with q from LN(x), k and v from the text: 11 positions, and 4 or 2 words."""
     frontend, source = make_fused()
-    placed = frontend(source, Look((Tap("fusion"),)))
-    (seen,) = placed.seen
+    output = frontend(source, Look((Tap("fusion"),)))
+    (seen,) = output.seen
     assert seen.weights_BHTS.shape == (2, 4, 11, 4)
-    assert placed.axes == (11,)
+    assert output.axes == (11,)
     for row, (length, number) in enumerate(((11, 4), (6, 2))):
         x = frontend.frontend(Source(source.values[row : row + 1, :length], source.allow[row : row + 1, :length])).x_BSD[0]
         words = frontend.words(source.auxiliary.values[row : row + 1, :number])
@@ -59,12 +59,12 @@ def test_every_place_of_the_source_looks_at_the_words() -> None:  # SPEC A6.4
             weights.append(scores / scores.sum(-1, keepdim=True))
             heads.append(weights[-1] @ v[:, part])
         expected = x + torch.cat(heads, -1) @ attention.output.weight.T + attention.output.bias
-        torch.testing.assert_close(placed.x_BSD[row, :length], expected)
+        torch.testing.assert_close(output.x_BSD[row, :length], expected)
         torch.testing.assert_close(seen.weights_BHTS[row, :, :length, :number], torch.stack(weights))
         assert (seen.weights_BHTS[row, ..., number:] == 0).all()
 
 
-def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # SPEC A6.4
+def test_the_text_affects_the_output_and_a_learned_vector_replaces_a_missing_source() -> None:  # SPEC A6.4
     model = make_front_model("sound with text, luong")
     first, without_sound, without_text, _ = make_rows("sound with text, luong")
     targets = make_targets(1, 6)
@@ -82,16 +82,16 @@ def test_the_text_is_heard_and_nothing_stands_for_what_is_missing() -> None:  # 
     assert before.isfinite().all()
     frontend = model.source_embedding
     assert isinstance(frontend, FusionFrontend)
-    (learnt,) = torch.autograd.grad(before.sum(), [frontend.nothing])
-    assert learnt.abs().max() > 0
-    (learnt,) = torch.autograd.grad(logits(first).sum(), [frontend.nothing])
-    assert (learnt == 0).all()
+    (gradient,) = torch.autograd.grad(before.sum(), [frontend.nothing])
+    assert gradient.abs().max() > 0
+    (gradient,) = torch.autograd.grad(logits(first).sum(), [frontend.nothing])
+    assert (gradient == 0).all()
     with pytest.raises(ValueError, match=r"reads an auxiliary text with every source, but Source\.auxiliary is None"):
         model.encode(source_batch([first.file]))
 
 
 def make_translator(folder: Path, name: str = "sound with text, luong") -> Translator:
-    """An untrained model with texts beside its sounds, or pictures; 0-1.wav lies in the folder."""
+    """An untrained model that reads sounds or pictures with auxiliary texts; writes 0-1.wav to the folder."""
     write_words(folder, ["abc"])
     words, target = Codec.train(["all digits", "say nine"], "words"), Codec.train(["X Y Z"], "symbols")
     codec = (
@@ -104,22 +104,22 @@ def make_translator(folder: Path, name: str = "sound with text, luong") -> Trans
     return Translator(model, codec, target, torch.device("cpu"))
 
 
-def test_what_is_missing_has_a_name(tmp_path: Path) -> None:  # SPEC A6.4
-    """The place that stands for it is no time and no cell of a picture."""
-    for name, called in (("sound with text, luong", "no sound"), ("picture with text, luong", "no picture")):
+def test_a_missing_source_has_a_label(tmp_path: Path) -> None:  # SPEC A6.4
+    """Its only position has no time, and is not a grid cell of a picture."""
+    for name, label in (("sound with text, luong", "no sound"), ("picture with text, luong", "no picture")):
         translator = make_translator(tmp_path, name)
         shown = translator("\tsay nine", max_length=3).attention()
-        assert (shown.source, shown.axes, shown.seconds) == ((called,), (), 0.0)
+        assert (shown.source, shown.axes, shown.seconds) == ((label,), (), 0.0)
         seen = inspect(translator, "\tsay nine", output=(4,))
-        assert (seen.source, seen.axes, seen.sound) == ((called,), (), None)
-        assert seen.title == f"{called} + say nine"
-        assert f"<title>{called} + say nine → X</title>" in page(seen)
+        assert (seen.source, seen.axes, seen.sound) == ((label,), (), None)
+        assert seen.title == f"{label} + say nine"
+        assert f"<title>{label} + say nine → X</title>" in page(seen)
     sounds = make_translator(tmp_path)
     assert inspect(sounds, "0-1.wav\tall  digits", output=(4,)).title == "0-1.wav + all digits"
     assert inspect(sounds, "0-1.wav", output=(4,)).title == "0-1.wav"
 
 
-def test_maps_know_how_long_a_place_lasts(tmp_path: Path) -> None:
+def test_maps_have_the_duration_of_a_position(tmp_path: Path) -> None:
     result = make_translator(tmp_path, "sound with text, transformer")("0-1.wav\tall digits", max_length=3)
     assert {kind: result.attention(kind).seconds for kind in ("cross", "encoder", "fusion", "decoder")} == {
         **dict.fromkeys(("cross", "encoder", "fusion"), 0.04),
@@ -127,7 +127,7 @@ def test_maps_know_how_long_a_place_lasts(tmp_path: Path) -> None:
     }
 
 
-def test_arrays_name_the_words_beside_and_the_times(tmp_path: Path) -> None:
+def test_arrays_contain_the_auxiliary_words_and_the_times(tmp_path: Path) -> None:
     translator = make_translator(tmp_path)
     with np.load(write_npz(inspect(translator, "0-1.wav\tall digits", output=(4,)), tmp_path / "seen.npz")) as arrays:
         words = json.loads(bytes(arrays["tokens.json"]))
@@ -168,7 +168,8 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
     )
     assert corpus.num_empty == 1
     assert corpus.counts.without == {"audio": 2, "how": 2}
-    assert "2 rows without column 'how', 2 rows without column 'audio'" in corpus.counts.describe()  # as they were met
+    missing = "2 rows without column 'how', 2 rows without column 'audio'"  # in the order of their first rows
+    assert missing in corpus.counts.describe()
     assert split_source(corpus.pairs[0].source) == ("0-1.wav", "every second one")
     assert split_source("\treverse") == ("", "reverse")
     assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds
@@ -178,7 +179,7 @@ def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) ->
         read_pairs(tmp_path / "rows.jsonl", Columns(("audio",), "text"))
 
 
-def test_both_are_encoded_kept_and_described(tmp_path: Path) -> None:
+def test_both_sources_are_encoded_and_stored(tmp_path: Path) -> None:
     pairs = read_pairs(write_rows(tmp_path), Columns(("audio", "how"), "text")).pairs
     data = DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols")
     training_data = in_memory("rows", pairs, [], data, root=tmp_path)
@@ -196,16 +197,16 @@ def test_both_are_encoded_kept_and_described(tmp_path: Path) -> None:
     assert again.encode(pairs[0].source).text == rows[0].text
     write_store(tmp_path / "store", training_data.examples, len(sounds), 9)
     store = Store.open(tmp_path / "store")
-    for one, other in zip(store, training_data.examples, strict=True):
-        assert one.source.file.equal(other.source.file)
-        assert (one.source.text, one.target) == (other.source.text, other.target)
+    for stored, example in zip(store, training_data.examples, strict=True):
+        assert stored.source.file.equal(example.source.file)
+        assert (stored.source.text, stored.target) == (example.source.text, example.target)
     assert store.sizes()[0].tolist() == training_data.lengths[0].tolist()
     varied = training_data.batches(TRAIN, 0.0, 1, augment=0.1)(0)
     assert varied[0].source.auxiliary is not None
     assert varied[0].source.values.shape[2] == 40
 
 
-def test_a_damaged_description(tmp_path: Path) -> None:
+def test_a_damaged_auxiliary_tokenizer_is_refused(tmp_path: Path) -> None:
     sounds = Sounds(8000, auxiliary=Codec.train(["a b"], "words"))
     broken = json.loads(sounds.to_json())
     broken["auxiliary"] = {"model": {}}
