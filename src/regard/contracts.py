@@ -91,7 +91,7 @@ class Source(ByValue):
     """A batch of inputs, padded to the same size, with its padding mask.
 
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
-    allow: the (key) padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width).
+    allow: key padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width).
     auxiliary: token ids of a second source, a text that accompanies the first; its length is independent of the first.
     """
 

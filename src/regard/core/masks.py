@@ -11,7 +11,8 @@ from regard.core.checks import check_length, check_tensor
 
 
 def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
-    """Returns the causal (look-ahead) mask (Lq, Lk): the last query may attend to all keys, the one before to all but the last.
+    """Returns the causal mask (look-ahead mask), (Lq, Lk): the last query may attend to all keys, the one before it to all but
+    the last, and so on.
 
     With a KV cache there are more keys than queries; the mask is therefore aligned at the bottom right.
     """

@@ -32,7 +32,8 @@ class MultiHeadAttention(nn.Module):
     memory_width: width of the attended sequence; by default `width`.
     key_dim: width of one head's queries and keys; by default width / heads.
     value_dim: width of one head's values; by default `key_dim`.
-    kv_heads: number of key-value heads, each shared by a group of query heads (Ainslie et al. 2023); by default `heads`.
+    kv_heads: number of key-value heads, each shared by a group of query heads (grouped-query attention, Ainslie et al. 2023);
+    by default `heads`.
     bias: whether the projections have a bias.
     project_values: if False, the values are the attended states themselves.
     project_output: if False, the output is the concatenation of the heads' contexts.
@@ -101,8 +102,8 @@ class MultiHeadAttention(nn.Module):
         """Returns the output (B, L, D) of self-attention, or of cross-attention to `memory_BLE`, for keys and values.
 
         allow: attention mask (Lq, Lk) shared by all sentences and heads, (B, Lq, Lk) with one mask per sentence, or
-        (B, H, Lq, Lk) with one mask per sentence and head. Any of these sizes may be 1 and is then broadcast; pass a key
-        padding mask (B, Lk) as allow[:, None].
+        (B, H, Lq, Lk) with one mask per sentence and head. Any of these sizes may be 1 and is then broadcast; pass a
+        key padding mask (B, Lk) as allow[:, None].
         """
         memory_BLE = x_BLD if memory_BLE is None else memory_BLE
         lead = self._check_inputs(x_BLD, memory_BLE)
