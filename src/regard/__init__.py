@@ -62,7 +62,7 @@ _MODULES = {
     "reference": "reference",
     "scores": "layers.scores",
 }
-"""Public module -> where it is in the package."""
+"""Public module -> its path in the package."""
 
 __all__ = [  # without `reference`: it needs numpy, and `from regard import *` must work without numpy
     "AttentionOutput",
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
     else:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    globals()[name] = value  # so that the next access does not come here
+    globals()[name] = value  # the next access finds it without this function
     return value
 
 

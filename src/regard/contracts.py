@@ -28,8 +28,8 @@ from torch import Tensor
 from regard.errors import UserError, check_flags, shown
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
-"""Encoder self-attention, decoder self-attention, cross-attention from the decoder to the source, or fusion, from
-a picture or a sound to its auxiliary text."""
+"""Encoder self-attention, decoder self-attention, cross-attention from the decoder to the source, or fusion: attention from a
+picture or a sound to its auxiliary text."""
 
 What = Literal["weights", "scores", "norms", "summary"]
 """The quantity that a tap captures.
@@ -91,7 +91,7 @@ class Source(ByValue):
     """A batch of inputs, padded to the same size, with its padding mask.
 
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
-    allow: False at padding, which is at the end: (B, S); for pictures (B, height, width).
+    allow: key padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width).
     auxiliary: token ids of a second source, a text that accompanies the first; its length is independent of the first.
     """
 
@@ -101,7 +101,7 @@ class Source(ByValue):
 
     @property
     def num_sentences(self) -> int:
-        """B."""
+        """The number of sentences, B."""
         return self.values.shape[0]
 
     def to(self, device: torch.device | str) -> Source:
@@ -133,7 +133,7 @@ class Memory(ByValue):
 class Tap:
     """Requests the attention weights of one layer and head, or another quantity (`what`). `None` means all.
 
-    rows: which queries: positions of a sequence (only these are computed), or hypotheses of a step.
+    rows: the queries to capture: positions of a sequence (only these are computed), or hypotheses of a step.
     """
 
     kind: Kind = "cross"
@@ -211,19 +211,19 @@ class Look:
             return request.kind == kind and request.layer in (None, layer, layer - num_layers)
 
         def with_layer(tap: Tap) -> Tap:
-            whole = self.grad and tap.what == "weights"
-            return replace(tap, layer=layer, head=None, rows=None) if whole else replace(tap, layer=layer)
+            needs_all = self.grad and tap.what == "weights"
+            return replace(tap, layer=layer, head=None, rows=None) if needs_all else replace(tap, layer=layer)
 
         taps, edits = tuple(map(with_layer, filter(matches, self.taps))), tuple(filter(matches, self.edits))
         return replace(self, taps=tuple(dict.fromkeys(taps)), edits=edits) if taps or edits else None
 
     def at_row(self, row: int, num_rows: int) -> Look | None:
-        """Returns the part for one query row, for models that compute one query at a time, or None if there is none."""
+        """Returns the taps and edits for one query row, for models that run step by step, or None if there are none."""
         taps = dict.fromkeys(replace(tap, rows=None) for tap in self.taps if row in pick("row", tap.rows, num_rows))
         return replace(self, taps=tuple(taps)) if taps or self.edits or self.grad else None
 
     def at_any_row(self) -> Look:
-        """Returns this look with taps on all query rows."""
+        """Returns this Look with its taps extended to all query rows."""
         return replace(self, taps=tuple(dict.fromkeys(replace(tap, rows=None) for tap in self.taps)))
 
 
@@ -280,13 +280,15 @@ class Seen(ByValue):
 
 
 class Score:
-    """How well a query fits a key, before any mask or softmax. Subclasses define `scores`; the rest has defaults.
+    """A score function (alignment model, Bahdanau et al. 2015): how well a query fits a key, before any mask or softmax.
+
+    Subclasses define `scores`; the rest has defaults.
 
     `scores` must compute each query row independently of the others, so that long inputs can be processed in tiles.
     """
 
     name: str
-    """Its name in the settings of a model and in model folders."""
+    """The name of the score in model settings and model folders."""
 
     numbers_per_pair: int = 1
     """The most numbers that `scores` holds at a time per (query, key) pair; it determines the size of a tile."""
@@ -312,7 +314,7 @@ class Score:
         return key
 
     def known(self, prepared: Tensor) -> Tensor | None:
-        """Returns (..., Lk), False for keys for which the score is undefined, which get no weight; None if there are none."""
+        """Returns a mask (..., Lk), False for keys whose score is undefined, which get no weight; None if all are defined."""
         return None
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:
@@ -329,7 +331,8 @@ class Score:
 class State(Protocol):
     """Everything a decoder carries from one target position to the next, for B sentences with K hypotheses each.
 
-    A step *spends* its State: it may write into caches in place, so using a spent State raises RuntimeError. `copy()` forks.
+    It holds recurrent states or a key-value cache (KV cache). A step *spends* its State: it may write into the cache in place,
+    so using a spent State raises RuntimeError; call `copy()` first to continue from it twice.
     """
 
     lengths_B: Tensor
@@ -371,11 +374,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Decoded(ByValue):
-    """The result of decoding whole target sequences, for training: logits = states · weightᵀ + bias, computed on first use.
+    """The result of decoding whole target sequences (teacher forcing): logits = states · weightᵀ + bias, computed on first use.
 
     The logits are by far the largest tensor; core.losses.projected_loss computes the loss without them.
-    attention_log_prob, attention_entropy (B, T): of the keys that hard attention chose; None if attention is soft.
-    affects_later_steps: whether such a choice also affects later tokens, and not only its own.
+    attention_log_prob, attention_entropy (B, T): of the choices of hard or gated attention; None for other types.
+    affects_later_steps: whether such a choice also affects later tokens, not only the token of its own step.
     """
 
     states_BTD: Tensor
@@ -412,22 +415,25 @@ class Seq2Seq(Protocol):
         ...
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
-        """Reads one token per hypothesis. The K hypotheses are K query rows, so the source is not repeated for each of them."""
+        """Reads one token per hypothesis and returns logits for the next one.
+
+        The K hypotheses of a sentence are K query rows, so the source is not repeated for each of them.
+        """
         ...
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
-        """Reads whole target sequences that start with <sos>; position t depends on the tokens up to t."""
+        """Reads whole target sequences that start with <sos> (teacher forcing); position t depends on the tokens up to t."""
         ...
 
 
 # --- search ------------------------------------------------------------------------------------------------------------------
 
 MAX_HYPOTHESES = 1000
-"""The largest beam, and the most samples, of one sentence. Each hypothesis has its own state."""
+"""The largest beam or number of samples per sentence. Each hypothesis has its own state."""
 MAX_LENGTH = 100_000
-"""The most tokens of an output after its prefix."""
+"""The largest number of tokens in an output, not counting its prefix."""
 MAX_TOKENS = 1_000_000
-"""The most hypotheses times tokens of one sentence; a search may have to hold all of them until the sentence is finished."""
+"""The largest product of hypotheses and tokens per sentence; a search may hold all of them until the sentence is finished."""
 MIN_TEMPERATURE = 1e-6
 """At this temperature, sampling takes the most probable token unless two are equal; far below it, log-probabilities divided by
 the temperature overflow."""
@@ -452,9 +458,9 @@ class SearchOptions:
     length_penalty: float | Literal["mean"] = 0.6
     """Exponent of the length normalisation; 0 ranks by log_prob alone, "mean" by log_prob per token."""
     min_length: int = 0
-    """The number of tokens before <eos> is allowed."""
+    """The smallest number of tokens in an output; <eos> is forbidden until then."""
     max_length: int = 256
-    """The number of tokens after which an output is cut off; its `finished` is then False."""
+    """The largest number of tokens in an output, prefix included; a longer output is cut off, and its `finished` is False."""
     max_ratio: float | None = None
     """Also limits the length to this many tokens per source position, plus 10. A lower limit lets a beam stop earlier."""
     no_repeat: int = 0
@@ -519,7 +525,7 @@ _WHOLE = {
     "top_k": (0, 2**31 - 1),
     "seed": (0, 2**63 - 1),
 }
-"""Integer option -> its smallest and largest value. Lengths are counted after the prefix."""
+"""Integer option -> its smallest and largest value. The length of the prefix is added to the largest lengths."""
 
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (lambda number: MIN_TEMPERATURE <= number < inf, f"a number, {MIN_TEMPERATURE:g} or more"),
@@ -534,13 +540,13 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
         f'a number from 0 to {MAX_LENGTH_PENALTY:g}, or "mean"',
     ),
 }
-"""Number option -> whether a value is in range, and the words for it in an error message. NaN is in no range."""
+"""Float option -> whether a value is in range, and the expected range in words. NaN is in no range."""
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the options as plain Python data: numbers of other libraries become int and float, lists become tuples.
 
-    Raises UserError for the first wrong one.
+    Raises UserError for the first invalid option.
     """
     prefix = _ids(given["prefix"])
     try:
@@ -548,26 +554,26 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     except TypeError:
         banned = [None]
     if prefix is None:
-        raise _wrong("prefix", given["prefix"], "a list of token ids")
+        raise _invalid("prefix", given["prefix"], "a list of token ids")
     if None in banned:
-        raise _wrong("banned", given["banned"], "a list of lists of token ids")
+        raise _invalid("banned", given["banned"], "a list of lists of token ids")
     plain: dict[str, Any] = {"prefix": prefix, "banned": tuple(banned)}
-    for name, (least, most) in _WHOLE.items():
+    for name, (smallest, largest) in _WHOLE.items():
         value = given[name]
-        most += len(prefix) if name in ("min_length", "max_length") else 0
-        if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
-            raise _wrong(name, value, f"a whole number from {least} to {most:,}")
+        largest += len(prefix) if name in ("min_length", "max_length") else 0
+        if isinstance(value, bool) or not isinstance(value, Integral) or not smallest <= int(value) <= largest:
+            raise _invalid(name, value, f"a whole number from {smallest} to {largest:,}")
         plain[name] = int(value)
-    for name, (inside, expected) in _NUMBERS.items():
+    for name, (in_range, expected) in _NUMBERS.items():
         value = given[name]
         if (value is None and name == "max_ratio") or (isinstance(value, str) and (name, value) == ("length_penalty", "mean")):
             continue
         plain[name] = _number(value)
-        if not inside(plain[name]):
-            raise _wrong(name, value, expected)
+        if not in_range(plain[name]):
+            raise _invalid(name, value, expected)
     for name in ("sample", "stream"):
         if not isinstance(given[name], bool):
-            raise _wrong(name, given[name], "True or False")
+            raise _invalid(name, given[name], "True or False")
     return plain
 
 
@@ -577,20 +583,20 @@ def _ids(given: object) -> tuple[int, ...] | None:
         values = tuple(cast(Iterable[object], given))
     except TypeError:
         return None
-    whole = [value for value in values if isinstance(value, Integral) and not isinstance(value, bool)]
-    ids = tuple(int(number) for number in whole if 0 <= int(number) < 2**31)
+    integers = [value for value in values if isinstance(value, Integral) and not isinstance(value, bool)]
+    ids = tuple(int(number) for number in integers if 0 <= int(number) < 2**31)
     return ids if len(ids) == len(values) else None
 
 
 def _number(value: object) -> float:
-    """Converts to float; NaN if it is not a number, infinity if it is an integer too large for a float."""
+    """Returns the value as a float: NaN if it is not a number, infinity if it is an integer too large for a float."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
     except OverflowError:
         return inf
 
 
-def _wrong(name: str, value: object, expected: str) -> UserError:
+def _invalid(name: str, value: object, expected: str) -> UserError:
     return UserError(f"{name} is {shown(value, 60)}, expected {expected}")
 
 
@@ -599,7 +605,7 @@ class Hypothesis:
     """One output of a search.
 
     ids: its tokens, without <eos>.  log_prob: the sum of their log-probabilities, <eos> included.
-    rank_score: the score by which the search ranked it.
+    rank_score: the score by which the search ranked it.  finished: False if it was cut off before <eos>.
     token_log_probs: the log-probability of each token, and of <eos> if the output is finished.
     """
 
@@ -628,7 +634,7 @@ class Event:
 
 
 class Engine(Protocol):
-    """Runs a search. The torch engine is the reference; a faster one must give the same results, or refuse with a reason."""
+    """Runs a search. The torch engine is the reference; a faster one must return the same results or raise an error."""
 
     def generate(
         self,
@@ -642,8 +648,8 @@ class Engine(Protocol):
         """Searches batches of sentences and yields their events.
 
         numbers: the numbers of the sentences; by default they are counted through all batches.
-        room: the most sentences to search at a time; a waiting batch joins the running ones as soon as it fits. 0 searches one
-        batch after the other.
+        room: the largest number of sentences searched at a time; a waiting batch joins the running ones as soon as it fits. 0
+        searches one batch after the other.
         """
         ...
 
@@ -653,7 +659,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap(ByValue):
-    """Exact attention weights of one sentence and one layer, with the tokens of both axes. Rows are target, columns source.
+    """Exact attention weights of one sentence and one layer, with the tokens of both axes.
+
+    target, source: the tokens of the rows (queries) and of the columns (keys), whatever the kind of attention.
 
     axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
     seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
@@ -687,20 +695,20 @@ class AttentionMap(ByValue):
     def _repr_html_(self) -> str:
         """Returns the mean as an HTML table for notebooks, at most 64 x 64 cells; translucent, for light and dark pages."""
         weights, source, target = self.mean_TS[:64, :64].tolist(), self.source[:64], self.target[:64]
-        head = "".join(f'<th style="font-weight:normal">{escape(token)}</th>' for token in source)
+        header = "".join(f'<th style="font-weight:normal">{escape(token)}</th>' for token in source)
         rows = "".join(
             f'<tr><th style="font-weight:normal;text-align:right">{escape(token)}</th>'
             + "".join(
-                f'<td title="{escape(token)} ← {escape(other)}: {weight:.4f}" '
+                f'<td title="{escape(token)} ← {escape(key)}: {weight:.4f}" '
                 f'style="background:rgba(43,111,143,{min(1.0, abs(weight)):.3f});min-width:1.6em">&nbsp;</td>'
-                for other, weight in zip(source, row, strict=True)
+                for key, weight in zip(source, row, strict=True)
             )
             + "</tr>"
             for token, row in zip(target, weights, strict=True)
         )
-        more = "" if max(self.weights_HTS.shape[1:]) <= 64 else "<p>The first 64 positions; regard inspect shows all.</p>"
+        note = "" if max(self.weights_HTS.shape[1:]) <= 64 else "<p>The first 64 positions; regard inspect shows all.</p>"
         title = f"{self.kind} attention, layer {self.layer}, average of {len(self.weights_HTS)} heads"
-        return f'<table style="border-collapse:collapse" title="{title}"><tr><th></th>{head}</tr>{rows}</table>{more}'
+        return f'<table style="border-collapse:collapse" title="{title}"><tr><th></th>{header}</tr>{rows}</table>{note}'
 
 
 @dataclass(frozen=True)
@@ -763,7 +771,7 @@ class Result:
     ids: tuple[int, ...] = field(default=(), repr=False)
 
     def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
-        """Returns the exact weights, computed now by one pass with this output as the target (teacher forcing)."""
+        """Computes the exact weights in one forward pass with this output as the target (teacher forcing)."""
         return self.map_attention(kind, layer)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:

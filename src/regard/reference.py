@@ -1,10 +1,11 @@
-"""Every formula of the notes in NumPy, in their letters, one line each where possible. Read it next to the papers; the
-parity tests compare our layers with it.
+"""Every formula of the lecture notes in NumPy, with their letters, one line each where possible. Read it next to the papers;
+the parity tests compare Regard's layers with it.
 
 Nothing here is fast, and no model uses it. Requires numpy (`pip install "regard[plot]"` installs it).
 
-Letters: Q (…, Lq, dq) queries, K (…, Lk, dk) keys, V (…, Lk, dv) values; s_t a decoder state, h_i an encoder state, H all of
-them as rows; y_t an output token (its embedding), c_t a context; X, Z sequences of vectors as rows; W, U, V matrices, b a bias.
+Letters: Q (…, Lq, dq) queries, K (…, Lk, dk) keys, V (…, Lk, dv) values; s_t a decoder state, h_i an encoder state, H all h_i
+as rows; y_t an output token (its embedding), c_t a context vector; X, Z sequences of vectors as rows; W, U, V matrices, b a
+bias.
 allow (…, Lq, Lk) is True where a query may attend to a key. [a; b] concatenates two vectors. Leading dimensions are arbitrary.
 
 The papers write both W x and x W. In W x, W is (out, in), as torch stores it; in x W it is (in, out).
@@ -197,7 +198,7 @@ def causal(Lq: int, Lk: int) -> Mask:
 
 
 def window(Lq: int, Lk: int, w: int) -> Mask:
-    """Query i may attend to the keys from i − w to i + w: a choice by position, as in a convolution."""
+    """Query i may attend to the keys from i − w to i + w, which are selected by position, as in a convolution."""
     i = np.arange(Lq)[:, None] + (Lk - Lq)
     return np.abs(np.arange(Lk)[None, :] - i) <= w
 

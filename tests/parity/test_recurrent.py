@@ -136,12 +136,12 @@ def test_dropout_between_layers_is_the_same_in_a_loop(cell: str) -> None:
     """Drops units of the lower layer and scales up the others; the input of the stack and its output are not dropped."""
     stack = make_stack(cell, 2, 400, layers=2, dropout=0.25).double()
     steps = StepwiseStack(stack, torch.randn(3, 5, 2).double())
-    assert steps.dropped[0] is None
-    kept = torch.stack(tuple(steps.dropped[1]))
+    assert steps.dropout_masks[0] is None
+    kept = torch.stack(tuple(steps.dropout_masks[1]))
     assert kept.shape == (5, 3, 400)
     assert set(kept.unique().tolist()) == {0.0, 1 / 0.75}
     assert (kept == 0).double().mean().item() == pytest.approx(0.25, abs=0.03)
-    assert StepwiseStack(stack.eval(), torch.randn(3, 5, 2).double()).dropped == [None, None]
+    assert StepwiseStack(stack.eval(), torch.randn(3, 5, 2).double()).dropout_masks == [None, None]
 
 
 @every_cell

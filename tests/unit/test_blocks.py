@@ -34,7 +34,7 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
         return output(x)
 
     def decoder_stack(ids: Tensor) -> Tensor:
-        x, causal = embedding(ids), CausalSelfAttention(masks.causal(7), plain=True)
+        x, causal = embedding(ids), CausalSelfAttention(masks.causal(7), exact=True)
         for number, layer in enumerate(decoder):
             x, seen = layer(x, lambda attention, y, number=number: causal(number, None, attention, y), None, None, None)
             assert seen == ()

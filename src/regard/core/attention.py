@@ -32,13 +32,13 @@ TILE = 1 << 22
 
 def same_width(query: Tensor, key: Tensor) -> int:
     """Returns the common width of queries and keys; raises ValueError if they differ or the width is 0."""
-    width, other = query.shape[-1], key.shape[-1]
+    width, key_width = query.shape[-1], key.shape[-1]
     if width == 0:
         raise ValueError(f"queries {tuple(query.shape)} have width 0, so there is no dot product; expected width 1 or more")
-    if width != other:
+    if width != key_width:
         raise ValueError(
-            f"a dot product needs queries and keys of the same width, but queries have {width} and keys {other}; "
-            f"use General({width}, {other}) or Additive({width}, {other}, …), which accept different widths"
+            f"a dot product needs queries and keys of the same width, but queries have {width} and keys {key_width}; "
+            f"use General({width}, {key_width}) or Additive({width}, {key_width}, …), which accept different widths"
         )
     return width
 
@@ -51,7 +51,8 @@ def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as in one of the notes, or any number above 0."""
+    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as in one of the lecture notes, or any positive
+    number."""
 
     divide_by: float | Literal["√d", "d"] = "√d"
     name = "scaled_dot"
@@ -78,8 +79,8 @@ class ScaledDot(Score):
 class AttentionOutput(ByValue):
     """The result of attention.
 
-    context (..., Lq, dv): c_i = Σ_j α_ij v_j.
-    log_prob, entropy (..., Lq), if attention is hard or gated: of the choice of each query.
+    context (..., Lq, dv): the context vectors c_i = Σ_j α_ij v_j.
+    log_prob, entropy (..., Lq): of each query's choice, if attention is hard or gated.
     seen: what a Look requested.
     """
 
@@ -128,13 +129,14 @@ def attend(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor | AttentionOutput:
-    """Computes the context (..., Lq, dv) of each query. The default score is the scaled dot product, on torch's fused kernel.
+    """Computes the context vectors (..., Lq, dv), one per query. The default is scaled dot-product attention on torch's fused
+    kernel.
 
-    score: how well a query fits a key.
-    allow: boolean mask (..., Lq, Lk), True = may attend. A query with no key allowed has the context 0.
+    score: score function: how well a query fits a key.
+    allow: boolean attention mask (..., Lq, Lk), True = may attend. A query with no key allowed has the context 0.
     attention: "soft" (softmax), "unnormalised" (Σ_j f(q, k_j) v_j, no softmax), "hard" (one key) or "gated" (an independent
     0/1 gate per key).
-    dropout: probability of dropping a weight; needs a generator.
+    dropout: attention dropout, the probability of dropping a weight; needs a generator.
     generator: source of random numbers for dropout and for the choices of hard and gated attention.
 
     Returns the context; for "hard" and "gated" an `AttentionOutput` with the log-probability and entropy of each choice for a
@@ -245,8 +247,8 @@ def check_device(allow: Tensor, query: Tensor) -> None:
 def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
     """Computes `attend` for prepared keys: on the fused kernel if the score can be written as a dot product, else in tiles.
 
-    The fused kernel is not used for other scores, for hard, gated and unnormalised attention, and with dropout (with which
-    torch's own function does not use it either, without a warning).
+    Hard, gated and unnormalised attention and dropout never use the fused kernel. (With dropout, torch's own function does not
+    use it either, and gives no warning.)
     """
     mechanism = mechanism.without_unknown(prepared)
     dot = mechanism.score.as_dot(query, prepared) if mechanism.attention == "soft" and not mechanism.dropout else None
@@ -259,7 +261,7 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
     def fused(part: slice, seed: int | None) -> Tensor:
         return _fused(query[..., part, :], key, scale, value, mechanism.bias_rows(part).to(query.dtype))
 
-    return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # as many heads as the queries
+    return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # [:1] broadcasts to all query heads
 
 
 def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
@@ -284,6 +286,7 @@ def scores_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Te
 
 
 def _plain(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
+    """Computes the weights explicitly and mixes the values with them, in tiles."""
     prepared, value = same_heads(prepared, query), same_heads(value, query)
 
     def context(part: slice, seed: int | None) -> Tensor:
@@ -323,9 +326,9 @@ def leading_shape(*tensors: Tensor) -> torch.Size:
 
 
 def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
-    """Calls torch's scaled_dot_product_attention, whose fast kernels require exactly four dimensions. Empty rows give zeros.
+    """Calls torch's scaled_dot_product_attention, whose fast kernels require exactly four dimensions.
 
-    mask: boolean (True = may attend), or floats that are added to the scores.
+    mask: boolean (True = may attend), or floats that are added to the scores. A query with no key allowed gives zeros.
     causal: the mask is exactly masks.causal, so it is not read.
     Query heads that share a head of keys become rows of one head, so that no key is copied.
     """
@@ -388,15 +391,15 @@ def _fold(x: Tensor, groups: int) -> Tensor:
 
 
 def _fold_mask(mask: Tensor, heads: int, groups: int, num_queries: int) -> Tensor:
-    """Returns the mask of folded queries. One row for all queries and heads is unchanged; one mask for all heads becomes one
-    for all groups."""
+    """Returns the mask for folded queries. A row shared by all queries and heads is unchanged; a mask shared by all heads
+    becomes one shared by all groups."""
     shared = mask.dim() < 3 or mask.shape[-3] == 1
     if shared and mask.shape[-2] == 1:
         return mask
     if shared:
         heads, groups = heads // groups, 1
-    whole = mask.expand(*mask.shape[:-3], heads, num_queries, -1).unflatten(-3, (groups, -1))
-    return torch.cat(whole.unbind(-3), dim=-2)  # flatten would fix the sizes in an exported graph
+    expanded = mask.expand(*mask.shape[:-3], heads, num_queries, -1).unflatten(-3, (groups, -1))
+    return torch.cat(expanded.unbind(-3), dim=-2)  # flatten would fix the sizes in an exported graph
 
 
 def _unfold(x: Tensor, heads: int) -> Tensor:

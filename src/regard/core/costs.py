@@ -1,6 +1,6 @@
 """The cost of self-attention compared with the layers that it replaced (Vaswani et al. 2017, table 1).
 
-Two forms: "notes", counted as in the lecture notes, and "exact", counted for our layers without bias.
+Two forms: "notes", counted as in the lecture notes, and "exact", counted for Regard's layers without bias.
 docs/costs.md explains each difference.
 """
 
@@ -44,7 +44,7 @@ COSTS: dict[str, dict[str, Formula]] = {
         "exact": lambda L, d, v, q, k: Cost(L * L * d * v, L * L * d * v, 1),
     },
 }
-"""layer -> form -> formula."""
+"""Layer -> form -> formula."""
 
 SHARED = ("length", "width", "value_width")
 """The sizes that every layer requires."""

@@ -1,4 +1,4 @@
-"""Choice of the device, and settings of its memory and random numbers."""
+"""Selects the device, and gives access to its memory settings and random numbers."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""Loss functions."""
+"""Loss functions: cross-entropy for teacher forcing, the policy gradient of hard attention, doubly stochastic attention."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def projected_loss(
 
 
 def _check_targets(rows_BTX: Tensor, targets_BT: Tensor, smoothing: float) -> None:
-    """Raises ValueError for wrong shapes or smoothing. (T, B) has as many targets as (B, T): no later check would notice."""
+    """Raises ValueError for wrong shapes or smoothing. (T, B) has as many targets as (B, T), so no later check would notice."""
     if targets_BT.shape != rows_BTX.shape[:-1]:
         raise ValueError(
             f"the targets have shape {tuple(targets_BT.shape)}, expected {tuple(rows_BTX.shape[:-1])}, one for each position"

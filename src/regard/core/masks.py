@@ -1,6 +1,7 @@
-"""Masks: boolean, always with True = may attend. Every mask of the package is created here, so that True has one meaning.
+"""Attention masks: boolean, always with True = may attend. All masks of the package are created here, so True has one meaning.
 
-A mask is named `allow` and broadcasts against scores (..., Lq, Lk).
+A mask is named `allow` and broadcasts against scores (..., Lq, Lk). The masks of torch.nn.MultiheadAttention (attn_mask,
+key_padding_mask) mean the opposite: pass `~mask`.
 """
 
 import torch
@@ -10,9 +11,10 @@ from regard.core.checks import check_length, check_tensor
 
 
 def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
-    """Returns the look-ahead mask (Lq, Lk): the last query may attend to all keys, the one before it to all but the last, etc.
+    """Returns the causal mask (look-ahead mask), (Lq, Lk): the last query may attend to all keys, the one before it to all but
+    the last, and so on.
 
-    With a cache there are more keys than queries; the mask is therefore aligned at the bottom right.
+    With a KV cache there are more keys than queries; the mask is therefore aligned at the bottom right.
     """
     num_keys = _num_keys(num_queries, num_keys)
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
@@ -22,19 +24,19 @@ def window(num_queries: int, num_keys: int | None = None, *, width: int, device:
     """Returns (Lq, Lk): a query may attend to keys at most `width` positions before or after its own; aligned like `causal`."""
     check_length("width", width)
     num_keys = _num_keys(num_queries, num_keys)
-    everything = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
+    all_pairs = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
     diagonal = num_keys - num_queries
-    return everything.tril(diagonal + width).triu(diagonal - width)
+    return all_pairs.tril(diagonal + width).triu(diagonal - width)
 
 
 def not_padding(ids: Tensor, pad: int) -> Tensor:
-    """Returns a mask of the shape of the ids: False at padding."""
+    """Returns the key padding mask of ids (B, L): False at padding. `mask[:, None]` broadcasts to scores (B, Lq, Lk)."""
     check_tensor("ids", ids)
     return ids != pad
 
 
 def first(lengths_B: Tensor, num_positions: int) -> Tensor:
-    """Returns (B, num_positions): True at the first `lengths[b]` positions of each row."""
+    """Returns the key padding mask (B, num_positions): True at the first `lengths[b]` positions of each row."""
     return _arange("lengths", lengths_B, num_positions) < lengths_B[:, None]
 
 
@@ -50,7 +52,7 @@ def positions(allow: Tensor) -> Tensor:
 
 
 def at_positions(positions: Tensor, allow: Tensor, num_positions: int) -> Tensor:
-    """Returns (..., num_positions): True at the given positions (..., T) for which allow, which broadcasts to them, is True."""
+    """Returns (..., num_positions): True at the positions (..., T) where `allow`, which broadcasts to them, is True."""
     listed = torch.where(allow, positions, num_positions)  # the others point past the end
     marks = torch.zeros(*positions.shape[:-1], num_positions + 1, dtype=torch.bool, device=positions.device)
     return marks.scatter_(-1, listed, True)[..., :num_positions]
@@ -62,7 +64,7 @@ def downsample(allow_BHW: Tensor, step: int) -> Tensor:
 
 
 def at_least_first(allow_BS: Tensor) -> Tensor:
-    """Returns the mask with the first position allowed in rows where none is."""
+    """Returns the mask with the first position allowed in rows that allow none."""
     return allow_BS | (
         first(torch.ones_like(allow_BS[:, 0], dtype=torch.long), allow_BS.shape[1]) & ~allow_BS.any(1, keepdim=True)
     )

@@ -1,4 +1,4 @@
-"""The attention mechanism as one argument: score, mask, ALiBi, type of attention, dropout."""
+"""The attention mechanism as one argument: score, attention mask, ALiBi, type of attention, attention dropout."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Alibi:
 class Mechanism:
     """Everything that determines attention except queries, keys and values.
 
-    causal: `allow` is exactly masks.causal, so the fused kernel need not read it, and skips what it forbids.
+    causal: whether `allow` is exactly masks.causal; the fused kernel then skips later keys without reading the mask.
     """
 
     score: Score
@@ -58,7 +58,7 @@ class Mechanism:
     causal: bool = False
 
     def check(self) -> None:
-        """Raises TypeError or ValueError if an option is wrong or does not go with another."""
+        """Raises TypeError or ValueError if an option is invalid or conflicts with another."""
         if not isinstance(self.score, Score):
             raise TypeError(
                 f"score is {shown(self.score)}, expected a Score such as regard.scores.General(query_width, key_width)"
@@ -85,7 +85,7 @@ class Mechanism:
             )
 
     def without_unknown(self, prepared: Tensor) -> Mechanism:
-        """Also masks the keys for which the score is undefined (`Score.known`)."""
+        """Returns the mechanism that also masks the keys whose score is undefined (`Score.known`)."""
         known = self.score.known(prepared)
         if known is None:
             return self
@@ -93,7 +93,7 @@ class Mechanism:
         return replace(self, allow=known if self.allow is None else masks.both(self.allow, known), causal=False)
 
     def picked(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Mechanism:
-        """Restricts the mechanism to some heads (axis -3) and queries (axis -2); None means all."""
+        """Returns the mechanism for some heads (axis -3) and queries (axis -2) only; None means all."""
         allow, alibi = self.allow, self.alibi
         if allow is not None:
             allow = pick_axis(pick_axis(allow, -3, heads), -2, rows)
@@ -127,7 +127,7 @@ class Mechanism:
         return AttentionWeights(masked_softmax(scores, allow) if self.attention == "soft" else unnormalised(scores, allow))
 
     def dropped(self, weights: Tensor, seed: int | None) -> Tensor:
-        """Applies dropout to the weights; without a seed they stay as they are."""
+        """Applies attention dropout; without a seed, the weights are unchanged."""
         generator = _make_generator(seed, weights.device)
         return drop_weights(weights, self.dropout, generator) if self.dropout and generator else weights
 
@@ -139,7 +139,7 @@ class Mechanism:
 
 
 def pick_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
-    """Selects entries of an axis (negative); an axis of size 1, or that is missing, broadcasts and stays as it is."""
+    """Selects entries along a negative axis; an axis that is missing or has size 1 broadcasts and is left unchanged."""
     if numbers is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
         return tensor
     return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)

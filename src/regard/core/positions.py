@@ -1,4 +1,5 @@
-"""Position encodings: vectors φ(i) to add or append to embeddings, rotations of queries and keys, slopes for scores.
+"""Position encodings (positional encodings): vectors φ(i) to add or append to embeddings, rotations of queries and keys (rotary
+position embedding, RoPE), slopes for scores (ALiBi).
 
 Positions are integers in a tensor of any shape (...,); φ returns (..., width). Angles are computed in float64, so that large
 positions keep their phase, and the results are then cast.
@@ -68,9 +69,9 @@ def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32
     check_tensor("positions", positions)
     check_length("width", width)
     hot = positions.unsqueeze(-1) == torch.arange(width, device=positions.device)
-    if _readable(positions) and not (known := hot.any(-1)).all():
+    if _readable(positions) and not (covered := hot.any(-1)).all():
         raise ValueError(
-            f"position {positions[~known][0].item()} has no one-hot vector of width {width}, which covers 0 to {width - 1}; "
+            f"position {positions[~covered][0].item()} has no one-hot vector of width {width}, which covers 0 to {width - 1}; "
             "increase the width or shorten the input"
         )
     return hot.to(dtype)
@@ -90,7 +91,7 @@ def _readable(positions: Tensor) -> bool:
 
 
 def rotate(x: Tensor, positions: Tensor, *, layout: Layout = "halves", base: float = 10000.0) -> Tensor:
-    """Rotates pair k of each vector by the angle i · base^(−2k/d) (Su et al. 2021, 3.2.2): x (..., L, d), positions (..., L).
+    """Rotates pair k of each vector by i · base^(−2k/d) (RoPE, Su et al. 2021, 3.2.2): x (..., L, d), positions i (..., L).
 
     Applied to queries and keys, it makes their dot product depend on i − j only. Half precision is rotated in float32.
     """
@@ -105,10 +106,10 @@ def rotate(x: Tensor, positions: Tensor, *, layout: Layout = "halves", base: flo
             f"positions {tuple(positions.shape)} do not broadcast to {tuple(x.shape[:-1])}, the leading axes of "
             f"x {tuple(x.shape)}; for positions (B, L) and heads (B, H, L, d) write positions[:, None]"
         ) from None
-    work = torch.promote_types(x.dtype, torch.float32)
+    precision = torch.promote_types(x.dtype, torch.float32)
     angle = _angles(positions, x.shape[-1], base=base)
-    sin, cos = angle.sin().to(work), angle.cos().to(work)
-    a, b = _split(x.to(work), layout)
+    sin, cos = angle.sin().to(precision), angle.cos().to(precision)
+    a, b = _split(x.to(precision), layout)
     return _join(a * cos - b * sin, a * sin + b * cos, layout).to(x.dtype)
 
 

@@ -95,9 +95,9 @@ def mel_filters(bands: int, size: int, rate: int, lowest: float = 20.0) -> Tenso
     return torch.minimum(rising, falling).clamp(min=0)
 
 
-def extremes(samples_N: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Returns the minimum and the maximum of each of at most `most` equal sections of a sound, to draw its waveform."""
-    sections = samples_N.tensor_split(min(most, len(samples_N)))
+def extremes(samples_N: Tensor, max_sections: int) -> tuple[Tensor, Tensor]:
+    """Returns the minimum and the maximum of each of at most `max_sections` equal sections of a sound, to draw its waveform."""
+    sections = samples_N.tensor_split(min(max_sections, len(samples_N)))
     return torch.stack([section.min() for section in sections]), torch.stack([section.max() for section in sections])
 
 

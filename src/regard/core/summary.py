@@ -23,7 +23,7 @@ MIN_ROWS = 64
 """If a tile of all heads would have fewer rows than this, each tile holds one head."""
 
 GRID = 128
-"""The most block means per axis."""
+"""The largest number of block means per axis."""
 
 
 def block_size(length: int) -> int:
@@ -70,7 +70,7 @@ def summarise_prepared(
     blocks: bool = False,
     positions: Sequence[int] | None = None,
 ) -> Summary:
-    """Computes `summarise` for prepared keys. positions: those of the queries, if distances are wanted."""
+    """Computes `summarise` for prepared keys. positions: those of the queries, if distances are requested."""
     mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
     num_queries, num_keys = query.shape[-2], prepared.shape[-2]
     lead = leading_shape(query, prepared) if mechanism.allow is None else leading_shape(query, prepared, mechanism.allow)
@@ -85,16 +85,16 @@ def summarise_prepared(
         allow = None if mechanism.allow is None else _at(mechanism.allow, lead, index)
         values = (getattr(summary, field.name) for field in fields(summary))
         head = Summary(*(None if value is None else value[index] for value in values))  # type: ignore[arg-type]
-        one_head = replace(mechanism, allow=allow)
-        _add_rows(head, _at(query, lead, index), _at(prepared, lead, index), one_head, rows, positions)
+        head_mechanism = replace(mechanism, allow=allow)
+        _add_rows(head, _at(query, lead, index), _at(prepared, lead, index), head_mechanism, rows, positions)
     return summary
 
 
 def summarise_weights(weights: Tensor, *, top: int, positions: Sequence[int] | None = None) -> Summary:
     """Computes the summary of given weights (..., Lq, Lk)."""
     summary = _empty(weights, weights.shape, top, blocks=True, distance=positions is not None)
-    everything = slice(0, weights.shape[-2])
-    _add_sums(summary, everything, weights, _add_weights(summary, everything, weights), positions)
+    all_rows = slice(0, weights.shape[-2])
+    _add_sums(summary, all_rows, weights, _add_weights(summary, all_rows, weights), positions)
     return summary
 
 
@@ -155,8 +155,8 @@ def _add_sums(summary: Summary, part: slice, numerators: Tensor, factor: Tensor,
     if summary.distance is not None and positions is not None:
         queries = positions[part]
         span = (min(queries), max(queries) + 1)
-        in_order = tuple(queries) == tuple(range(*span))
-        runs = [span] if in_order else [(position, position + 1) for position in queries]
+        consecutive = tuple(queries) == tuple(range(*span))
+        runs = [span] if consecutive else [(position, position + 1) for position in queries]
         numbers = torch.cat([torch.arange(*run, device=numerators.device, dtype=numerators.dtype) for run in runs])
         summary.distance[..., part] = _distances(numerators, numbers, span) * factor.squeeze(-1)
 
@@ -181,9 +181,9 @@ def _block_sums(sums: Tensor, size: int) -> Tensor:
     """Adds up blocks of `size` columns; the last block may have fewer."""
     if size == 1:
         return sums
-    whole = sums.shape[-1] // size * size
-    added = sums[..., :whole].unflatten(-1, (-1, size)).sum(-1)
-    return added if whole == sums.shape[-1] else torch.cat((added, sums[..., whole:].sum(-1, keepdim=True)), dim=-1)
+    full = sums.shape[-1] // size * size  # columns in full blocks
+    added = sums[..., :full].unflatten(-1, (-1, size)).sum(-1)
+    return added if full == sums.shape[-1] else torch.cat((added, sums[..., full:].sum(-1, keepdim=True)), dim=-1)
 
 
 def _num_in_block(length: int, size: int, blocks: Tensor) -> Tensor:

@@ -30,11 +30,11 @@ def attend_with_look(
     look: Look | None,
     output_HvD: Tensor | None = None,
 ) -> AttentionOutput:
-    """Computes `attend_prepared`, and what a Look requests as `seen`, in the order of its taps.
+    """Computes `attend_prepared`; `seen` of the result holds what the Look requests, in the order of its taps.
 
     look: the taps and edits of this layer (`Look.at`). With taps only, the output comes from the same kernel as without a Look,
     and the taps consume no random numbers: they use a copy of the generator.
-    output_HvD: the part of the output projection of each head, W_o; norms are measured after it.
+    output_HvD: each head's part of the output projection, W_o; norms are measured after it.
     """
     if look is None:
         return attend_prepared(query_BHRd, prepared, value, mechanism)
@@ -57,7 +57,7 @@ def attend_with_look(
 
 @dataclass(frozen=True)
 class Capture:
-    """The inputs of one attention, from which taps are computed."""
+    """The inputs of one call of attention, from which its taps are computed."""
 
     query_BHRd: Tensor
     prepared: Tensor
@@ -90,7 +90,7 @@ class Capture:
         return self.seen(tap, weights_BHRS)
 
     def sampled_BHRS(self, tap: Tap) -> Tensor:
-        """Samples the same hard weights as the output, and returns the heads and rows of a tap."""
+        """Samples the same hard or gated weights as the output, and returns the heads and rows of a tap."""
         return self.picked(weights_prepared(self.query_BHRd, self.prepared, _copy_generator(self.mechanism)), tap)
 
     def narrowed(self, tap: Tap) -> Capture:

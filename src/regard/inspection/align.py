@@ -55,7 +55,7 @@ def links(head: AlignmentHead, inspection: Inspection) -> Links:
 def alignment_heads(inspection: Inspection) -> list[AlignmentHead]:
     """Returns all candidates: every head, the mean of each layer and the mean of all layers, each unshifted and shifted.
 
-    Simpler ones come first, because the first of several equally good ones is chosen.
+    Means come before single heads, because the first of several equally good candidates is chosen.
     """
     layers = _cross_layers(inspection)
     candidates: list[AlignmentHead] = []
@@ -91,11 +91,12 @@ def parse_pharaoh(line: str) -> tuple[Links, Links]:
     return frozenset(sure), frozenset(possible)
 
 
-def alignment_error_rate(found: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links] | None = None) -> float:
-    """Returns 1 − (|A∩S| + |A∩P|) / (|A| + |S|), over all sentences together (Och & Ney 2003, eq. 21). 0 is perfect."""
+def alignment_error_rate(predicted: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links] | None = None) -> float:
+    """Returns 1 − (|A∩S| + |A∩P|) / (|A| + |S|) for predicted links A, sure links S and possible links P, over all sentences
+    together (Och & Ney 2003, eq. 21). 0 is perfect."""
     possible = sure if possible is None else possible
     hits = links = 0
-    for a, s, p in zip(found, sure, possible, strict=True):
+    for a, s, p in zip(predicted, sure, possible, strict=True):
         hits += len(a & s) + len(a & (p | s))
         links += len(a) + len(s)
     return 1 - hits / links if links else 0.0
@@ -127,10 +128,9 @@ def inspect_pairs(translator: Translator, pairs: Sequence[TextPair]) -> list[Ins
 
 
 def cut_differently(translator: Translator, pairs: Iterable[TextPair]) -> str:
-    """Returns a message on the first text whose tokens are not what a person would count, or "" if there is none.
+    """Describes the first text whose tokens are not the units that a reader would count; returns "" if there is none.
 
-    A person counts words, or the letters of a text of one word; a letter that is a piece of a subword vocabulary does not count
-    as one.
+    A reader counts words or, in a text of one word, letters; letters that are pieces of a subword vocabulary do not count.
     """
     for source, target in pairs:
         for text, codec in ((translator.read(source).text, translator.source), (target, translator.target)):
@@ -169,7 +169,7 @@ def best_alignment_head(
     if not inspections:
         raise UserError("there are no pairs, so no head can be chosen")
     candidates = alignment_heads(inspections[0])
-    _check_range(inspections, [one | other for one, other in zip(sure, possible or sure, strict=True)])
+    _check_range(inspections, [certain | other for certain, other in zip(sure, possible or sure, strict=True)])
     rated = [
         (alignment_error_rate([links(head, inspection) for inspection in inspections], sure, possible), head)
         for head in candidates
@@ -186,15 +186,15 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
     """
     if not forward:
         raise UserError("there are no pairs, so no head can be chosen")
-    for one, other in zip(forward, backward, strict=True):
-        if (len(one.source), len(one.target)) != (len(other.target), len(other.source)):
+    for there, back in zip(forward, backward, strict=True):
+        if (len(there.source), len(there.target)) != (len(back.target), len(back.source)):
             raise UserError(
-                f"the two models split {shorten(one.text)!r} into {len(one.source) - 1} and {len(other.target) - 1} tokens, "
-                f"and its translation into {len(one.target) - 1} and {len(other.source) - 1}, so their links cannot be "
+                f"the two models split {shorten(there.text)!r} into {len(there.source) - 1} and {len(back.target) - 1} tokens, "
+                f"and its translation into {len(there.target) - 1} and {len(back.source) - 1}, so their links cannot be "
                 "compared; train both with the same vocabularies"
             )
-    forward_links = {head: [links(head, one) for one in forward] for head in alignment_heads(forward[0])}
-    backward_links = {head: [turned(links(head, one)) for one in backward] for head in alignment_heads(backward[0])}
+    forward_links = {head: [links(head, there) for there in forward] for head in alignment_heads(forward[0])}
+    backward_links = {head: [turned(links(head, back)) for back in backward] for head in alignment_heads(backward[0])}
     rated = [
         (alignment_error_rate(a, b), forward_head, backward_head)
         for forward_head, a in forward_links.items()

@@ -1,4 +1,4 @@
-"""Captures everything about one translation: all layers and heads, the gates of recurrent cells, the probabilities of words."""
+"""Captures everything about one translation: all layers and heads, gates of recurrent cells, probabilities of tokens."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class Gates(ByValue):
 
 @dataclass(frozen=True, eq=False)
 class Inspection(ByValue):
-    """All that was captured of one translation.
+    """Everything that was captured of one translation.
 
     source, target: the tokens of both sides, with <eos>. read: the token that the decoder reads at each step, <sos> first.
-    log_probs_TV: log probabilities of every word at every step, as the model computed them.
+    log_probs_TV: the log-probability of every token of the vocabulary at every step, without the constraints of a search.
     axes: (rows, columns) if the source is a picture or a grid. picture: the picture as a data URI.
     sound: the samples of a sound, as returned by data.sound.to_row. auxiliary: the tokens of the auxiliary text, with <eos>.
     title: a readable name of the source, if that is not its text.
@@ -136,11 +136,13 @@ def inspect(
     what: Sequence[What] = ("weights",),
     **options: Any,
 ) -> Inspection:
-    """Translates a text and captures one forced pass of the model over its output.
+    """Translates a text and captures one forward pass of the model over its output (teacher forcing).
 
     output: ids of a given output, without <eos>, instead of the model's own. finished: whether <eos> follows it.
     what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead.
     options: options of the search, as for a translator.
+
+    Raises UserError if the text is empty, or if the model computes NaN.
     """
     segment = translator.read(text)
     codec, file = translator.source, segment.ids.file if isinstance(segment.ids, FileAndText) else segment.ids
@@ -153,13 +155,13 @@ def inspect(
     written = read_ids(translator, output, finished=finished)
     is_long = max(num_positions(segment.ids) + 1, len(written)) > LONGEST
     captured: tuple[What, ...] = ("summary",) if is_long else tuple(what) if isinstance(what, Sequence) else (what,)
-    look = Look(tuple(Tap(kind, what=one) for kind in KINDS for one in captured))
+    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured))
     model, device = translator.model, translator.device
     read = torch.tensor([[SOS, *written[:-1]]], device=device)
     with recurrent_inputs(cast(nn.Module, model)) as inputs:
         memory = model.encode(translator.encoder_batch([segment]), look)
         decoded = model.decode(read, memory, look)
-    check_numbers(decoded.logits_BTV)
+    check_no_nan(decoded.logits_BTV)
     return Inspection(
         text=segment.text,
         output=translator.target.decode(output),
@@ -180,7 +182,7 @@ def inspect(
 
 
 def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -> tuple[int, ...]:
-    """Returns the ids of a given output, with <eos> if it is finished. Raises if they are no ids of the target vocabulary."""
+    """Returns the ids of a given output, with <eos> if it is finished. Raises unless they are ids of the target vocabulary."""
     try:
         ids = tuple(map(index, output))
     except TypeError:
@@ -190,8 +192,8 @@ def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -
     return (*ids, EOS) if finished else ids
 
 
-def check_numbers(logits: Tensor) -> None:
-    """Raises if there is a NaN, which would be drawn as if it were a number."""
+def check_no_nan(logits: Tensor) -> None:
+    """Raises UserError if a logit is NaN, which would be drawn as if it were a number."""
     if bool(logits.isnan().any()):
         raise UserError(
             "this model computes NaN for this text, so there is nothing to show; its weights are damaged or too large"
@@ -199,11 +201,11 @@ def check_numbers(logits: Tensor) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:
-    keys = dict.fromkeys((one.kind, one.layer) for one in seen)
+    keys = dict.fromkeys((result.kind, result.layer) for result in seen)
     for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
-        in_layer = [one for one in seen if (one.kind, one.layer) == (kind, layer)]
-        summary = next((one.summary for one in in_layer if one.summary is not None), None)
-        numbers = {one.what: one.weights_BHTS[0].cpu() for one in in_layer if one.summary is None}
+        in_layer = [result for result in seen if (result.kind, result.layer) == (kind, layer)]
+        summary = next((result.summary for result in in_layer if result.summary is not None), None)
+        numbers = {result.what: result.weights_BHTS[0].cpu() for result in in_layer if result.summary is None}
         yield Layer(kind, layer, numbers, summary and _first_sentence(summary))
 
 
@@ -245,7 +247,7 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
 
 def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator[Gates]:
     if isinstance(model, RnnSeq2Seq) and model.settings.runs_stepwise:
-        inputs = {**inputs, "decoder": (model.decoder, *_waiting_inputs(model, memory, read))}
+        inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
         if "embedding." in name:  # the auxiliary text has no axis in the charts of gates
             continue
@@ -258,18 +260,18 @@ def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator
             yield Gates(f"{along}, layer {layer}{direction}", along, in_order)
 
 
-def _waiting_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
+def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the inputs of a decoder that runs step by step, [c_t; y] or [s̃; y], and its first state."""
     state: RnnState = model.start(memory)
     first_LNX, inputs = state.hidden_BKLX[:, 0].transpose(0, 1), []
     for position in range(read.shape[1]):
         before = state
         step = model.step(read[:, position : position + 1], state, Look((Tap("cross"),)))
-        attended = (
+        feedback = (
             before.fed_BKD[:, 0]
             if model.settings.input_feeding
             else (step.seen[0].weights_BHTS[:, 0] @ before.values_BSE)[:, 0]
         )
-        inputs.append(torch.cat((attended, model.target_embedding(read[:, position])), dim=-1))
+        inputs.append(torch.cat((feedback, model.target_embedding(read[:, position])), dim=-1))
         state = cast(RnnState, step.state)
     return torch.stack(inputs, dim=1), first_LNX

@@ -1,4 +1,4 @@
-"""Explains one output token with its actual numbers, from query to word; each line is computed from the lines before it."""
+"""Explains one output token with its actual numbers, from the query to the token: each line is computed from those above it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.core.attention import ScaledDot
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import SOS
 from regard.errors import UserError, shown
-from regard.inspection.capture import check_numbers, read_ids
+from regard.inspection.capture import check_no_nan, read_ids
 from regard.layers.blocks import DecoderLayer, ResidualConnection
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.rnn_lm import RnnLm
@@ -139,7 +139,7 @@ def explain(
         decoder = cast(TransformerDecoder, cast(nn.Module, model).decoder)
         about, lines = _transformer(decoder, inputs, layer, head)
     logits, probabilities = inputs.step.logits_BKV[0, 0], inputs.step.logits_BKV[0, 0].softmax(-1)
-    check_numbers(logits)
+    check_no_nan(logits)
     lines += [
         Line("probabilities", "p = softmax(logits)", probabilities, rows=words),
         Line(
@@ -173,7 +173,7 @@ class StepInputs:
     step: Step = None  # type: ignore[assignment]
 
     def take(self, *taps: Tap) -> tuple[Seen, ...]:
-        """Runs the step and returns what the taps asked for. `before` stays as it was."""
+        """Runs the step and returns what the taps requested. `before` can be used again."""
         kept = self.before.copy()
         self.step = self.model.step(self.read, self.before, Look(taps) if taps else None)
         self.before = kept
@@ -194,17 +194,20 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Line]:
         yield Line("state", "s_t = RNN(s_{t−1}, y_{t−1}), the last layer's h", new, given=True)
         yield Line("logits", "W_o s_t + b_o", logits)
         return
-    weights, scores = (one.weights_BHTS[0, 0, 0] for one in seen)
-    waits = model.settings.decoder == "bahdanau"
-    query = old if waits else new
+    weights, scores = (result.weights_BHTS[0, 0, 0] for result in seen)
+    attends_first = model.settings.decoder == "bahdanau"
+    query = old if attends_first else new
     yield Line(
-        "query", "s = s_{t−1}, the state before this step" if waits else "s = s_t, the state of this step", query, given=True
+        "query",
+        "s = s_{t−1}, the state before this step" if attends_first else "s = s_t, the state of this step",
+        query,
+        given=True,
     )
     yield Line("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=inputs.source)
     yield from _attention(model.score, before.prepared_BSA[0], scores, weights, inputs.source, model.settings.attention)
     context = weights @ before.values_BSE[0]
     yield Line("context", "c = Σ_j α_j h_j", context)
-    if waits:
+    if attends_first:
         yield Line("state", "s_t = RNN(s_{t−1}, [c; y_{t−1}])", new, given=True)
         yield Line("logits", "W_o [s_t; c] + b_o", logits)
     elif model.settings.readout == "plain":
@@ -268,7 +271,7 @@ def _transformer(decoder: TransformerDecoder, inputs: StepInputs, layer: int, he
         logits=decoder.output,
     ) as recorded:
         taps = (Tap(kind, number, head), Tap(kind, number, head, what="scores"))
-        weights, scores = (one.weights_BHTS[0, 0, 0] for one in inputs.take(*taps))
+        weights, scores = (result.weights_BHTS[0, 0, 0] for result in inputs.take(*taps))
     vectors = {  # (input, output) of each module for the token that this step reads
         name: (x.reshape(-1, x.shape[-1])[-1], output.reshape(-1, output.shape[-1])[-1])
         for name, (x, output) in recorded.items()

@@ -1,4 +1,4 @@
-"""Draws attention as pictures (PNG, SVG or PDF, by the file extension) or as shades in the terminal. Only this module uses
+"""Draws attention as pictures (PNG, SVG or PDF, by file extension) or as shades in the terminal. Only this module uses
 matplotlib."""
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
     columns are source tokens.
 
     Maps over a sound are drawn below each other, on one axis of seconds; each is scaled to its largest weight.
-    path: a .png, .svg or .pdf file. over: the picture that the map belongs to; then the weights of each word are drawn over it.
-    Or the sound that the maps belong to; then its waveform and spectrogram are drawn above them.
+    path: a .png, .svg or .pdf file. over: the picture that the map belongs to, over which the weights of each word are drawn;
+    or the sound that the maps belong to, whose waveform and spectrogram are drawn above them.
 
     Raises UserError if matplotlib is missing or the file extension is unknown.
     """
@@ -86,8 +86,8 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
         source, target = attention.source, attention.target
         axes = figure.add_subplot(rows, columns, index + 1)
         axes.imshow(attention.mean_TS.tolist(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal", interpolation="nearest")
-        wider = max(map(len, source)) > 4  # than a cell
-        axes.set_xticks(range(len(source)), source, rotation=90 if wider else 0, **font)
+        wider_than_cell = max(map(len, source)) > 4
+        axes.set_xticks(range(len(source)), source, rotation=90 if wider_than_cell else 0, **font)
         axes.set_yticks(range(len(target)), target, **font)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
@@ -224,9 +224,9 @@ def _font(maps: Sequence[AttentionMap], size: float) -> dict[str, Any]:
     files = {font.name: font.fname for font in sorted(upright, key=lambda font: font.weight == 400)}
     families, missing = list[str](), {char for map_ in maps for token in (*map_.source, *map_.target) for char in token}
     for family in sorted(files, key=lambda name: ("DejaVu Sans Mono", "DejaVu Sans", name).index(name)):
-        found = {char for char in missing if get_font(files[family]).get_char_index(ord(char))}
-        families += [family] if found else []
-        missing -= found
+        available = {char for char in missing if get_font(files[family]).get_char_index(ord(char))}
+        families += [family] if available else []
+        missing -= available
         if not missing:
             break
     return {"family": families or ["DejaVu Sans Mono"], "fontsize": size, "parse_math": False}
@@ -290,14 +290,15 @@ def in_terminal(attention: AttentionMap, width: int = WIDEST) -> Text:
     return text
 
 
-def _in_narrow_cells(attention: AttentionMap, margin: int, room: int) -> Text:
-    wide = -(-len(attention.source) // max(1, room))
+def _in_narrow_cells(attention: AttentionMap, margin: int, num_cells: int) -> Text:
+    """Draws a map with one cell per position, or per group of neighbours, in at most `num_cells` columns."""
+    wide = -(-len(attention.source) // max(1, num_cells))
     high = wide if attention.seconds and attention.kind == "encoder" else 1  # both axes are the same seconds
     source, target = attention.source[::wide], attention.target[::high]
     merged_TS = merge(merge(attention.mean_TS, wide).T, high).T
     header = ""
     for index, token in enumerate(source):
-        fits = not header or (cell_len(token) < 12 and index + cell_len(token) <= room)
+        fits = not header or (cell_len(token) < 12 and index + cell_len(token) <= num_cells)
         if cell_len(header) <= index and fits:
             header += " " * (index - cell_len(header)) + token + "  "
     text = Text(" " * margin + header.rstrip() + "\n")

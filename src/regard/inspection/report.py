@@ -28,7 +28,7 @@ EXACT, HALF = 1 << 20, 12 << 20
 
 WORDS_SHOWN = 5
 WAVEFORM_BINS = 1000
-"""Number of stretches of a waveform: more than fit into the width of a page."""
+"""Number of sections of a waveform: more than fit into the width of a page."""
 
 
 def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> Path:
@@ -63,13 +63,13 @@ def first_layer(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
     """Returns the layer that a page shows first: this one or, if the model has none of this kind, one of another kind; None if
     the model has no attention. Raises UserError if there is no such layer."""
     check_kind(kind)
-    kinds = [one.kind for one in seen.layers]
+    kinds = [each.kind for each in seen.layers]
     return seen.layer(kind if kind in kinds else kinds[0], layer) if kinds else None
 
 
 def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
     """Returns the data of the page, ready for JSON."""
-    num_numbers = sum(one.numel() for layer in seen.layers for one in layer.numbers.values())
+    num_numbers = sum(numbers.numel() for layer in seen.layers for numbers in layer.numbers.values())
     steps = _steps(seen)
     tokens = {*seen.source, *seen.target, *seen.read, *seen.auxiliary, *(other for step in steps for other, _ in step["top"])}
     return {
@@ -84,8 +84,8 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "labels": {token: label(token) for token in sorted(tokens) if label(token) != token},
         "heading": [readable(seen.title or seen.text), readable(seen.output)],
         "steps": steps,
-        "layers": [_layer(seen, one, num_numbers) for one in seen.layers],
-        "gates": [_gates(one) for one in seen.gates],
+        "layers": [_layer(seen, layer, num_numbers) for layer in seen.layers],
+        "gates": [_gates(gates) for gates in seen.gates],
         "axes": seen.axes,
         "picture": seen.picture,
         "sound": None if seen.sound is None else _sound(seen.sound, len(seen.source)),
@@ -97,7 +97,7 @@ def _short(text: str) -> str:
 
 
 def _steps(seen: Inspection) -> list[dict[str, Any]]:
-    """Returns for each step the probability of the token written, and the most probable tokens."""
+    """Returns for each step the probability of the token in the output, and the most probable tokens."""
     probs_TV = seen.log_probs_TV.exp()
     top = probs_TV.topk(min(WORDS_SHOWN, probs_TV.shape[-1]), dim=-1)
     return [
@@ -122,7 +122,7 @@ def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
         "columns": columns,
         "entropy": packed(layer.entropy_HT()),
         "mass": packed(layer.mass_HS()),
-        "distance": None if distance is None else [round(one, 5) for one in distance.tolist()],
+        "distance": None if distance is None else [round(number, 5) for number in distance.tolist()],
         "numbers": {what: packed(numbers, num_numbers) for what, numbers in layer.numbers.items()},
     }
     if layer.summary is not None and layer.summary.blocks is not None:
@@ -161,12 +161,12 @@ def _gates(gates: Gates) -> dict[str, Any]:
     for name, opened_TW in gates.opened.items():
         low, high = opened_TW.float().quantile(shares, dim=-1)
         lists = {"mean": opened_TW.mean(-1), "low": low, "high": high}
-        facts[name] = {kind: [round(one, 5) for one in numbers.tolist()] for kind, numbers in lists.items()}
+        facts[name] = {kind: [round(number, 5) for number in numbers.tolist()] for kind, numbers in lists.items()}
     return {"where": gates.where, "along": gates.along, "gates": facts}
 
 
 def _sound(row: Tensor, num_positions: int) -> dict[str, Any]:
-    """Returns the waveform as the lowest and highest sample of each stretch, and the log-mel spectrogram in 256 shades.
+    """Returns the waveform as the lowest and highest sample of each section, and the log-mel spectrogram in 256 shades.
 
     seconds: duration of the sound. shown: duration of the memory positions, which may be a little longer.
     """

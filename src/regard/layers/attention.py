@@ -1,4 +1,4 @@
-"""Multi-head attention: the projections around the functions of core/attention.py."""
+"""Multi-head self- and cross-attention: the projections around the functions of core/attention.py."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ class MultiHeadAttention(nn.Module):
     memory_width: width of the attended sequence; by default `width`.
     key_dim: width of one head's queries and keys; by default width / heads.
     value_dim: width of one head's values; by default `key_dim`.
-    kv_heads: number of key-value heads, each shared by a group of query heads (Ainslie et al. 2023); by default `heads`.
+    kv_heads: number of key-value heads, each shared by a group of query heads (grouped-query attention, Ainslie et al. 2023);
+    by default `heads`.
     bias: whether the projections have a bias.
     project_values: if False, the values are the attended states themselves.
     project_output: if False, the output is the concatenation of the heads' contexts.
     rotary: layout of the pairs in which queries and keys are rotated by their positions; None for no rotation.
     alibi: whether ALiBi lowers the scores of distant keys. `rotary` and `alibi` are for self-attention only.
+    There is no attention dropout in this layer; `regard.attend` has it.
 
     Raises ValueError for sizes that do not fit together, and UserError if the score does not support rotary positions.
     """
@@ -97,10 +99,11 @@ class MultiHeadAttention(nn.Module):
         self.register_buffer("slopes_H", alibi_slopes(heads).float() if alibi else None, persistent=False)
 
     def forward(self, x_BLD: Tensor, memory_BLE: Tensor | None = None, allow: Tensor | None = None) -> Tensor:
-        """Returns the output (B, L, D) of self-attention, or of attention to `memory_BLE`, which provides both keys and values.
+        """Returns the output (B, L, D) of self-attention, or of cross-attention to `memory_BLE`, for keys and values.
 
-        allow: mask (Lq, Lk) shared by all sentences and heads, (B, Lq, Lk) with one mask per sentence, or (B, H, Lq, Lk) with
-        one mask per sentence and head. Any of these sizes may be 1 and is then broadcast.
+        allow: attention mask (Lq, Lk) shared by all sentences and heads, (B, Lq, Lk) with one mask per sentence, or
+        (B, H, Lq, Lk) with one mask per sentence and head. Any of these sizes may be 1 and is then broadcast; pass a
+        key padding mask (B, Lk) as allow[:, None].
         """
         memory_BLE = x_BLD if memory_BLE is None else memory_BLE
         lead = self._check_inputs(x_BLD, memory_BLE)
@@ -179,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         *,
         causal: bool = False,
     ) -> AttentionOutput:
-        """Returns the projected output (B, L, D) as `context`, and as `seen` what the look asked for.
+        """Returns the projected output (B, L, D) as `context`, and what the look requested as `seen`.
 
         allow: mask (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
         positions: positions of the queries and of the keys, each (B or 1, L); only used by ALiBi.

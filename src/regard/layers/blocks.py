@@ -1,4 +1,4 @@
-"""One encoder layer and one decoder layer of a Transformer, and the blocks they consist of."""
+"""One encoder layer and one decoder layer of a Transformer, and their parts: residual connection, layer norm, feed-forward."""
 
 from __future__ import annotations
 
@@ -77,9 +77,10 @@ def feed_forward(width: int, inner: int, dropout: float, activation: Activation 
 
 
 class ResidualConnection(nn.Module):
-    """Residual connection around a block f: x + f(LN(x)) (pre-norm) or LN(x + f(x)) (post-norm; Vaswani et al. 2017).
+    """Residual connection with layer norm around a block f: x + f(LN(x)) (pre-norm) or LN(x + f(x)) (post-norm; Vaswani et al.
+    2017).
 
-    `before` gives the input of f, `after` the sum with its output.
+    `before` returns the input of f, `after` the sum of x and f's output y. Dropout is applied to y.
     """
 
     def __init__(self, norm: nn.Module, dropout: float, norm_order: NormOrder) -> None:
@@ -111,7 +112,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x_BSD: Tensor, allow: Tensor, positions_BS: Tensor | None, look: Look | None
     ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """Returns (x, what the look asked for).
+        """Returns (output, what the look requested).
 
         positions_BS: positions of the tokens; None counts from 0.
         """
@@ -146,7 +147,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x_BRD: Tensor, self_attend: SelfAttend, source: KeysValues | None, allow: Tensor | None, look: Look | None
     ) -> tuple[Tensor, tuple[Seen, ...]]:
-        """Returns (x, what looks asked for in self-attention and in cross-attention).
+        """Returns (output, what looks requested in self-attention and in cross-attention).
 
         source: keys and values of the memory. allow, look: mask and look of the cross-attention.
         """

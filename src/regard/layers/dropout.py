@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _STEPS = 2**16
+"""The number of different values of one 16-bit random number."""
 
 
 class Dropout(nn.Module):

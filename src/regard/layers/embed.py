@@ -1,4 +1,4 @@
-"""Token embeddings with position encodings, and the output layer."""
+"""Token embeddings with position encodings (positional encodings), and the output layer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from regard.core.positions import Layout, fourier, num_positions, one_hot, raw_i
 from regard.errors import UserError, did_you_mean
 
 PositionEncoding = Literal["sinusoidal", "learned", "rotary", "alibi", "fourier", "one_hot", "index", "none"]
-"""Position vectors that are added or appended to the token embeddings. But rotary and alibi act inside self-attention, and
-none gives the model no information about order."""
+"""rotary and alibi act inside self-attention; none gives the model no information about order; all others are position vectors
+that are added or appended to the token embeddings."""
 
 POSITION_ENCODINGS: tuple[PositionEncoding, ...] = get_args(PositionEncoding)
 IN_ATTENTION = ("rotary", "alibi", "none")
@@ -49,7 +49,7 @@ class TokenEmbedding(nn.Module):
         self.encoding, self.appended, self.layout = encoding, appended, layout
         self.width = width - appended
         self.tokens = nn.Embedding(vocab, self.width)
-        nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d, entries have the magnitude of the positions
+        nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d, as large as position vectors
         self.learned = Learned(max_positions, appended or width) if encoding == "learned" else None
         self.norm = norm
 
@@ -75,8 +75,8 @@ class TokenEmbedding(nn.Module):
             return raw_index(positions, dtype=dtype)
         if self.encoding == "one_hot":
             return one_hot(positions, width, dtype=dtype)
-        table = sinusoidal if self.encoding == "sinusoidal" else fourier
-        return table(positions, width, layout=self.layout, dtype=dtype)
+        encode = sinusoidal if self.encoding == "sinusoidal" else fourier
+        return encode(positions, width, layout=self.layout, dtype=dtype)
 
 
 class Learned(nn.Module):
@@ -126,7 +126,7 @@ class Output(nn.Module):
 
 
 def check_position_encoding(encoding: str, width: int, appended: int) -> None:
-    """Raises ValueError if there is no such position encoding, or if its width does not suit it. appended: 0 if added."""
+    """Raises ValueError if there is no such position encoding, or if it cannot have this width. appended: 0 if added."""
     if encoding not in POSITION_ENCODINGS:
         raise ValueError(
             f"there is no position encoding {encoding!r}; expected one of {', '.join(POSITION_ENCODINGS)}"

@@ -38,7 +38,7 @@ sound: frames of sound; four frames become one position.
 class FrontendOutput:
     """The output of a frontend: one vector per position.
 
-    allow_BS: True at real positions. axes: (S,), or (rows, columns) of a grid. seen: what a look asked for.
+    allow_BS: True at real positions. axes: (S,), or (rows, columns) of a grid. seen: what a look requested.
     """
 
     x_BSD: Tensor
@@ -81,8 +81,8 @@ class FusionFrontend(Frontend):
         x_BSD = torch.where((allow_BS & ~output.allow_BS).unsqueeze(-1), self.nothing, output.x_BSD)
         text_BUD, _ = self.reader(self.words(source.auxiliary.values), source.auxiliary.allow)
         queries, (keys, values) = self.attention.queries(self.norm(x_BSD)), self.attention.keys_values(text_BUD)
-        here = look.at("fusion", 0, 1) if look else None
-        attended = self.attention.attend(queries, keys, values, source.auxiliary.allow[:, None, None], here)
+        fusion_look = look.at("fusion", 0, 1) if look else None
+        attended = self.attention.attend(queries, keys, values, source.auxiliary.allow[:, None, None], fusion_look)
         return FrontendOutput(x_BSD + attended.context, allow_BS, output.axes, attended.seen)
 
 
@@ -273,7 +273,7 @@ FRONTENDS: dict[FrontendName, Callable[[int, int, int, bool], Frontend]] = {
     "frames": lambda size, width, channels, positions: FrameFrontend(size, width, positions=positions),
     "sound": lambda size, width, channels, positions: SoundFrontend(size, width, channels, positions=positions),
 }
-"""name -> function of (numbers per pixel, cell or frame; width; channels of convolutions; whether to add positions)."""
+"""Name -> function of (numbers per pixel, cell or frame; width; channels of convolutions; whether to add positions)."""
 
 
 def make_frontend(name: FrontendName, size: int, width: int, channels: int, *, positions: bool, auxiliary: int = 0) -> Frontend:

@@ -1,4 +1,5 @@
-"""Recurrent layers over whole sequences, whose states padding never affects, and step by step, for decoders with feedback.
+"""Recurrent layers (RNN, LSTM, GRU): over whole sequences, where padding never affects real positions, and step by step, for
+decoders whose inputs depend on earlier outputs.
 
 A stack of cells is a torch module (nn.RNN, nn.LSTM, nn.GRU) or `SigmoidRNN`. Its state is a single tensor for every kind of
 cell: h, or [h; c] for an LSTM.
@@ -40,8 +41,8 @@ def make_stack(cell: Cell, input_width: int, width: int, layers: int = 1, dropou
         return nn.GRU(input_width, width, layers, batch_first=True, dropout=dropout)
     if cell == "rnn_sigmoid":
         return SigmoidRNN(input_width, width, layers, dropout)
-    function = cell.removeprefix("rnn_")
-    return nn.RNN(input_width, width, layers, nonlinearity=function, batch_first=True, dropout=dropout)
+    nonlinearity = cell.removeprefix("rnn_")
+    return nn.RNN(input_width, width, layers, nonlinearity=nonlinearity, batch_first=True, dropout=dropout)
 
 
 class SigmoidRNN(nn.RNNBase):
@@ -137,10 +138,12 @@ class StepwiseStack:
     and the dropout masks between the layers. Call the steps in order, each exactly once.
 
     early_NTI: the early part of the inputs of all steps.
-    dropped: dropout masks of an earlier run over the same inputs; by default new ones are drawn.
+    dropout_masks: those of an earlier run over the same inputs; by default new ones are drawn.
     """
 
-    def __init__(self, stack: nn.RNNBase, early_NTI: Tensor, dropped: Sequence[Sequence[Tensor] | None] | None = None) -> None:
+    def __init__(
+        self, stack: nn.RNNBase, early_NTI: Tensor, dropout_masks: Sequence[Sequence[Tensor] | None] | None = None
+    ) -> None:
         self.stack, self.width = stack, stack.hidden_size
         N, T, early = early_NTI.shape
         self.linears: list[tuple[_StepwiseLinear, ...]] = []
@@ -157,9 +160,11 @@ class StepwiseStack:
                 self.linears.append((_StepwiseLinear(known_NTG, W_GI), _StepwiseLinear(b_U_G.expand(N, T, -1), U_GW)))
             else:
                 self.linears.append((_StepwiseLinear(known_NTG, torch.cat((W_GI, U_GW), dim=1)),))
-        self.dropped = [self._dropout(early_NTI, number) for number in range(stack.num_layers)] if dropped is None else dropped
+        if dropout_masks is None:
+            dropout_masks = [self._draw_masks(early_NTI, number) for number in range(stack.num_layers)]
+        self.dropout_masks = dropout_masks
 
-    def _dropout(self, like_NTI: Tensor, number: int) -> Sequence[Tensor] | None:
+    def _draw_masks(self, like_NTI: Tensor, number: int) -> Sequence[Tensor] | None:
         """Returns one dropout mask (N, W) per step for the input of this layer, or None for no dropout."""
         if not (number and self.stack.training and self.stack.dropout):
             return None
@@ -181,8 +186,8 @@ class StepwiseStack:
         """
         next_states: list[LayerState] = []
         x_NI = late_NI
-        for linears, dropped, state in zip(self.linears, self.dropped, states, strict=True):
-            x_NI = x_NI if dropped is None else x_NI * dropped[step]
+        for linears, masks, state in zip(self.linears, self.dropout_masks, states, strict=True):
+            x_NI = x_NI if masks is None else x_NI * masks[step]
             if len(linears) == 2:
                 gates = [linear(step, y_NI) for linear, y_NI in zip(linears, (x_NI, state[0]), strict=True)]
             else:

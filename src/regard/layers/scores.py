@@ -1,4 +1,4 @@
-"""Score functions: how well a query fits a key. Every model supports the score functions in `SCORES`."""
+"""Score functions (alignment models): how well a query fits a key. Every model supports the score functions in `SCORES`."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class Additive(nn.Module, Score):
         weight: W, (width, dq + dk). v: (width,). query_width: dq. Raises ValueError for other shapes.
         """
         check_whole("query_width", query_width)
-        width, both = weight.shape
-        if not 0 < query_width < both or v.shape != (width,):
+        width, query_and_key_width = weight.shape
+        if not 0 < query_width < query_and_key_width or v.shape != (width,):
             raise ValueError(
                 f"W is {tuple(weight.shape)}, v is {tuple(v.shape)}, the query's width is {query_width}; "
-                f"expected W (width, dq + dk), v (width,) and 0 < dq < {both}"
+                f"expected W (width, dq + dk), v (width,) and 0 < dq < {query_and_key_width}"
             )
-        score = cls(query_width, both - query_width, width).to(weight)
+        score = cls(query_width, query_and_key_width - query_width, width).to(weight)
         with torch.no_grad():
             score.query.weight.copy_(weight[:, :query_width])
             score.key.weight.copy_(weight[:, query_width:])
@@ -148,7 +148,7 @@ class Distance(Score):
 
 
 class Location(nn.Module, Score):
-    """Location-based score W s (Luong et al. 2015, eq. 9, "location"): of a key, only its position matters.
+    """Location-based score W s (Luong et al. 2015, eq. 9, "location"): it depends on the position of a key, not its content.
 
     W has one row for each of the first `max_source` real positions. The score of position j is W_j·s, so W_j is the prepared
     key.
@@ -222,11 +222,11 @@ SCORES: dict[str, ScoreMaker] = {
 
 def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
     """Raises UserError if there is no score function of this name. custom: names of the user's own score functions."""
-    known = [*SCORES, *(custom or ())]
-    if name not in known:
+    names = [*SCORES, *(custom or ())]
+    if name not in names:
         raise UserError(
-            f"there is no score {name!r}; expected one of {', '.join(known)}, or your own score, passed as "
-            f'scores={{"{name}": …}} or --score file.py:Class{did_you_mean(name, known)}'
+            f"there is no score {name!r}; expected one of {', '.join(names)}, or your own score, passed as "
+            f'scores={{"{name}": …}} or --score file.py:Class{did_you_mean(name, names)}'
         )
 
 
@@ -244,13 +244,14 @@ def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **s
     parameters = [
         parameter for parameter in inspect.signature(makers[name]).parameters.values() if parameter.kind not in variadic
     ]
-    missing = [each.name for each in parameters if each.default is each.empty and each.name not in sizes]
+    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    missing = [parameter for parameter in required if parameter not in sizes]
     if missing:
         raise UserError(
             f"the score {name!r} cannot be created: it requires {', '.join(missing)}, but a model only provides "
             f"{', '.join(sizes)}; give the other parameters default values"
         )
-    score = makers[name](**{each.name: sizes[each.name] for each in parameters if each.name in sizes})
+    score = makers[name](**{parameter.name: sizes[parameter.name] for parameter in parameters if parameter.name in sizes})
     if not isinstance(score, Score):
         raise UserError(f"the score {name!r} is an instance of {type(score).__name__}, expected a subclass of regard.Score")
     return score

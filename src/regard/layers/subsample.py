@@ -1,4 +1,4 @@
-"""Convolutional subsampling: a hundred frames of sound per second are too many positions for attention."""
+"""Convolutional subsampling of sound, whose hundred frames per second would be too many positions for attention."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Subsampling(nn.Module):
     """Two 3 x 3 convolutions of stride 2 over time and frequency bands (as in Dong et al. 2018), a projection and a norm:
     (B, S, F) -> (B, ⌈S/4⌉, D).
 
-    Without the norm, the vectors of a language of tones grew ninetyfold in a hundred updates, but what the auxiliary text adds
-    to them did not (docs/LOG.md).
+    Without the norm, in an experiment on tones, the vectors grew ninetyfold in a hundred updates, but what fusion with the
+    auxiliary text adds to them did not (docs/LOG.md).
 
     Padding is set to zero before each convolution, as convolutions pad the edges with zeros. The output of a row therefore does
     not depend on the lengths of the other rows.

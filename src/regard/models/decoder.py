@@ -1,4 +1,4 @@
-"""The decoder of a Transformer, with a key-value cache for decoding step by step."""
+"""The decoder of a Transformer, with a key-value cache (KV cache) for decoding step by step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class TransformerDecoder(nn.Module):
     """A stack of decoder layers.
 
     layers: number of layers. vocab: number of target tokens. scores: the user's own score functions by name.
-    cross: whether the layers attend to the Memory; if not, this is a language model, and its Memory has no positions.
+    cross: whether the layers have cross-attention to the Memory; if not, this is a language model, whose Memory has no
+    positions.
     tied: whether the output matrix is the embedding matrix. The gain of the last norm then starts at 1/√d: before training, the
     output of the layers still resembles the embedding of the input token, whose logit would start at about √d with a gain of 1.
     """
@@ -144,7 +145,7 @@ class TransformerDecoder(nn.Module):
         allow_TT = masks.causal(num_positions, device=device)
         if self.window is not None:
             allow_TT = masks.both(allow_TT, masks.window(num_positions, width=self.window, device=device))
-        causal = CausalSelfAttention(allow_TT, plain=self.window is None, keep=keep)
+        causal = CausalSelfAttention(allow_TT, exact=self.window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
         x_BTD, seen = self._stack(x_BTD, causal, self._source(memory), memory.allow_BS, look)
         return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), causal
@@ -182,18 +183,18 @@ class TransformerDecoder(nn.Module):
 class CausalSelfAttention:
     """Causal self-attention over a whole sequence at once.
 
-    plain: whether `allow_TT` is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
+    exact: whether `allow_TT` is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
     """
 
-    def __init__(self, allow_TT: Tensor, *, plain: bool, keep: bool = False) -> None:
-        self.allow_TT, self.plain, self.keep = allow_TT, plain, keep
+    def __init__(self, allow_TT: Tensor, *, exact: bool, keep: bool = False) -> None:
+        self.allow_TT, self.exact, self.keep = allow_TT, exact, keep
         self.kept: list[KeysValues] = []
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> AttentionOutput:
         keys, values = attention.keys_values(x_BTD)
         if self.keep:
             self.kept.append((keys, values))
-        return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look, causal=self.plain)
+        return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look, causal=self.exact)
 
 
 class CachedSelfAttention:
@@ -241,7 +242,7 @@ class CachedSelfAttention:
     def _attend_in_order(
         self, look: Look, attention: MultiHeadAttention, query_BHKd: Tensor, keys_BHCd: Tensor, values_BHCd: Tensor
     ) -> AttentionOutput:
-        """Attends with a separate cache per hypothesis, its tokens in order of position, as looks expect the keys."""
+        """Attends with a separate cache per hypothesis, whose keys are in order of position, as a Look requires."""
         B, K, T = self.slots_BKT.shape
         keys_NHTd, values_NHTd = (
             cache[self.rows_B1.unsqueeze(-1), :, self.slots_BKT].flatten(0, 1).transpose(1, 2)
@@ -267,8 +268,8 @@ class CachedSelfAttention:
         """Returns a cache that may be written in place, of at least twice the size if it is full. axis: axis of the slots."""
         capacity = cache.shape[axis]
         if capacity < self.filled:
-            more = max(MIN_CAPACITY, 2 * capacity, self.filled) - capacity
-            return F.pad(cache, [0, 0] * (cache.dim() - 1 - axis) + [0, more])
+            extra = max(MIN_CAPACITY, 2 * capacity, self.filled) - capacity
+            return F.pad(cache, [0, 0] * (cache.dim() - 1 - axis) + [0, extra])
         if torch.is_grad_enabled() or cache.requires_grad:
             return cache.clone()  # autograd may still need the old one
         return cache

@@ -39,7 +39,7 @@ class TransformerEncoder(nn.Module):
         output = self._frontend_output(source, embedding or self.embedding, look)
         x_BSD, allow_BS = self.dropout(output.x_BSD), output.allow_BS
         num_positions = allow_BS.shape[1]
-        positions_BS = masks.positions(allow_BS) if self.by_position else None  # None counts padding too, which is at the end
+        positions_BS = masks.positions(allow_BS) if self.by_position else None  # None counts from 0: padding is at the end
         allow = allow_BS[:, None, None]
         if self.window is not None:
             allow = masks.both(allow, masks.window(num_positions, width=self.window, device=allow.device))

@@ -1,4 +1,5 @@
-"""The recurrent encoder-decoder: one recurrent network reads the source, another writes the target and attends to the source.
+"""The recurrent encoder-decoder: one recurrent network reads the source, another writes the target and attends to the source
+states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
 
     Luong     s_t = RNN(s_{t−1}, y_{t−1})    c_t from the scores of s_t against all h_i    s̃_t = tanh(W [c_t; s_t] + b)
               logits from s̃_t; with input feeding the input is [s̃_{t−1}; y_{t−1}] (Luong et al. 2015, 3.3)
@@ -194,8 +195,8 @@ class RnnSeq2Seq(nn.Module):
             )
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
-        late = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
-        self.decoder = make_stack(cell, late + settings.embedding, width, settings.decoder_layers, dropout)
+        extra = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
+        self.decoder = make_stack(cell, extra + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = make_score(
                 settings.score,
@@ -225,7 +226,7 @@ class RnnSeq2Seq(nn.Module):
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE
-        attends, fed = self.settings.decoder != "fixed", self.settings.input_feeding
+        attends, input_feeding = self.settings.decoder != "fixed", self.settings.input_feeding
         if self.settings.bridge == "learned":
             hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
         else:
@@ -237,7 +238,7 @@ class RnnSeq2Seq(nn.Module):
             allow_BS=allow_BS if attends else allow_BS[:, :0],
             fixed_BE=summary_BE if self.settings.every_step else summary_BE[:, :0],
             hidden_BKLX=hidden_BLX.unsqueeze(1),
-            fed_BKD=summary_BE.new_zeros(len(allow_BS), 1, self.settings.width if fed else 0),
+            fed_BKD=summary_BE.new_zeros(len(allow_BS), 1, self.settings.width if input_feeding else 0),
         )
         if prefix_BP is None:
             return state
@@ -310,7 +311,7 @@ class RnnSeq2Seq(nn.Module):
         if num_steps == 1 or not weights:
             return outputs, hidden_LNX, fed_ND
         step_weights, values_B1SE = weights[0].unbind(2), state.values_BSE.unsqueeze(1)
-        steps = StepwiseStack(self.decoder, embedded_NTI, steps.dropped)
+        steps = StepwiseStack(self.decoder, embedded_NTI, steps.dropout_masks)
         outputs, hidden_LNX, fed_ND = self._steps(
             steps, num_steps, state, lambda _, step: AttentionOutput(step_weights[step].unsqueeze(2) @ values_B1SE)
         )

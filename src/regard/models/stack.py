@@ -81,9 +81,11 @@ class StackSettings:
         check_numbers(self)
         check_position_encoding(self.positions, self.width, self.appended)
         if self.key_dim is None and self.width % self.heads:
-            unit = math.lcm(2, self.heads)  # sinusoidal positions consist of pairs
-            better = -(-self.width // unit) * unit
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads; try width={better}, or set key_dim")
+            divisor = math.lcm(2, self.heads)  # sinusoidal positions consist of pairs
+            suggested = -(-self.width // divisor) * divisor
+            raise ValueError(
+                f"width {self.width} is not divisible by {self.heads} heads; try width={suggested}, or set key_dim"
+            )
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make kv_heads a divisor of heads"
