@@ -362,7 +362,7 @@ def tagger(H: Array, W_o: Array, b_o: Array) -> Array:
 
 # --- one step of a recurrent decoder -----------------------------------------------------------------------------------------
 
-Look = Callable[[Array], tuple[Array, Array]]  # s -> (c, weights): `lambda s: context(s, H, score, allow)`
+Attend = Callable[[Array], tuple[Array, Array]]  # s -> (c, weights): `lambda s: context(s, H, score, allow)`
 
 
 class Step(NamedTuple):
@@ -389,7 +389,7 @@ def fixed_step(state: State, y: Array, cell: Cell, W_o: Array, b_o: Bias, C: Arr
 
 
 def luong_step(
-    state: State, y: Array, cell: Cell, look: Look, W: Array, b: Bias, W_o: Array, b_o: Bias, fed: Array | None = None
+    state: State, y: Array, cell: Cell, look: Attend, W: Array, b: Bias, W_o: Array, b_o: Bias, fed: Array | None = None
 ) -> Step:
     """s_t = RNN(s_{t−1}, y_{t−1}); c_t from s_t; s̃_t = tanh(W [c_t; s_t] + b); logits = W_o s̃_t + b_o (Luong et al. 2015, 3).
     With input feeding (3.3), `fed` is s̃_{t−1}, zeros at the first step, and the input is [s̃_{t−1}; y_{t−1}]."""
@@ -399,7 +399,7 @@ def luong_step(
     return Step(state, c, weights, s_tilde, s_tilde @ W_o.T + b_o)
 
 
-def bahdanau_step(state: State, y: Array, cell: Cell, look: Look, W_o: Array, b_o: Bias) -> Step:
+def bahdanau_step(state: State, y: Array, cell: Cell, look: Attend, W_o: Array, b_o: Bias) -> Step:
     """c_t from s_{t−1}; s_t = RNN(s_{t−1}, [c_t; y_{t−1}]); logits = W_o [s_t; c_t] + b_o (Bahdanau et al. 2015, 3.1)."""
     c, weights = look(state[0])
     state = cell(concatenate(c, y), *state)
