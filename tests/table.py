@@ -1,4 +1,4 @@
-"""What the laws are tested on. A new score function or a new model joins with one line."""
+"""The score functions and models that the laws are tested on. A new one needs one line here."""
 
 from collections.abc import Callable
 
@@ -111,7 +111,7 @@ MODELS: dict[str, ModelSettings] = {
     ),
 }
 
-FRONTENDS: dict[str, ModelSettings] = {  # models whose source is no text; tests/laws/test_frontends.py
+FRONTENDS: dict[str, ModelSettings] = {  # models whose source is not text; see tests/laws/test_frontends.py
     "picture, luong": RnnSettings(width=20, embedding=7, score_width=13, frontend="picture", channels=12, dropout=0.3),
     "picture, bahdanau lstm": RnnSettings(
         width=22,
@@ -148,15 +148,17 @@ CHANNELS = 3
 
 
 def num_channels(name: str) -> int:
+    """Returns the number of channels of the sources of the model in `FRONTENDS`."""
     return BANDS if name.startswith("sound") else CHANNELS
 
 
 def reads_source(name: str) -> bool:
+    """Returns whether this model encodes a source; language models do not."""
     return not isinstance(MODELS[name], RnnLmSettings | DecoderOnlySettings)
 
 
 def has_cross(name: str) -> bool:
-    """Whether this model attends to its source."""
+    """Returns whether this model attends to its source."""
     return reads_source(name) and getattr(MODELS[name], "decoder", None) != "fixed"
 
 
@@ -166,7 +168,7 @@ def make_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
 
 
 def make_source(*lengths: int, room: int | None = None) -> Source:
-    """Random sentences of these lengths, padded to `room`. The first k tokens do not depend on the neighbours."""
+    """Returns random sentences of these lengths, padded to `room`. Their tokens do not depend on the other sentences."""
     room = room or max(lengths)
     rows = []
     for number, length in enumerate(lengths):
@@ -184,8 +186,8 @@ def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
 
 
 def make_rows(name: str, number: int = 4) -> list[SourceRow]:
-    """Random pictures, grids, frames or sounds of different sizes; sides that are multiples of the cell, and others. Beside a
-    text, the second file is missing; of the third there is no text."""
+    """Returns random pictures, grids, frames or sounds of different sizes; some sides are multiples of the cell, some are not.
+    With auxiliary texts, the second file is missing and the third text is empty."""
     generator = torch.Generator().manual_seed(2)
     rows: list[torch.Tensor] = []
     for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
@@ -201,7 +203,9 @@ def make_rows(name: str, number: int = 4) -> list[SourceRow]:
         return list(rows)
     texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
     missing = rows[1].new_zeros(0, 80) if name.startswith("sound") else rows[1].new_zeros(CHANNELS, 0, 0)
-    return [FileAndText(missing if at == 1 else row, text) for at, (row, text) in enumerate(zip(rows, texts, strict=False))]
+    return [
+        FileAndText(missing if index == 1 else row, text) for index, (row, text) in enumerate(zip(rows, texts, strict=False))
+    ]
 
 
 def make_targets(batch: int, length: int) -> torch.Tensor:

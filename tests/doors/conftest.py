@@ -13,7 +13,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def regard_command() -> Run:
-    """Runs `regard` as a user does, in a process of its own."""
+    """Returns a function that runs `regard` in a subprocess, as a user does."""
 
     def run(*arguments: str | Path, input: str | bytes = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         raw = input.encode() if isinstance(input, str) else input
@@ -25,9 +25,9 @@ def regard_command() -> Run:
 
 
 @pytest.fixture(scope="session")
-def workplace(tmp_path_factory: pytest.TempPathFactory, regard_command: Run) -> Path:
-    """A folder with pairs.tsv and, in regard-demo/, what a very short demo leaves behind."""
-    folder = tmp_path_factory.mktemp("workplace")
+def workspace(tmp_path_factory: pytest.TempPathFactory, regard_command: Run) -> Path:
+    """A folder with pairs.tsv, and with regard-demo/, the output of a very short `regard demo`."""
+    folder = tmp_path_factory.mktemp("workspace")
     lines = ["\t".join(pair) for pair in pronunciations("dev")]
     (folder / "pairs.tsv").write_text("\n".join([*lines, "", "word without sound\t"]) + "\n")
     done = regard_command("demo", "--set", "train.steps=40", "--threads", "1", cwd=folder)

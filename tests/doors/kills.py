@@ -13,20 +13,21 @@ from pathlib import Path
 
 KILLER = """
 import os, signal
-left, plain = [int(os.environ["KILL_AT_FSYNC"])], os.fsync
+left, original = [int(os.environ["KILL_AT_FSYNC"])], os.fsync
 
 def fsync(descriptor):
     left[0] -= 1
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    plain(descriptor)
+    original(descriptor)
 
 os.fsync = fsync
 """
-"""A sitecustomize.py: the process dies where it is about to put a file on the disk."""
+"""A sitecustomize.py that kills the process when it is about to sync a file to the disk."""
 
 
 def begin(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts `regard train` in the folder and returns its process."""
     return subprocess.Popen(
         [sys.executable, "-m", "regard", "train", *arguments, "--threads", "1"],
         cwd=folder,
@@ -37,13 +38,14 @@ def begin(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:
-    said, _ = process.communicate()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    """Waits for the process, which must succeed, and returns its output."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
 
 
 def kill_at(arguments: Sequence[str], folder: Path, log: Path, updates: int) -> None:
-    """Kills the run soon after so many updates more have been logged than there were, or when it is over."""
+    """Kills the run soon after it has logged this many more updates, unless it ends before."""
     process, before = begin(arguments, folder), num_lines(log)
     while process.poll() is None and num_lines(log) < before + updates:
         time.sleep(0.005)
@@ -51,8 +53,8 @@ def kill_at(arguments: Sequence[str], folder: Path, log: Path, updates: int) -> 
     process.communicate()
 
 
-def kill_in_a_write(arguments: Sequence[str], folder: Path, number: int) -> bool:
-    """Whether the run was killed at the fsync of this number; otherwise it came to its end."""
+def kill_during_a_write(arguments: Sequence[str], folder: Path, number: int) -> bool:
+    """Kills the run at its fsync of this number. Returns whether it was killed; otherwise it ran to its end."""
     (folder / "killer").mkdir(exist_ok=True)
     (folder / "killer" / "sitecustomize.py").write_text(KILLER)
     path = os.pathsep.join((str(folder / "killer"), os.environ.get("PYTHONPATH", "")))
@@ -67,10 +69,10 @@ def num_lines(log: Path) -> int:
 
 
 def random_kills(arguments: Sequence[str], folder: Path, log: Path, number: int, seed: int) -> None:
-    """Every other one in the middle of a write."""
-    chance = random.Random(seed)
+    """Kills the run this many times: in turn in the middle of a write and after a random number of updates."""
+    rng = random.Random(seed)
     for kill in range(number):
         if kill % 2:
-            kill_at(arguments, folder, log, chance.randint(1, 25))
+            kill_at(arguments, folder, log, rng.randint(1, 25))
         else:
-            kill_in_a_write(arguments, folder, chance.randint(1, 30))
+            kill_during_a_write(arguments, folder, rng.randint(1, 30))

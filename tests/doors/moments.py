@@ -1,7 +1,7 @@
-"""Every state of the disk at which a process can be killed, and what the same command makes of each of them.
+"""Records every state of the disk in which SIGKILL could leave a run, and runs commands from such a state.
 
-A kill with SIGKILL leaves behind what the process has given to the system. So one run is recorded: after every call that can
-change a file, the files are copied as another process would find them. Nothing has to be killed, and no moment is missed.
+A kill with SIGKILL leaves behind what the process has handed to the operating system. So one run is recorded: after every call
+that can change a file, the files are copied as another process would find them. Nothing has to be killed; no state is missed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ CALLS = frozenset(
 
 
 def tree(folder: Path) -> Tree:
+    """Returns the content of the folder."""
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in sorted(folder.rglob("*"))}
 
 
 def plant(state: Tree, folder: Path) -> None:
+    """Writes the recorded state to a new folder."""
     folder.mkdir()
     for name, content in state.items():
         if content is None:
@@ -40,51 +42,52 @@ def plant(state: Tree, folder: Path) -> None:
 
 @contextmanager
 def recorded(folder: Path) -> Iterator[list[Tree]]:
-    """The states that a kill could leave behind, in their order; no state comes twice in a row."""
-    states, last = [tree(folder)], [_marks(folder)]
+    """Yields the list of states that a kill could leave behind, in order; consecutive states differ."""
+    states, last = [tree(folder)], [_fingerprint(folder)]
 
-    def look(frame: FrameType, event: str, argument: Any) -> None:
+    def record(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_return" and getattr(argument, "__name__", "") in CALLS:
-            marks = _marks(folder)
-            if marks != last[0]:
-                last[0] = marks
+            fingerprint = _fingerprint(folder)
+            if fingerprint != last[0]:
+                last[0] = fingerprint
                 states.append(tree(folder))
 
-    sys.setprofile(look)
+    sys.setprofile(record)
     try:
         yield states
     finally:
         sys.setprofile(None)
 
 
-def _marks(folder: Path | str) -> list[tuple[str, int, int]]:
-    """Changes when a file appears, goes, moves or grows."""
-    found = []
+def _fingerprint(folder: Path | str) -> list[tuple[str, int, int]]:
+    """Returns a value that changes when a file appears, disappears, moves or grows."""
+    fingerprint = []
     with os.scandir(folder) as entries:
         for entry in entries:
             status = entry.stat()
-            found.append((entry.path, status.st_ino, status.st_size))
+            fingerprint.append((entry.path, status.st_ino, status.st_size))
             if entry.is_dir():
-                found += _marks(entry.path)
-    return found
+                fingerprint += _fingerprint(entry.path)
+    return fingerprint
 
 
 def outcome(folder: Path) -> Tree:
-    """What a run leaves behind, without the times in its log."""
-    found = tree(folder)
-    for name in [name for name in found if name.endswith("log.jsonl")]:
-        lines = [json.loads(line) for line in (found[name] or b"").splitlines()]
-        found[name] = "\n".join(json.dumps({key: one[key] for key in one if key != "time"}) for one in lines).encode()
-    return found
+    """Returns the files that a run leaves behind, without the times in its log."""
+    files = tree(folder)
+    for name in [name for name in files if name.endswith("log.jsonl")]:
+        lines = [json.loads(line) for line in (files[name] or b"").splitlines()]
+        files[name] = "\n".join(json.dumps({key: line[key] for key in line if key != "time"}) for line in lines).encode()
+    return files
 
 
 def typed(arguments: Sequence[str], folder: Path) -> str:
-    """What `regard` prints when this is typed in this folder; in this process, because importing torch takes seconds."""
-    said = io.StringIO()
-    with chdir(folder), redirect_stdout(said):
+    """Runs `regard` in this folder and returns its output; runs it in this process, because importing torch takes seconds."""
+    output = io.StringIO()
+    with chdir(folder), redirect_stdout(output):
         app([*arguments, "--threads", "1"], standalone_mode=False)
-    return said.getvalue()
+    return output.getvalue()
 
 
 def differences(one: Tree, other: Tree) -> list[str]:
+    """Returns the paths whose content differs, or that only one of the two has."""
     return sorted(name for name in {**one, **other} if one.get(name, b"missing") != other.get(name, b"missing"))

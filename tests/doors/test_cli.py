@@ -1,4 +1,4 @@
-"""The commands, as a user types them."""
+"""The commands, run as a user runs them."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ import regard
 pytestmark = pytest.mark.slow
 PNG = b"\x89PNG\r\n\x1a\n"
 
-OWN_SCORE = """
+CUSTOM_SCORE = """
 import regard
 
 class Manhattan(regard.Score):
@@ -31,7 +31,7 @@ class Manhattan(regard.Score):
 """
 
 
-def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_packages() -> None:
     code = (
         "import sys\nsys.argv = ['regard', '--help']\nimport regard\nfrom regard.cli.main import app\n"
         "try: app()\nexcept SystemExit: pass\n"
@@ -47,8 +47,8 @@ def test_version(regard_command: Run) -> None:
     assert regard_command("--version").stdout == f"regard {version('regard')}\n"
 
 
-def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
-    out = (workplace / "demo.out").read_text()
+def test_demo_shows_error_rates_words_and_attention(workspace: Path) -> None:
+    out = (workspace / "demo.out").read_text()
     assert "update 40/40" in out
     assert re.search(
         r"On 11,854 words never seen: phoneme error rate \d+\.\d%, \d+\.\d% of the words not exactly right \(sequ", out
@@ -58,27 +58,27 @@ def test_demo_shows_error_rates_words_and_attention(workplace: Path) -> None:
     words = re.search(r"Five of them:\n((?:  [a-z]+ +[A-Z ]*\((?:right|the dictionary says [A-Z ]+(?:or)?.*)\)\n){5})", out)
     assert words
     assert "Where the model looked" in out
-    assert (workplace / "regard-demo" / "attention.png").read_bytes().startswith(PNG)
-    assert regard.load(workplace / "regard-demo" / "model")("cat").text
+    assert (workspace / "regard-demo" / "attention.png").read_bytes().startswith(PNG)
+    assert regard.load(workspace / "regard-demo" / "model")("cat").text
 
 
-def test_the_same_seed_gives_the_same_folder(workplace: Path, regard_command: Run) -> None:
-    """Byte for byte."""
+def test_the_same_seed_gives_the_same_folder(workspace: Path, regard_command: Run) -> None:
+    """All files are equal byte for byte."""
     for out in ("once", "again"):
-        done = regard_command("train", "pairs.tsv", "--out", out, "--threads", "1", "--set", "train.steps=9", cwd=workplace)
+        done = regard_command("train", "pairs.tsv", "--out", out, "--threads", "1", "--set", "train.steps=9", cwd=workspace)
         assert done.returncode == 0, done.stderr
-    once, again = ({path.name: path.read_bytes() for path in (workplace / out).iterdir()} for out in ("once", "again"))
+    once, again = ({path.name: path.read_bytes() for path in (workspace / out).iterdir()} for out in ("once", "again"))
     assert once == again
-    refused = regard_command("train", "pairs.tsv", "--out", "once", cwd=workplace)
+    refused = regard_command("train", "pairs.tsv", "--out", "once", cwd=workspace)
     assert refused.stderr.startswith(
         "regard: once.run holds a run with other settings, which was not modified: train.steps was 9 and is now"
     )
 
 
 @pytest.fixture(scope="module")
-def model(workplace: Path, regard_command: Run) -> Path:
+def model(workspace: Path, regard_command: Run) -> Path:
     settings = [part for setting in ("train.steps=60", "seed=7", "model.kind=transformer") for part in ("--set", setting)]
-    done = regard_command("train", "pairs.tsv", "--out", "mine", "--threads", "1", *settings, cwd=workplace)
+    done = regard_command("train", "pairs.tsv", "--out", "mine", "--threads", "1", *settings, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert "Skipped: 2 lines with an empty source or target." in done.stdout
     assert re.search(r"\n  model.kind=transformer +given with --set\n", done.stdout)
@@ -87,10 +87,10 @@ def model(workplace: Path, regard_command: Run) -> Path:
     assert "target symbols" in done.stdout
     assert re.search(r"held out: symbol error rate \d.*, sequence error rate \d.* on 67 outputs", done.stdout)
     assert done.stdout.endswith("saved in mine; next: regard translate mine texts.txt\n")
-    return workplace / "mine"
+    return workspace / "mine"
 
 
-def test_a_model_folder_says_where_it_comes_from(model: Path) -> None:
+def test_a_model_folder_records_its_training(model: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     assert config["training"]["settings"]["seed"] == 7
     assert config["training"]["settings"]["train"]["steps"] == 60
@@ -106,36 +106,36 @@ def test_a_model_folder_says_where_it_comes_from(model: Path) -> None:
     ]
 
 
-def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workplace: Path, regard_command: Run) -> None:
-    """The same weights; what is changed by options is changed in the file of the new run, with the reason."""
-    written = (workplace / "mine.run" / "run.yaml").read_text()
+def test_a_run_file_repeats_the_run_that_wrote_it(model: Path, workspace: Path, regard_command: Run) -> None:
+    """The weights are the same. Settings changed by options are changed in the run file of the new run, with the reason."""
+    written = (workspace / "mine.run" / "run.yaml").read_text()
     assert re.search(r"\n  files: \[pairs.tsv\] +# Training data", written)
     assert re.search(r"\n  target_unit: symbols +# \d+\.\d symbols of \d\.\d characters per line", written)
     assert re.search(r"\n  steps: 60 +# given with --set\n", written)
-    done = regard_command("train", "mine.run/run.yaml", "--out", "repeated", "--threads", "1", cwd=workplace)
+    done = regard_command("train", "mine.run/run.yaml", "--out", "repeated", "--threads", "1", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert "settings from mine.run/run.yaml; all of them: " in done.stdout
     assert "Skipped: 2 lines with an empty source or target" in done.stdout
-    first, second = (json.loads((workplace / name / "config.json").read_text()) for name in ("mine", "repeated"))
+    first, second = (json.loads((workspace / name / "config.json").read_text()) for name in ("mine", "repeated"))
     assert "weights:" in first["training"]["signature"]
     assert first == second
 
-    (workplace / "few.tsv").write_text("cat\tK AE T\ndog\tD AO G\n" + 400 * "a" + "\tB\n")
+    (workspace / "few.tsv").write_text("cat\tK AE T\ndog\tD AO G\n" + 400 * "a" + "\tB\n")
     changed = ["--held-out", "few.tsv", "--set", "train.steps=2", "--set", "data.max_length=300", "--out", "changed"]
-    done = regard_command("train", "repeated.run/run.yaml", *changed, "--threads", "1", cwd=workplace)
+    done = regard_command("train", "repeated.run/run.yaml", *changed, "--threads", "1", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"few.tsv: \d+ pairs in \d+ lines. Skipped: 1 pair longer than 300 characters \(line \d\)", done.stdout)
     assert "on 2 outputs" in done.stdout
-    kept = workplace / "changed.run" / "run.yaml"
+    kept = workspace / "changed.run" / "run.yaml"
     assert "  held_out_files: [few.tsv]" in kept.read_text()
     mine = kept.read_text().replace("# given with --set", "# because I say so")
     kept.write_text(mine)
-    again = regard_command("train", kept, "--out", "changed", "--overwrite", "--threads", "1", cwd=workplace)
+    again = regard_command("train", kept, "--out", "changed", "--overwrite", "--threads", "1", cwd=workspace)
     assert again.returncode == 0, again.stderr
-    assert kept.read_text() == mine  # nothing was changed, so the file stays as its owner left it
+    assert kept.read_text() == mine  # no setting was changed, so the file keeps the user's edits
 
 
-def test_five_mistakes_in_a_run_file_are_five_lines(tmp_path: Path, regard_command: Run) -> None:
+def test_five_errors_in_a_run_file_give_five_lines(tmp_path: Path, regard_command: Run) -> None:
     (tmp_path / "run.yaml").write_text(
         "seed: one\n\ndata:\n  held_out: 2\n\nmodel:\n  kind: transformer\n  heads: 3\n\n"
         "train:\n  stepz: 3\n  steps: 3\n  steps: 4\n"
@@ -151,7 +151,7 @@ def test_five_mistakes_in_a_run_file_are_five_lines(tmp_path: Path, regard_comma
     ]
 
 
-def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> None:
+def test_translate_prints_one_line_per_input_line(model: Path, regard_command: Run) -> None:
     done = regard_command("translate", model, input="cat\n\ndog\r\nÅ!\n")
     assert done.returncode == 0
     translator = regard.load(model)
@@ -164,7 +164,7 @@ def test_translate_gives_a_line_for_a_line(model: Path, regard_command: Run) -> 
     assert broken.stderr.startswith("regard: standard input:3: byte 0xe9 at position 2 is not UTF-8")
 
 
-def test_translate_in_other_forms(model: Path, regard_command: Run) -> None:
+def test_translate_with_other_searches_and_formats(model: Path, regard_command: Run) -> None:
     translator = regard.load(model)
     moses = regard_command("translate", model, "--beam", "4", "--n-best", "2", input="cat\n\ndog\n").stdout.splitlines()
     assert [line.split(" ||| ")[0] for line in moses] == ["0", "0", "1", "2", "2"]
@@ -184,17 +184,17 @@ def test_translate_in_other_forms(model: Path, regard_command: Run) -> None:
     aligned = regard_command("translate", model, "--align", input="cat\n\n").stdout
     assert aligned == f"{cat.text} ||| {' '.join(f'{i}-{j}' for i, j in cat.alignment())}\n\n"
     streamed = regard_command("translate", model, "--stream", "--beam", "3", input="cat\n\ndog\n").stdout
-    assert streamed.splitlines() == [one.text for one in translator.batch(["cat", "", "dog"], beam=3)]
+    assert streamed.splitlines() == [result.text for result in translator.batch(["cat", "", "dog"], beam=3)]
     how = ["--sample", "--top-k", "5", "--temperature", "0.7", "--seed", "3"]
     drawn = regard_command("translate", model, *how, input="cat\ncat\n").stdout.splitlines()
     options = {"sample": True, "top_k": 5, "temperature": 0.7, "seed": 3}
-    assert drawn == [one.text for one in translator.batch(["cat", "cat"], **options)]
-    told = regard_command("translate", model, "--prefix", "K K", "--ban", "AE", input="cat\n").stdout
-    assert told.startswith("K K")
-    assert "AE" not in told
+    assert drawn == [result.text for result in translator.batch(["cat", "cat"], **options)]
+    constrained = regard_command("translate", model, "--prefix", "K K", "--ban", "AE", input="cat\n").stdout
+    assert constrained.startswith("K K")
+    assert "AE" not in constrained
 
 
-def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
+def test_unusual_lines_are_reported(model: Path, regard_command: Run) -> None:
     lines = ["a" * 1_000_000, "cat", "\x00\x07\x1b[2J", "Dog. " * 300, "\u2028"]
     done = regard_command("translate", model, "--max-source", "40", "--max-length", "9", input="\n".join(lines) + "\n")
     assert done.returncode == 1
@@ -205,16 +205,16 @@ def test_strange_lines_are_told_of(model: Path, regard_command: Run) -> None:
     )
     assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
     assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
-    assert "\x1b" not in done.stderr  # nothing that a terminal would obey
+    assert "\x1b" not in done.stderr  # no control sequence reaches the terminal
     assert done.stderr.endswith("regard: lines that were too long to translate and were left empty: 1\n")
 
 
-def test_a_slow_pipe_is_answered_line_by_line(model: Path) -> None:
+def test_a_pipe_gets_its_output_line_by_line(model: Path) -> None:
     command = [sys.executable, "-m", "regard", "translate", str(model)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        for word in ("cat", "dog"):  # the second is written only when the answer to the first is there
+        for word in ("cat", "dog"):  # the second word is written only after the output of the first was read
             process.stdin.write(f"{word}\n")
             process.stdin.flush()
             assert process.stdout.readline() == regard.load(model)(word).text + "\n"
@@ -222,22 +222,22 @@ def test_a_slow_pipe_is_answered_line_by_line(model: Path) -> None:
         assert process.stdout.read() == ""
 
 
-def test_a_file_and_a_pipe_give_the_same(model: Path, workplace: Path, regard_command: Run) -> None:
-    words = [line.split("\t")[0] for line in (workplace / "pairs.tsv").read_text().splitlines()[:300]]
-    (workplace / "words.txt").write_text("\n".join(words) + "\n")
+def test_a_file_and_a_pipe_give_the_same_output(model: Path, workspace: Path, regard_command: Run) -> None:
+    words = [line.split("\t")[0] for line in (workspace / "pairs.tsv").read_text().splitlines()[:300]]
+    (workspace / "words.txt").write_text("\n".join(words) + "\n")
     piped = regard_command("translate", model, input="\n".join(words) + "\n").stdout
-    with (workplace / "words.txt").open() as file:
+    with (workspace / "words.txt").open() as file:
         command = [sys.executable, "-m", "regard", "translate", str(model)]
         read = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True).stdout
     assert piped == read
     assert len(read.splitlines()) == len(words)
 
 
-def test_evaluate_measures_and_compares(model: Path, workplace: Path, regard_command: Run) -> None:
-    lines = (workplace / "pairs.tsv").read_text().splitlines()[:40]
-    (workplace / "test.tsv").write_text("\n".join([*lines, "cat\tK AE T\tK AH T", "\tX"]) + "\n")
-    other = workplace / "regard-demo" / "model"
-    done = regard_command("evaluate", model, "test.tsv", "--against", other, "--beam", "3", cwd=workplace)
+def test_evaluate_measures_and_compares(model: Path, workspace: Path, regard_command: Run) -> None:
+    lines = (workspace / "pairs.tsv").read_text().splitlines()[:40]
+    (workspace / "test.tsv").write_text("\n".join([*lines, "cat\tK AE T\tK AH T", "\tX"]) + "\n")
+    other = workspace / "regard-demo" / "model"
+    done = regard_command("evaluate", model, "test.tsv", "--against", other, "--beam", "3", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert re.match(r"test.tsv: \d+ sources, 42 references\nSkipped 1 line with an empty source or target\n", done.stdout)
     for name in ("BLEU", "chrF", "word error rate", "symbol error rate", "exact match"):
@@ -249,11 +249,11 @@ def test_evaluate_measures_and_compares(model: Path, workplace: Path, regard_com
     )
 
 
-def test_evaluate_shows_how_far_it_is(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
-    """On a terminal, by standard error: a bar. What is printed stays the same."""
-    lines = (workplace / "pairs.tsv").read_text().splitlines()[:300]  # enough for two workers, if there are two cores
-    (workplace / "many.tsv").write_text("\n".join(lines) + "\n")
-    plain = regard_command("evaluate", model, "many.tsv", "--beam", "1", cwd=workplace)
+def test_evaluate_shows_a_progress_bar(model: Path, workspace: Path, regard_command: Run, tmp_path: Path) -> None:
+    """The bar is printed to standard error if that is a terminal. Standard output stays the same."""
+    lines = (workspace / "pairs.tsv").read_text().splitlines()[:300]  # enough for two worker processes if there are two cores
+    (workspace / "many.tsv").write_text("\n".join(lines) + "\n")
+    plain = regard_command("evaluate", model, "many.tsv", "--beam", "1", cwd=workspace)
     assert (plain.returncode, plain.stderr) == (0, "")
     number = int(re.match(r"many.tsv: (\d+) sources", plain.stdout)[1])  # type: ignore[index]
     ours, theirs = pty.openpty()
@@ -262,30 +262,30 @@ def test_evaluate_shows_how_far_it_is(model: Path, workplace: Path, regard_comma
     seen = b""
     with (
         (tmp_path / "out").open("wb") as out,
-        subprocess.Popen(command, cwd=workplace, env=terminal, stdout=out, stderr=theirs),
+        subprocess.Popen(command, cwd=workspace, env=terminal, stdout=out, stderr=theirs),
     ):
         os.close(theirs)
-        with contextlib.suppress(OSError):  # at its end
-            while some := os.read(ours, 4096):
-                seen += some
+        with contextlib.suppress(OSError):  # raised at the end of the output
+            while chunk := os.read(ours, 4096):
+                seen += chunk
     os.close(ours)
     assert (tmp_path / "out").read_text() == plain.stdout
     assert b"translating" in seen
-    assert f"{number - 1}/{number}".encode() in seen  # nobody asks again once the last one is there
+    assert f"{number - 1}/{number}".encode() in seen  # the bar is not redrawn after the last source
 
 
-def test_score_says_how_probable_outputs_are(model: Path, workplace: Path, regard_command: Run) -> None:
-    (workplace / "given.tsv").write_text("cat\tK AE T\ndog\tD AO G\n\n")
-    done = regard_command("score", model, "given.tsv", cwd=workplace)
+def test_score_prints_log_probabilities(model: Path, workspace: Path, regard_command: Run) -> None:
+    (workspace / "given.tsv").write_text("cat\tK AE T\ndog\tD AO G\n\n")
+    done = regard_command("score", model, "given.tsv", cwd=workspace)
     expected = regard.load(model).score(["cat", "dog"], ["K AE T", "D AO G"])
     assert done.stdout.splitlines()[0] == f"{expected[0].log_prob:.6f}\tcat\tK AE T"
     assert re.match(r"regard: 2 pairs, 8 tokens, perplexity \d+\.\d{4}\nregard: Skipped 1 line", done.stderr)
-    record = json.loads(regard_command("score", model, "given.tsv", "--json", cwd=workplace).stdout.splitlines()[1])
+    record = json.loads(regard_command("score", model, "given.tsv", "--json", cwd=workspace).stdout.splitlines()[1])
     assert record["tokens"] == ["D", "AO", "G"]
     assert record["token_log_probs"] == pytest.approx(expected[1].token_log_probs, abs=1e-5)
 
 
-def test_inspect_shows_and_draws(model: Path, regard_command: Run, tmp_path: Path) -> None:
+def test_inspect_prints_and_draws(model: Path, regard_command: Run, tmp_path: Path) -> None:
     done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.png")
     assert done.returncode == 0
     assert done.stdout.startswith(f"wood -> {regard.load(model)('wood').text}\n")
@@ -302,14 +302,14 @@ def test_arguments_that_are_not_utf_8(model: Path, regard_command: Run) -> None:
     assert nowhere.stderr.startswith(r"regard: argument 2 (mod\xffel) is not UTF-8")
 
 
-def test_inspect_writes_a_page_and_numbers(model: Path, workplace: Path, regard_command: Run, tmp_path: Path) -> None:
+def test_inspect_writes_a_page_and_numbers(model: Path, workspace: Path, regard_command: Run, tmp_path: Path) -> None:
     done = regard_command("inspect", model, "wood", "--out", tmp_path / "wood.html", "--threads", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"written to {tmp_path / 'wood.html'}; open it in a browser\n")
     page = (tmp_path / "wood.html").read_text()
     assert page.startswith("<!doctype html>")
     assert f"<title>wood → {regard.load(model)('wood').text}</title>" in page
-    recurrent = workplace / "regard-demo" / "model"
+    recurrent = workspace / "regard-demo" / "model"
     done = regard_command("inspect", recurrent, "wood", "--out", tmp_path / "wood.npz", "--threads", "1")
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "wood.npz") as arrays:
@@ -326,20 +326,20 @@ def test_explain_shows_every_number(model: Path, regard_command: Run) -> None:
     done = regard_command("explain", model, "wood", "--token", "1", "--head", "2", "--threads", "1")
     assert done.returncode == 0, done.stderr
     names = [line.split()[0] for line in done.stdout.splitlines() if line and not line.startswith(" ")]
-    wanted = (
+    expected = (
         "query keys scores allowed weights values context contexts output residual fed after hidden logits probabilities token"
     )
-    assert names[-16:] == wanted.split()
+    assert names[-16:] == expected.split()
     assert "e_j = s · k_j / √d" in done.stdout
-    told = json.loads(regard_command("explain", model, "wood", "--json", "--threads", "1").stdout)
-    lines = {line["name"]: line for line in told["lines"]}
+    explanation = json.loads(regard_command("explain", model, "wood", "--json", "--threads", "1").stdout)
+    lines = {line["name"]: line for line in explanation["lines"]}
     assert sum(lines["weights"]["values"]) == pytest.approx(1, abs=1e-5)
     assert lines["weights"]["rows"] == [*"wood", "<eos>"]
     wrong = regard_command("explain", model, "wood", "--token", "99")
     assert re.fullmatch(r"regard: there is no token 99: the output has tokens 0 to \d+, <eos> included\n", wrong.stderr)
 
 
-def test_align_says_what_its_numbers_count(model: Path, regard_command: Run) -> None:
+def test_align_warns_that_it_numbers_tokens(model: Path, regard_command: Run) -> None:
     done = regard_command("translate", model, "--align", "--threads", "1", input="cat\nwood cut\n")
     assert done.returncode == 0
     expected = "regard: the numbers of --align count tokens, not words: 'wood cut' has 2 words but 8 tokens (w o o d ␣ c u t)\n"
@@ -370,56 +370,56 @@ def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command:
     )
 
 
-def test_a_score_of_ones_own_is_trained_named_and_asked_for(workplace: Path, regard_command: Run) -> None:  # SPEC A2.6
-    (workplace / "my.py").write_text(OWN_SCORE)
+def test_a_custom_score_is_trained_saved_and_required(workspace: Path, regard_command: Run) -> None:  # SPEC A2.6
+    (workspace / "my.py").write_text(CUSTOM_SCORE)
     mine = ["--score", "my.py:Manhattan", "--threads", "1"]
-    done = regard_command("train", "pairs.tsv", "--out", "own", *mine, "--set", "train.steps=9", cwd=workplace)
+    done = regard_command("train", "pairs.tsv", "--out", "own", *mine, "--set", "train.steps=9", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert "model.score=manhattan" in done.stdout
-    assert json.loads((workplace / "own" / "config.json").read_text())["model"]["score"] == "manhattan"
-    said = regard_command("translate", "own", *mine, input="cat\n", cwd=workplace)
-    assert (said.returncode, said.stdout.count("\n")) == (0, 1)
-    assert regard_command("inspect", "own", "cat", *mine, cwd=workplace).stdout.startswith("cat -> ")
-    without = regard_command("translate", "own", input="cat\n", cwd=workplace)
+    assert json.loads((workspace / "own" / "config.json").read_text())["model"]["score"] == "manhattan"
+    translated = regard_command("translate", "own", *mine, input="cat\n", cwd=workspace)
+    assert (translated.returncode, translated.stdout.count("\n")) == (0, 1)
+    assert regard_command("inspect", "own", "cat", *mine, cwd=workspace).stdout.startswith("cat -> ")
+    without = regard_command("translate", "own", input="cat\n", cwd=workspace)
     assert without.returncode == 1
     assert without.stderr.startswith("regard: own uses the custom score 'manhattan', which is not part of regard: load it with")
 
 
-def test_an_encoder_starts_another_model(model: Path, workplace: Path, regard_command: Run) -> None:  # SPEC A7.7
-    (workplace / "more.tsv").write_text("cat\tÄ\nact\tÄ Ö\ntac!\tÖ\ncatt!\tÖ Ä\n" * 4)
+def test_an_encoder_starts_another_model(model: Path, workspace: Path, regard_command: Run) -> None:  # SPEC A7.7
+    (workspace / "more.tsv").write_text("cat\tÄ\nact\tÄ Ö\ntac!\tÖ\ncatt!\tÖ Ä\n" * 4)
     how = ["--encoder-from", model, "--freeze", "--threads", "1", "--set", "train.steps=3", "--out", "further"]
-    done = regard_command("train", "more.tsv", *how, cwd=workplace)
+    done = regard_command("train", "more.tsv", *how, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"[\d,]+ parameters are copied from another encoder and stay frozen", done.stdout)
     assert re.search(r"\d+ symbols? (is|are) not in the vocabulary of the model that this run starts from: !", done.stdout)
-    assert regard.load(workplace / "further").source.to_json() == regard.load(model).source.to_json()
+    assert regard.load(workspace / "further").source.to_json() == regard.load(model).source.to_json()
 
 
-def test_a_model_learns_on(model: Path, workplace: Path, regard_command: Run) -> None:
-    (workplace / "others.tsv").write_text("".join(f"{word}\tK AE T\n" for word in ("cat", "kat", "catt", "qat!")))
-    how = ["--start-from", model, "--threads", "1", "--set", "train.steps=40", "--out", "learnt-on"]
-    done = regard_command("train", "others.tsv", *how, cwd=workplace)
+def test_training_starts_from_a_model(model: Path, workspace: Path, regard_command: Run) -> None:
+    (workspace / "others.tsv").write_text("".join(f"{word}\tK AE T\n" for word in ("cat", "kat", "catt", "qat!")))
+    how = ["--start-from", model, "--threads", "1", "--set", "train.steps=40", "--out", "continued"]
+    done = regard_command("train", "others.tsv", *how, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ symbols? (is|are) not in the vocabulary of the model that this run starts from: !", done.stdout)
-    before, after = regard.load(model), regard.load(workplace / "learnt-on")
+    before, after = regard.load(model), regard.load(workspace / "continued")
     assert after.target.to_json() == before.target.to_json()
     (old,), (new,) = before.score(["catt"], ["K AE T"]), after.score(["catt"], ["K AE T"])
     assert new.log_prob > old.log_prob
 
-    again = regard_command("train", "learnt-on.run/run.yaml", "--threads", "1", "--out", "learnt-again", cwd=workplace)
+    again = regard_command("train", "continued.run/run.yaml", "--threads", "1", "--out", "continued-again", cwd=workspace)
     assert again.returncode == 0, again.stderr
-    digests = [json.loads((workplace / out / "config.json").read_text())["sha256"] for out in ("learnt-on", "learnt-again")]
-    assert digests[0] == digests[1]  # the run file says what it started from
-    forbidden = regard_command("train", "others.tsv", "--set", "start.model=elsewhere", cwd=workplace)
+    digests = [json.loads((workspace / out / "config.json").read_text())["sha256"] for out in ("continued", "continued-again")]
+    assert digests[0] == digests[1]  # the run file records the model that it started from
+    forbidden = regard_command("train", "others.tsv", "--set", "start.model=elsewhere", cwd=workspace)
     assert "use --start-from, --encoder-from and --freeze to say what" in forbidden.stderr
 
-    both = regard_command("train", "others.tsv", *how, "--encoder-from", model, cwd=workplace)
+    both = regard_command("train", "others.tsv", *how, "--encoder-from", model, cwd=workspace)
     assert "use one of them" in both.stderr
-    other = regard_command("train", "others.tsv", *how[:-1], "other", "--set", "model.width=32", cwd=workplace)
+    other = regard_command("train", "others.tsv", *how[:-1], "other", "--set", "model.width=32", cwd=workspace)
     assert "the settings of that model cannot change" in other.stderr
 
 
-def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
+def test_doctor_reports_what_is_installed(regard_command: Run) -> None:
     done = regard_command("doctor")
     assert done.returncode == 0
     assert re.search(r"torch +2\.13.*threads", done.stdout)
@@ -488,11 +488,11 @@ def test_doctor_knows_what_is_installed(regard_command: Run) -> None:
         ),
     ],
 )
-def test_bad_input_gets_one_clear_line(arguments: list[str], words: str, tmp_path: Path, regard_command: Run) -> None:
+def test_bad_input_gives_a_one_line_error(arguments: list[str], words: str, tmp_path: Path, regard_command: Run) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
     (tmp_path / "wide.tsv").write_text("abc\tdef\nghi\tj\n")
     (tmp_path / "run.yaml").write_text("seed: 7\n")
-    (tmp_path / "own.py").write_text(OWN_SCORE + "\nclass Nameless:\n    pass\n")
+    (tmp_path / "own.py").write_text(CUSTOM_SCORE + "\nclass Nameless:\n    pass\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "line7.tsv").write_text("a\tb\n" * 6 + "and no tab\n")
     (tmp_path / "latin1.tsv").write_bytes("a\tb\ndéjà\tvu\n".encode("latin-1"))
@@ -506,7 +506,7 @@ def test_bad_input_gets_one_clear_line(arguments: list[str], words: str, tmp_pat
 
 
 def test_everything_but_pictures_works_without_numpy(tmp_path: Path) -> None:
-    """numpy would add half as much again to the size of the core installation."""
+    """numpy would make the core installation half as large again."""
     (tmp_path / "pairs.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
     code = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""A model that hears, from the command line: train, translate, evaluate, inspect, with nothing configured."""
+"""Models that read sounds, from the command line with default settings: train, translate, evaluate, inspect."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def heard(tmp_path_factory: pytest.TempPathFactory, regard_command) -> tuple[Path, str]:  # type: ignore[no-untyped-def]
-    """A folder with tones/speech.jsonl and a model that has hardly learnt; and what training said."""
-    folder = tmp_path_factory.mktemp("heard")
+def trained(tmp_path_factory: pytest.TempPathFactory, regard_command) -> tuple[Path, str]:  # type: ignore[no-untyped-def]
+    """A folder with tones/speech.jsonl and a barely trained model m; and the output of training."""
+    folder = tmp_path_factory.mktemp("sounds")
     (folder / "tones").mkdir()
     pairs = write_words(folder / "tones", make_words(60, 3))
     (folder / "tones" / "broken.wav").write_bytes(b"RIFF????WAVE")
@@ -24,20 +24,20 @@ def heard(tmp_path_factory: pytest.TempPathFactory, regard_command) -> tuple[Pat
     return folder, done.stdout
 
 
-def test_training_says_what_it_chose(heard: tuple[Path, str]) -> None:  # SPEC A8.4
-    folder, said = heard
-    assert "62 pairs in 62 lines. Column 'audio' was read as the source and 'text' as the target" in said
-    assert "data.source_unit=sound" in said
-    assert "sources are names of sounds, such as 0-1.wav" in said
-    assert "sounds at 8,000 samples per second, 40 mel bands" in said
-    for name, why in (("broken.wav", "truncated"), ("lost.wav", "no such file")):
-        assert name in said
-        assert why in said
+def test_training_prints_the_settings_it_chose(trained: tuple[Path, str]) -> None:  # SPEC A8.4
+    folder, output = trained
+    assert "62 pairs in 62 lines. Column 'audio' was read as the source and 'text' as the target" in output
+    assert "data.source_unit=sound" in output
+    assert "sources are names of sounds, such as 0-1.wav" in output
+    assert "sounds at 8,000 samples per second, 40 mel bands" in output
+    for name, reason in (("broken.wav", "truncated"), ("lost.wav", "no such file")):
+        assert name in output
+        assert reason in output
     assert json.loads((folder / "m" / "source.json").read_text()) == {"unit": "sound", "rate": 8000}
 
 
-def test_names_of_files_are_translated(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
-    folder, _ = heard
+def test_translate_reads_file_names(trained: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    folder, _ = trained
     done = regard_command("translate", "m", input="tones/0-1.wav\n\ntones/broken.wav\n", cwd=folder)
     assert done.stdout.count("\n") == 3
     assert done.returncode == 1
@@ -54,8 +54,8 @@ def test_names_of_files_are_translated(heard: tuple[Path, str], regard_command) 
     assert "line 2 is skipped: tones/lost.wav: no such file" in done.stderr
 
 
-def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
-    folder, _ = heard
+def test_evaluate_and_inspect(trained: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    folder, _ = trained
     lines = (folder / "tones" / "speech.jsonl").read_text().splitlines()[:20]
     (folder / "tones" / "test.jsonl").write_text("\n".join(lines) + "\n")
     done = regard_command("evaluate", "m", "tones/test.jsonl", cwd=folder)
@@ -70,16 +70,16 @@ def test_evaluate_and_inspect(heard: tuple[Path, str], regard_command) -> None: 
     write_wav(folder / "long.wav", 0.1 * torch.randn(8 * RATE, generator=torch.Generator().manual_seed(1)))
     done = regard_command("inspect", "m", "long.wav", cwd=folder)
     assert done.returncode == 0, done.stderr
-    head, *rows, told = done.stdout.split("\n\n")[1].splitlines()
+    head, *rows, note = done.stdout.split("\n\n")[1].splitlines()
     assert max(map(len, (head, *rows))) <= 100
-    assert told.startswith("each cell shows the largest weight of 3 positions; the darkest is 0.")
+    assert note.startswith("each cell shows the largest weight of 3 positions; the darkest is 0.")
     done = regard_command("inspect", "m", "tones/broken.wav", cwd=folder)
     assert done.returncode == 1
     assert "tones/broken.wav: truncated" in done.stderr
 
 
-def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
-    folder, _ = heard
+def test_unreadable_files_are_reported_and_left_out(trained: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    folder, _ = trained
     lines = (folder / "tones" / "speech.jsonl").read_text().splitlines()
     (folder / "tones" / "bad.jsonl").write_text("\n".join([*lines[-2:], *lines[:6], lines[0]]) + "\n")
     (folder / "tones" / "good.jsonl").write_text("\n".join([*lines[:6], lines[0]]) + "\n")
@@ -97,7 +97,7 @@ def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str
     done = regard_command("score", "m", "tones/bad.jsonl", cwd=folder)
     assert done.returncode == 1
     assert [line.split("\t")[1] for line in done.stdout.splitlines()] == [
-        json.loads(one)["audio"] for one in [*lines[:6], lines[0]]
+        json.loads(line)["audio"] for line in [*lines[:6], lines[0]]
     ]
     assert "line 2 is skipped: tones/lost.wav: no such file" in done.stderr
     assert "regard: 7 pairs, " in done.stderr
@@ -111,9 +111,9 @@ def test_files_that_cannot_be_read_are_named_and_left_out(heard: tuple[Path, str
     assert "none of the 2 pairs in bad.jsonl can be scored" in done.stderr
 
 
-def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
-    """SPEC A6.4: two source fields, either of which may be missing, through every command."""
-    folder, _ = heard
+def test_an_instruction_as_auxiliary_text(trained: tuple[Path, str], regard_command) -> None:  # type: ignore[no-untyped-def]
+    """SPEC A6.4: every command reads two source columns, either of which may be empty."""
+    folder, _ = trained
     rows = [json.loads(line) for line in (folder / "tones" / "speech.jsonl").read_text().splitlines()[:40]]
     rows = [{**row, "how": ("forwards", "from the end")[number % 2]} for number, row in enumerate(rows)]
     rows += [{"audio": None, "how": "forwards", "text": "a"}, {"audio": "1-1.wav", "text": "b"}]
@@ -144,16 +144,16 @@ def test_an_instruction_beside_the_sound(heard: tuple[Path, str], regard_command
     assert "42 sources" in done.stdout
     done = regard_command("evaluate", "two", "tones/two.jsonl", *columns, "--outputs", cwd=folder)
     cells = [line.split("\t") for line in done.stdout.splitlines()[:42]]
-    assert [one[0] for one in cells[1:2] + cells[40:]] == ["1-1.wav from the end", "forwards", "1-1.wav"]
-    assert {len(one) for one in cells} == {3}
+    assert [row[0] for row in cells[1:2] + cells[40:]] == ["1-1.wav from the end", "forwards", "1-1.wav"]
+    assert {len(row) for row in cells} == {3}
     done = regard_command("score", "two", "tones/two.jsonl", *columns, cwd=folder)
     cells = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [one[1:] for one in cells[1:2] + cells[40:]] == [
+    assert [row[1:] for row in cells[1:2] + cells[40:]] == [
         ["1-1.wav from the end", rows[1]["text"]],
         ["forwards", "a"],
         ["1-1.wav", "b"],
     ]
-    for command in ("evaluate", "score"):  # though one row would do
+    for command in ("evaluate", "score"):  # although the row without an instruction could be read
         done = regard_command(command, "m", "tones/two.jsonl", *columns, cwd=folder)
         assert (done.returncode, done.stdout) == (1, "")
         assert "this model reads no auxiliary text with its sounds, got 'forwards' with 0-1.wav" in done.stderr

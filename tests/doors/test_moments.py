@@ -1,4 +1,4 @@
-"""Law 6, exhaustively for a tiny run: killed after any call that changes a file, the same command ends with the same files."""
+"""Law 6, exhaustively for a tiny run: after a kill at any call that changes a file, the same command gives the same files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from moments import Tree, differences, outcome, plant, recorded, typed
 
-from regard.checkpoint import folder
+from regard.checkpoint.files import sha256
+from regard.checkpoint.folder import load, weights_digest
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +23,15 @@ def command(*changes: str) -> list[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
+    """A folder with a small pairs.tsv."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "pairs.tsv").write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcde" for b in "fghij"))
     return tmp_path / "run"
 
 
 def after_a_kill(state: Tree, arguments: list[str], elsewhere: Path) -> Tree:
+    """Returns the files that the command leaves behind when it starts from this state."""
     plant(state, elsewhere)
     try:
         typed(arguments, elsewhere)
@@ -37,43 +40,44 @@ def after_a_kill(state: Tree, arguments: list[str], elsewhere: Path) -> Tree:
         shutil.rmtree(elsewhere)
 
 
-def test_a_kill_at_any_moment_changes_nothing(place: Path, tmp_path: Path) -> None:
-    """Weights, log, settings, tokens and checkpoints, with every option on that keeps state. The last checkpoint, of update 7,
-    is not one of the regular ones, which are averaged."""
+def test_a_kill_at_any_moment_does_not_change_the_result(folder: Path, tmp_path: Path) -> None:
+    """Compares weights, log, settings, tokens and checkpoints, with every option that keeps state. The last checkpoint,
+    that of update 7, is not one of the regular checkpoints, which are averaged."""
     arguments = command(*STATEFUL)
-    with recorded(place) as states:
-        said = typed(arguments, place)
-    expected = outcome(place)
-    assert "validation of 3 checkpoints, averaged" in said
+    with recorded(folder) as states:
+        output = typed(arguments, folder)
+    expected = outcome(folder)
+    assert "validation of 3 checkpoints, averaged" in output
     assert len(states) > 80
-    assert [name for name in expected if "/." in f"/{name}"] == [], "nothing temporary is left"
+    assert [name for name in expected if "/." in f"/{name}"] == [], "a temporary file is left"
     for number, state in enumerate(states):
         assert differences(after_a_kill(state, arguments, tmp_path / "again"), expected) == [], number
 
 
-def test_a_kill_while_a_run_is_overwritten_loses_no_model(place: Path, tmp_path: Path) -> None:
-    """At every moment there is a model that can be loaded: the old one or, at last, the new one."""
-    typed(command("train.steps=1"), place)
-    old = (place / "m" / "model.safetensors").read_bytes()
+def test_a_kill_during_overwriting_loses_no_model(folder: Path, tmp_path: Path) -> None:
+    """A model can be loaded at every moment: first the old one, later the new one."""
+    typed(command("train.steps=1"), folder)
+    old = (folder / "m" / "model.safetensors").read_bytes()
     arguments = [*command("train.steps=2", "train.checkpoint_every=1"), "--overwrite"]
-    with recorded(place) as states:
-        typed(arguments, place)
-    expected = outcome(place)
-    found = [weights_in(state, tmp_path / "killed") for state in states]
+    with recorded(folder) as states:
+        typed(arguments, folder)
+    expected = outcome(folder)
+    digests = [weights_in(state, tmp_path / "killed") for state in states]
     new = expected["m/model.safetensors"]
-    assert {digest(old), digest(new)} == set(found)
-    assert found == sorted(found, key=[digest(old), digest(new)].index), "never the old one again"
+    assert {digest(old), digest(new)} == set(digests)
+    assert digests == sorted(digests, key=[digest(old), digest(new)].index), "the old model came back after the new one"
     for number, state in enumerate(states):
         assert differences(after_a_kill(state, arguments, tmp_path / "again"), expected) == [], number
 
 
 def weights_in(state: Tree, elsewhere: Path) -> str:
+    """Returns the digest of the weights of the model that is loaded from this state."""
     plant(state, elsewhere)
     try:
-        return folder.weights_digest(folder.load(elsewhere / "m").model)
+        return weights_digest(load(elsewhere / "m").model)
     finally:
         shutil.rmtree(elsewhere)
 
 
 def digest(content: bytes | None) -> str:
-    return folder.sha256(content or b"")
+    return sha256(content or b"")

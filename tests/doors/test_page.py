@@ -1,4 +1,4 @@
-"""The page of `regard inspect`, opened from a file in a real browser, without any network."""
+"""The HTML page of `regard inspect`, opened from a file in a real browser, without network access."""
 
 import importlib.util
 import math
@@ -33,16 +33,16 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def browser() -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None or importlib.util.find_spec("playwright") is None:
-        lacking = "no chromium was found" if path is None else "playwright is not installed"
+        missing = "no chromium was found" if path is None else "playwright is not installed"
         if os.environ.get("REGARD_CI"):
-            pytest.fail(f"{lacking}, but in CI the page must be opened")
-        pytest.skip(f"{lacking}: the page is not opened")
+            pytest.fail(f"{missing}, but in CI the page must be opened")
+        pytest.skip(f"{missing}: the page is not opened")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--headless", "--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=path, args=["--headless", "--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()
 
 
 Open = Callable[..., "Page"]
@@ -50,16 +50,16 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Writes a page and opens it. In the end nothing may have gone wrong, and nothing may have been asked for."""
-    noise: list[str] = []
+    """Returns a function that writes a page and opens it. At the end, no page may have logged, failed or requested anything."""
+    events: list[str] = []
     pages = []
 
-    def open_page(seen: Inspection, width: int = 1280, scheme: str = "light", first: Any = None, **options: Any) -> "Page":
-        path = write_page(seen, tmp_path / f"page{len(pages)}.html", model="a model <b>", **first or {})
+    def open_page(inspection: Inspection, width: int = 1280, scheme: str = "light", view: Any = None, **options: Any) -> "Page":
+        path = write_page(inspection, tmp_path / f"page{len(pages)}.html", model="a model <b>", **view or {})
         page = browser.new_page(viewport={"width": width, "height": 1400}, color_scheme=scheme, **options)
-        page.on("console", lambda message: noise.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
-        page.on("request", lambda asked: asked.url == path.as_uri() or noise.append(f"request: {asked.url}"))
+        page.on("console", lambda message: events.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: events.append(f"error: {error}"))
+        page.on("request", lambda request: request.url == path.as_uri() or events.append(f"request: {request.url}"))
         page.goto(path.as_uri())
         pages.append(page)
         return page
@@ -67,7 +67,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     yield open_page
     for page in pages:
         page.close()
-    assert noise == []
+    assert events == []
 
 
 def transformer() -> Inspection:
@@ -75,7 +75,7 @@ def transformer() -> Inspection:
 
 
 def hover(page: "Page", row: int, column: int, rows: int, columns: int) -> str:
-    """Points at the middle of a cell; what the page says."""
+    """Points at the middle of a cell; returns the value that the page shows."""
     heat = page.locator("#heat")
     heat.scroll_into_view_if_needed()
     box = heat.bounding_box()
@@ -84,44 +84,45 @@ def hover(page: "Page", row: int, column: int, rows: int, columns: int) -> str:
     return page.locator("#readout .value").inner_text()
 
 
-def place(page: "Page") -> tuple[str, int, int, int]:
-    told = page.locator("body").evaluate("body => ({...body.dataset})")
-    return told["kind"], int(told["layer"]), int(told["head"]), int(told["step"])
+def selection(page: "Page") -> tuple[str, int, int, int]:
+    """Returns the kind, layer, head and step that the page shows."""
+    dataset = page.locator("body").evaluate("body => ({...body.dataset})")
+    return dataset["kind"], int(dataset["layer"]), int(dataset["head"]), int(dataset["step"])
 
 
 def test_the_number_under_the_pointer_is_the_weight(opened: Open) -> None:  # SPEC A9.2
-    """For every kind, layer and head."""
-    seen = transformer()
-    page = opened(seen)
-    for one in seen.layers:
-        page.click(f"#kind-{one.kind}")
-        weights = one.numbers["weights"]
+    """Checks every kind, layer and head."""
+    inspection = transformer()
+    page = opened(inspection)
+    for layer in inspection.layers:
+        page.click(f"#kind-{layer.kind}")
+        weights = layer.numbers["weights"]
         heads, rows, columns = weights.shape
         for head in range(heads):
-            page.click(f'.thumb[data-layer="{one.layer}"][data-head="{head}"]')
-            assert place(page)[:3] == (one.kind, one.layer, head)
-            assert page.inner_text("#h-one").endswith(f"layer {one.layer} · head {head}")
+            page.click(f'.thumb[data-layer="{layer.layer}"][data-head="{head}"]')
+            assert selection(page)[:3] == (layer.kind, layer.layer, head)
+            assert page.inner_text("#h-one").endswith(f"layer {layer.layer} · head {head}")
             for row, column in ((0, 0), (3, 2), (rows - 1, columns - 1)):
                 value = weights[head, row, column].item()
-                said = hover(page, row, column, rows, columns)
-                assert float(said) == pytest.approx(value, abs=6e-5)
-                tokens = seen.rows(one.kind)[row], seen.columns(one.kind)[column]
+                shown = hover(page, row, column, rows, columns)
+                assert float(shown) == pytest.approx(value, abs=6e-5)
+                tokens = inspection.rows(layer.kind)[row], inspection.columns(layer.kind)[column]
                 assert page.inner_text("#readout span") == f"“{tokens[0]}” ({row}) looks at “{tokens[1]}” ({column})"
-    page.click('.thumb[data-layer="1"][data-head="-1"]')  # the mean of the heads, of what was shown last: the decoder
-    mean = seen.layer("decoder", 1).numbers["weights"].mean(0)
+    page.click('.thumb[data-layer="1"][data-head="-1"]')  # the mean of the heads of the decoder, which was shown last
+    mean = inspection.layer("decoder", 1).numbers["weights"].mean(0)
     assert float(hover(page, 4, 1, 5, 5)) == pytest.approx(mean[4, 1].item(), abs=6e-5)
     for what in ("scores", "norms"):
         page.select_option("#what", what)
         page.click('.thumb[data-layer="0"][data-head="1"]')
-        value = seen.layer("decoder", 0).numbers[what][1, 4, 1].item()
+        value = inspection.layer("decoder", 0).numbers[what][1, 4, 1].item()
         assert float(hover(page, 4, 1, 5, 5)) == pytest.approx(value, rel=2e-2, abs=6e-5)
     page.select_option("#what", "scores")
-    assert hover(page, 0, 4, 5, 5) == "−∞"  # the future
+    assert hover(page, 0, 4, 5, 5) == "−∞"  # masked: a later position
 
 
 def test_it_works_by_keyboard(opened: Open) -> None:
     page = opened(transformer())
-    assert place(page) == ("cross", 1, -1, 0)
+    assert selection(page) == ("cross", 1, -1, 0)
     page.click('.thumb[data-layer="0"][data-head="0"]')
     for key, expected in (
         ("ArrowDown", ("cross", 1, 0, 0)),
@@ -137,19 +138,19 @@ def test_it_works_by_keyboard(opened: Open) -> None:
         ("k", ("decoder", 0, 1, 1)),
     ):
         page.keyboard.press(key)
-        assert place(page) == expected, key
+        assert selection(page) == expected, key
     page.focus("#step")
     page.keyboard.press("ArrowRight")
-    assert place(page)[3] == 2
+    assert selection(page)[3] == 2
     assert page.inner_text("#h-step") == "Step 3 of 5: “Z”"
     page.focus("#heat")
-    page.keyboard.press("ArrowDown")  # a cell, from the step that is shown
+    page.keyboard.press("ArrowDown")  # moves the cell, starting at the step that is shown
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#readout span") == "“X” (3) looks at “X” (1)"
     page.keyboard.press("Tab")
     page.keyboard.press("Shift+Tab")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"  # what has the focus is seen to have it
+    assert outline == "solid"  # the focused element has a visible outline
     page.focus('.thumb[data-layer="0"][data-head="1"]')
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.layer") == "1"
@@ -158,73 +159,78 @@ def test_it_works_by_keyboard(opened: Open) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") != theme
 
 
-def test_steps_show_what_was_written_and_what_was_not(opened: Open) -> None:
-    seen = transformer()
-    page = opened(seen)
+def test_steps_show_the_token_and_its_alternatives(opened: Open) -> None:
+    inspection = transformer()
+    page = opened(inspection)
     page.click('.thumb[data-layer="0"][data-head="0"]')
-    probs = seen.log_probs_TV.exp()
+    probs = inspection.log_probs_TV.exp()
     for step in (0, 3):
         page.fill("#step", str(step))
-        assert page.inner_text("#written .now") == seen.target[step]
-        likeliest = seen.vocabulary[int(probs[step].argmax())]
+        assert page.inner_text("#written .now") == inspection.target[step]
+        likeliest = inspection.vocabulary[int(probs[step].argmax())]
         assert page.locator("#words span").first.inner_text() == likeliest
         assert page.locator("#words em").first.inner_text() == f"{100 * probs[step].max().item():.1f}%"
-        assert page.inner_text("#words .chosen") == seen.target[step]
-        best = seen.layers[0].numbers["weights"][0, step]
-        said = page.inner_text("#links")
-        assert said.startswith(f"“{seen.target[step]}” looks at “{seen.source[int(best.argmax())]}” {best.max().item():.2f}")
-        assert page.locator("#lines .column").first.locator(".now").inner_text() == seen.target[step]
+        assert page.inner_text("#words .chosen") == inspection.target[step]
+        best = inspection.layers[0].numbers["weights"][0, step]
+        shown = page.inner_text("#links")
+        assert shown.startswith(
+            f"“{inspection.target[step]}” looks at “{inspection.source[int(best.argmax())]}” {best.max().item():.2f}"
+        )
+        assert page.locator("#lines .column").first.locator(".now").inner_text() == inspection.target[step]
     page.locator("#written span").nth(4).click()
-    assert place(page)[3] == 4
+    assert selection(page)[3] == 4
     box = page.locator("#heat").bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 9, box["y"] + 1.5 * box["height"] / 5)  # the second row
-    assert place(page)[3] == 1
+    assert selection(page)[3] == 1
 
 
-def test_figures_of_heads_and_layers(opened: Open) -> None:  # SPEC A9.3
-    seen = transformer()
-    page = opened(seen)
+def test_statistics_of_heads_and_layers(opened: Open) -> None:  # SPEC A9.3
+    inspection = transformer()
+    page = opened(inspection)
     page.click("#kind-encoder")
     page.click('.thumb[data-layer="1"][data-head="1"]')
-    layer = seen.layer("encoder", 1)
-    distance, mass = layer.distance_H(), layer.mass_HS()[1]
-    assert distance is not None
+    layer = inspection.layer("encoder", 1)
+    distances, mass = layer.distance_H(), layer.mass_HS()[1]
+    assert distances is not None
     facts = page.locator("#facts strong").all_inner_texts()
     assert facts[0] == f"{layer.entropy_HT()[1].mean().item():.2f} of {math.log(6):.2f}"
-    assert facts[1] == f"{100 * mass.max().item() / 6:.0f}% on “{seen.source[int(mass.argmax())]}”"
-    assert facts[2] == f"{distance[1].item():.2f}"
+    assert facts[1] == f"{100 * mass.max().item() / 6:.0f}% on “{inspection.source[int(mass.argmax())]}”"
+    assert facts[2] == f"{distances[1].item():.2f}"
     captions = page.locator("#charts figcaption").all_inner_texts()
     assert captions[:2] == ["Mean distance, within the source", "Mean distance, within the output"]
     titles = page.locator("#charts figure").first.locator("title").all_text_contents()
-    means = [seen.layer("encoder", number).distance_H() for number in (0, 1)]
+    means = [inspection.layer("encoder", number).distance_H() for number in (0, 1)]
     expected = [
-        f"layer {n}, head {h}: {one:.3f}" for n, of in enumerate(means) if of is not None for h, one in enumerate(of.tolist())
+        f"layer {n}, head {h}: {distance:.3f}"
+        for n, layer in enumerate(means)
+        if layer is not None
+        for h, distance in enumerate(layer.tolist())
     ]
     assert titles == expected
     assert page.locator("#gates").is_hidden()
 
 
 def test_gates_of_recurrent_models(opened: Open) -> None:  # SPEC A9.3
-    seen = inspect(make_translator("rnn lstm, bahdanau, 2+2 layers"), "abcab", output=(4, 5))
-    page = opened(seen)
+    inspection = inspect(make_translator("rnn lstm, bahdanau, 2+2 layers"), "abcab", output=(4, 5))
+    page = opened(inspection)
     captions = page.locator("#gatecharts figcaption").all_inner_texts()
-    assert len(captions) == len(seen.gates) == 6
+    assert len(captions) == len(inspection.gates) == 6
     assert captions[0].startswith("encoder, layer 0, left to right")
     titles = page.locator("#gatecharts figure").nth(5).locator("title").all_text_contents()
-    titles = [re.sub("[\u2068\u2069]", "", title) for title in titles]  # which keep a token apart from what stands around it
-    means = {gate: opened.mean(-1) for gate, opened in seen.gates[5].opened.items()}
-    assert titles == [f"{gate} gate at “{seen.read[t]}”: {means[gate][t].item():.3f}" for gate in means for t in range(3)]
-    alone = opened(inspect(make_translator("rnn language model"), "ab", output=(4, 5)))  # no attention at all
-    assert alone.locator("#gatecharts figure").count() == 2
-    alone.fill("#step", "1")
-    assert alone.inner_text("#h-step") == "Step 2 of 3: “Y”"
-    assert alone.locator("#heat").is_hidden()
+    titles = [re.sub("[\u2068\u2069]", "", title) for title in titles]  # the marks that isolate a token from the text around it
+    means = {gate: values.mean(-1) for gate, values in inspection.gates[5].opened.items()}
+    assert titles == [f"{gate} gate at “{inspection.read[t]}”: {means[gate][t].item():.3f}" for gate in means for t in range(3)]
+    language_model = opened(inspect(make_translator("rnn language model"), "ab", output=(4, 5)))  # has no attention
+    assert language_model.locator("#gatecharts figure").count() == 2
+    language_model.fill("#step", "1")
+    assert language_model.inner_text("#h-step") == "Step 2 of 3: “Y”"
+    assert language_model.locator("#heat").is_hidden()
 
 
-def test_no_text_is_taken_for_code(opened: Open) -> None:
-    seen = inspect(make_translator("rnn additive"), HOSTILE, output=(4, 5))
-    page = opened(seen)
+def test_text_is_never_read_as_html(opened: Open) -> None:
+    inspection = inspect(make_translator("rnn additive"), HOSTILE, output=(4, 5))
+    page = opened(inspection)
     assert page.text_content("#text") == HOSTILE.replace("\u2028", r"\u2028")
     assert page.inner_text("#model") == "a model <b>"
     assert page.title().startswith("ab</script>")
@@ -232,20 +238,20 @@ def test_no_text_is_taken_for_code(opened: Open) -> None:
     assert page.evaluate("getSelection().toString().includes('語')")  # text can be selected
 
 
-def test_it_opens_at_what_the_terminal_shows(opened: Open) -> None:
-    """The mean of the heads of the layer that was asked for, else of the last one."""
-    seen = transformer()
-    assert place(opened(seen)) == ("cross", 1, -1, 0)
+def test_it_opens_with_what_the_terminal_shows(opened: Open) -> None:
+    """It shows the mean of the heads of the requested layer, by default the last one."""
+    inspection = transformer()
+    assert selection(opened(inspection)) == ("cross", 1, -1, 0)
     for kind, layer, expected in (("cross", 0, 0), ("encoder", -1, 1), ("decoder", -2, 0)):
-        page = opened(seen, first={"kind": kind, "layer": layer})
-        assert place(page) == (kind, expected, -1, 0)
-        mean = seen.layer(kind, layer).numbers["weights"].mean(0)
+        page = opened(inspection, view={"kind": kind, "layer": layer})
+        assert selection(page) == (kind, expected, -1, 0)
+        mean = inspection.layer(kind, layer).numbers["weights"].mean(0)
         assert float(hover(page, 1, 0, *mean.shape)) == pytest.approx(mean[1, 0].item(), abs=6e-5)
         assert page.locator(f'.thumb[data-layer="{expected}"][data-head="-1"]').get_attribute("aria-pressed") == "true"
     recurrent = inspect(make_translator("rnn additive"), "abcab", output=(4, 5))
-    assert place(opened(recurrent)) == ("cross", 0, 0, 0)
+    assert selection(opened(recurrent)) == ("cross", 0, 0, 0)
     with pytest.raises(UserError, match="there is no cross attention in layer 99: this model has layers 0 to 1"):
-        opened(seen, first={"layer": 99})
+        opened(inspection, view={"layer": 99})
 
 
 def with_tokens(source: tuple[str, ...], target: tuple[str, ...] = ("X", "<eos>")) -> Inspection:
@@ -254,24 +260,25 @@ def with_tokens(source: tuple[str, ...], target: tuple[str, ...] = ("X", "<eos>"
         Gates(f"{side}, layer 0", side, {"update": torch.rand(size, 3)})  # type: ignore[arg-type]
         for side, size in (("encoder", len(source)), ("decoder", len(target)))
     )
-    seen = make_inspection((Layer("cross", 0, {"weights": torch.rand(shape).softmax(-1)}),), len(target), len(source))
-    return replace(seen, text="".join(source[:-1]), source=source, target=target, gates=gates)
+    inspection = make_inspection((Layer("cross", 0, {"weights": torch.rand(shape).softmax(-1)}),), len(target), len(source))
+    return replace(inspection, text="".join(source[:-1]), source=source, target=target, gates=gates)
 
 
-def lefts(page: "Page", where: str) -> list[float]:
-    boxes = [one.bounding_box() for one in page.locator(where).all()]
+def lefts(page: "Page", selector: str) -> list[float]:
+    """Returns the left edges of the elements."""
+    boxes = [element.bounding_box() for element in page.locator(selector).all()]
     return [box["x"] for box in boxes if box is not None]
 
 
 def test_tokens_that_run_from_right_to_left(opened: Open) -> None:
-    """Each stands for itself, so that punctuation stays with its word; a text is read in its own direction."""
+    """Each token is isolated, so that punctuation stays with its word; a text runs in the direction of its script."""
     page = opened(with_tokens(("שלום!", "(אב)", "hello", "<eos>"), ("ש", "ל", "<eos>")))
     for where in ("#left", "#above", "#reading", "#written", "#words", "#lines"):
         styles = page.locator(f"{where} span").evaluate_all("all => all.map(e => getComputedStyle(e).unicodeBidi)")
         assert set(styles) == {"isolate"}, where
     directions = page.locator("#above span").evaluate_all("all => all.map(e => getComputedStyle(e).direction)")
     assert directions == ["rtl", "rtl", "ltr", "ltr"]
-    assert lefts(page, "#above span") == sorted(lefts(page, "#above span"))  # columns run as those of the map
+    assert lefts(page, "#above span") == sorted(lefts(page, "#above span"))  # in the order of the columns of the map
     for where in ("#reading", "#written"):
         assert lefts(page, f"{where} span") == sorted(lefts(page, f"{where} span"), reverse=True)
     hover(page, 0, 0, 3, 4)
@@ -281,7 +288,7 @@ def test_tokens_that_run_from_right_to_left(opened: Open) -> None:
     assert lefts(other, "#reading span") == sorted(lefts(other, "#reading span"))
 
 
-def test_features_are_tags(opened: Open) -> None:
+def test_features_are_shown_as_tags(opened: Open) -> None:
     page = opened(with_tokens(("w", " ", "\tV", "\tPST", "\t", "", "<eos>")))
     expected = ["w", "␣", "[V]", "[PST]", "⇥", "∅", "<eos>"]
     assert page.locator("#above span").all_inner_texts() == expected
@@ -299,12 +306,14 @@ HOSTILE_TOKENS = (
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_token_breaks_the_page(opened: Open, width: int) -> None:
-    """Nor makes it wider than the window: a picture of 100,000 pixels ends the browser's process."""
+    """Nor makes it wider than the window: a drawing 100,000 pixels wide crashes the browser."""
     page = opened(with_tokens(HOSTILE_TOKENS, HOSTILE_TOKENS), width)
     crashes: list[object] = []
-    page.on("crash", lambda one: crashes.append(one))
+    page.on("crash", lambda crash: crashes.append(crash))
     assert page.locator("#reading span").all_inner_texts() == [label(token) for token in HOSTILE_TOKENS]
-    page.evaluate("for (const one of document.querySelectorAll('#gatecharts text')) one.textContent.isWellFormed() || hurt()")
+    page.evaluate(
+        "for (const text of document.querySelectorAll('#gatecharts text')) text.textContent.isWellFormed() || notWellFormed()"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= width + 60
     page.screenshot(full_page=True)
     assert crashes == []
@@ -312,7 +321,7 @@ def test_no_token_breaks_the_page(opened: Open, width: int) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_wide_and_narrow(opened: Open, scheme: str, width: int) -> None:
+def test_themes_and_widths(opened: Open, scheme: str, width: int) -> None:
     page = opened(transformer(), width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
@@ -338,102 +347,104 @@ def test_512_by_512_is_one_canvas(opened: Open) -> None:
     page = opened(make_inspection((Layer("cross", 0, {"weights": weights}),), 512, 512))
     page.click('.thumb[data-head="5"]')
     for row, column in ((0, 0), (300, 17), (511, 511)):
-        said = hover(page, row, column, 512, 512)
-        found = [int(one) for one in re.findall(r"\((\d+)\)", page.inner_text("#readout span"))]
-        assert max(abs(found[0] - row), abs(found[1] - column)) <= 1  # a pointer knows whole pixels only
-        assert float(said.removeprefix("≈ ")) == pytest.approx(weights[5, found[0], found[1]].item(), rel=1e-2, abs=2e-5)
+        shown = hover(page, row, column, 512, 512)
+        cell = [int(index) for index in re.findall(r"\((\d+)\)", page.inner_text("#readout span"))]
+        assert max(abs(cell[0] - row), abs(cell[1] - column)) <= 1  # pointer positions are whole pixels
+        assert float(shown.removeprefix("≈ ")) == pytest.approx(weights[5, cell[0], cell[1]].item(), rel=1e-2, abs=2e-5)
     assert page.evaluate("document.querySelectorAll('*').length") < 3000  # cells are pixels, not elements
-    assert page.locator("#above span, #left span").count() == 0  # no label could be read
+    assert page.locator("#above span, #left span").count() == 0  # labels would be too small to read
     page.evaluate("() => { window.painted = 0; const old = paint; paint = (...x) => { window.painted++; old(...x); }; }")
     for column in range(100, 130):
         hover(page, 9, column, 512, 512)
-    assert page.evaluate("window.painted") == 0  # pointing draws no pixel again
+    assert page.evaluate("window.painted") == 0  # hovering redraws nothing
 
 
 def test_4096_by_4096_opens(opened: Open, tmp_path: Path) -> None:
     query, key = torch.randn(2, 4096, 8), torch.randn(2, 4096, 8)
     summary = regard.summarise(query, key, blocks=True, distance=True)
-    seen = make_inspection((Layer("encoder", 0, {}, summary),), 4096, 4096)
-    page = opened(seen)
-    assert (tmp_path / "page0.html").stat().st_size < 4_000_000  # the matrices would have 134 MB
+    inspection = make_inspection((Layer("encoder", 0, {}, summary),), 4096, 4096)
+    page = opened(inspection)
+    assert (tmp_path / "page0.html").stat().st_size < 4_000_000  # the matrices would take 134 MB
     page.click('.thumb[data-layer="0"][data-head="0"]')
-    said = hover(page, 5, 77, 128, 128)
+    shown = hover(page, 5, 77, 128, 128)
     assert summary.blocks is not None
-    assert float(said.removeprefix("≈ ")) == pytest.approx(summary.blocks[0, 5, 77].item(), rel=1e-2)
+    assert float(shown.removeprefix("≈ ")) == pytest.approx(summary.blocks[0, 5, 77].item(), rel=1e-2)
     assert page.inner_text("#readout span") == "160–191 “s160 … s191” looks at 2464–2495 “s2464 … s2495”"
     assert page.inner_text("#links").startswith("“s160” looks at") == (summary.top_weights[0, 160, 0].item() > 0.005)
     assert f"{summary.distance[0].mean().item():.2f}" in page.locator("#facts strong").all_inner_texts()  # type: ignore[index]
 
 
-# --- over a picture ----------------------------------------------------------------------------------------------------------
+# --- pictures ----------------------------------------------------------------------------------------------------------------
 
 
-def told_cell(page: "Page") -> tuple[str, int, int, float]:
-    """What the page says under the picture."""
-    found = re.fullmatch(r"“(.*)” looks (?:most )?at row (\d+), column (\d+): ([\d.]+)", page.inner_text("#over-readout"))
-    assert found
-    return found[1], int(found[2]), int(found[3]), float(found[4])
+def cell_shown(page: "Page") -> tuple[str, int, int, float]:
+    """Returns the token, row, column and weight that the page shows under the picture."""
+    match = re.fullmatch(r"“(.*)” looks (?:most )?at row (\d+), column (\d+): ([\d.]+)", page.inner_text("#over-readout"))
+    assert match
+    return match[1], int(match[2]), int(match[3]), float(match[4])
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_map_of_every_word_lies_over_the_picture(opened: Open, tmp_path: Path, width: int) -> None:  # SPEC A8.3
-    seen = inspect(make_captioner(tmp_path), "p.png", output=(4, 5, 6), what=EVERYTHING)
-    page = opened(seen, width)
+def test_every_word_has_a_map_over_the_picture(opened: Open, tmp_path: Path, width: int) -> None:  # SPEC A8.3
+    inspection = inspect(make_captioner(tmp_path), "p.png", output=(4, 5, 6), what=EVERYTHING)
+    page = opened(inspection, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    maps = seen.layer("cross", -1).numbers["weights"].mean(0).unflatten(-1, (3, 5))
+    maps = inspection.layer("cross", -1).numbers["weights"].mean(0).unflatten(-1, (3, 5))
     assert page.locator("#maps button").count() == 4
     assert page.locator("#maps img").first.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [40, 24]
-    for step, word in enumerate(seen.target):
+    for step, word in enumerate(inspection.target):
         page.hover(f'#maps button[data-word="{step}"]')
-        assert place(page)[3] == step
+        assert selection(page)[3] == step
         assert page.inner_text("#h-over") == f"Over the picture: “{word}”"
         best = int(maps[step].argmax())
-        assert told_cell(page) == (word, best // 5, best % 5, pytest.approx(maps[step].max().item(), abs=6e-5))
+        assert cell_shown(page) == (word, best // 5, best % 5, pytest.approx(maps[step].max().item(), abs=6e-5))
         alpha = page.evaluate(
             "[...document.querySelector('#overlay canvas').getContext('2d').getImageData(0, 0, 5, 3).data]"
             ".filter((_, i) => i % 4 === 3)"
         )
         expected = (210 * (1 - maps[step] / maps[step].max())).round().flatten()
-        assert (torch.tensor(alpha) - expected).abs().max() <= 1  # what was not looked at is veiled
-    capture = page.locator("#overlay")
-    capture.scroll_into_view_if_needed()
-    box = capture.bounding_box()
+        assert (torch.tensor(alpha) - expected).abs().max() <= 1  # cells with little weight are covered
+    overlay = page.locator("#overlay")
+    overlay.scroll_into_view_if_needed()
+    box = overlay.bounding_box()
     assert box is not None
     assert box["width"] / box["height"] == pytest.approx(40 / 24, rel=0.02)
     for row, column in ((0, 0), (1, 3), (2, 4)):
         page.mouse.move(box["x"] + (column + 0.5) * box["width"] / 5, box["y"] + (row + 0.5) * box["height"] / 3)
-        assert told_cell(page) == ("<eos>", row, column, pytest.approx(maps[3, row, column].item(), abs=6e-5))
-    assert not capture.evaluate("box => box.classList.contains('cells')")
+        assert cell_shown(page) == ("<eos>", row, column, pytest.approx(maps[3, row, column].item(), abs=6e-5))
+    assert not overlay.evaluate("box => box.classList.contains('cells')")
     page.click("#style-cells")
-    assert capture.evaluate("box => box.classList.contains('cells')")
-    capture.focus()
+    assert overlay.evaluate("box => box.classList.contains('cells')")
+    overlay.focus()
     page.keyboard.press("m")
-    assert not capture.evaluate("box => box.classList.contains('cells')")
+    assert not overlay.evaluate("box => box.classList.contains('cells')")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
-    assert place(page)[3] == 1
-    assert "most at row" in str(capture.get_attribute("aria-label"))
-    assert page.locator("#lines").is_hidden()  # a picture is not read cell by cell
+    assert selection(page)[3] == 1
+    assert "most at row" in str(overlay.get_attribute("aria-label"))
+    assert page.locator("#lines").is_hidden()  # pictures have no lines between tokens
 
 
-def test_maps_follow_the_head_and_other_pages_have_none(opened: Open, tmp_path: Path) -> None:
+def test_maps_follow_the_head_and_texts_have_none(opened: Open, tmp_path: Path) -> None:
     settings = TransformerSettings(width=20, heads=2, feed_forward=29, frontend="patches")
-    seen = inspect(make_captioner(tmp_path, settings), "p.png", output=(4, 5))
-    page = opened(seen)
-    assert place(page) == ("cross", 1, -1, 0)  # the mean of the last layer
-    weights = seen.layer("cross", 0).numbers["weights"]
+    inspection = inspect(make_captioner(tmp_path, settings), "p.png", output=(4, 5))
+    page = opened(inspection)
+    assert selection(page) == ("cross", 1, -1, 0)  # the mean of the heads of the last layer
+    weights = inspection.layer("cross", 0).numbers["weights"]
     page.click('.thumb[data-layer="0"][data-head="1"]')
-    assert told_cell(page)[3] == pytest.approx(weights[1, 0].max().item(), abs=6e-5)
+    assert cell_shown(page)[3] == pytest.approx(weights[1, 0].max().item(), abs=6e-5)
     page.click("#kind-encoder")
-    assert told_cell(page)[3] == pytest.approx(seen.layer("cross", 1).numbers["weights"].mean(0)[0].max().item(), abs=6e-5)
+    assert cell_shown(page)[3] == pytest.approx(
+        inspection.layer("cross", 1).numbers["weights"].mean(0)[0].max().item(), abs=6e-5
+    )
     assert opened(transformer()).locator("#over").is_hidden()
 
 
 # --- sound -------------------------------------------------------------------------------------------------------------------
 
 
-def heard() -> Inspection:
-    """Two seconds: a tone, and a higher one, which is louder; 50 places, and attention that moves along them."""
+def sound_inspection() -> Inspection:
+    """Returns two seconds of sound, a tone and a louder, higher one; 50 positions, and attention that moves along them."""
     times = torch.arange(8000) / 8000
     tones = [torch.sin(2 * torch.pi * hertz * times) * loud for hertz, loud in ((500, 0.5), (2000, 1.0))]
     samples = torch.cat(tones)
@@ -444,7 +455,7 @@ def heard() -> Inspection:
         text="a.wav",
         output="low high",
         finished=True,
-        source=tuple(f"{0.04 * place:.2f} s" for place in range(50)),
+        source=tuple(f"{0.04 * position:.2f} s" for position in range(50)),
         target=("low", "high", "<eos>"),
         target_ids=(4, 5, 3),
         vocabulary=("<pad>", "<unk>", "<sos>", "<eos>", "low", "high"),
@@ -456,10 +467,10 @@ def heard() -> Inspection:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int, scheme: str) -> None:  # SPEC A8.4
-    """Column for column: the waveform is louder in the second half, the spectrogram brighter where the tones are."""
-    seen = heard()
-    page = opened(seen, width, scheme)
+def test_the_sound_is_drawn_above_its_attention(opened: Open, width: int, scheme: str) -> None:  # SPEC A8.4
+    """Its columns are aligned. The waveform is larger in the second half; the spectrogram changes in the bands of the tones."""
+    inspection = sound_inspection()
+    page = opened(inspection, width, scheme)
     sound, heat = (page.locator(where).bounding_box() for where in ("#above canvas", "#heat"))
     assert sound is not None
     assert heat is not None
@@ -467,7 +478,7 @@ def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int,
     assert sound["y"] + sound["height"] < heat["y"]
     assert page.locator("#above canvas").get_attribute("aria-label") == "The sound, 2.00 seconds: waveform and spectrogram"
     assert page.locator("#above time").first.inner_text() == "0 s"
-    marks = [float(one.removesuffix(" s")) for one in page.locator("#above time").all_inner_texts()]
+    marks = [float(mark.removesuffix(" s")) for mark in page.locator("#above time").all_inner_texts()]
     assert marks == sorted(marks)
     assert marks[-1] <= 2
     assert page.locator("#h-lines").is_hidden()
@@ -482,8 +493,8 @@ def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int,
             return sum;
           };
           const at = (share, band) => {
-            const place = 4 * (Math.floor((48 + 84 * (39.5 - band) / 40) * by) * wide + Math.floor(share * wide));
-            return [...all.slice(place, place + 3)];
+            const index = 4 * (Math.floor((48 + 84 * (39.5 - band) / 40) * by) * wide + Math.floor(share * wide));
+            return [...all.slice(index, index + 3)];
           };
           return {waves: [count(0, .5), count(.5, 1)], low: [at(.25, 11), at(.75, 11)], high: [at(.25, 27), at(.75, 27)]};
         }"""
@@ -491,7 +502,7 @@ def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int,
     assert painted["waves"][1] > 1.6 * painted["waves"][0]
     assert painted["low"][0] != painted["low"][1]
     assert painted["high"][0] != painted["high"][1]
-    weights = seen.layers[0].numbers["weights"]
+    weights = inspection.layers[0].numbers["weights"]
     assert float(hover(page, 1, 30, 3, 50)) == pytest.approx(weights[0, 1, 30].item(), abs=6e-5)
     assert page.inner_text("#readout span") == "“high” (1) looks at “1.20 s” (30)"
     stripe = page.locator("#stripe").bounding_box()
@@ -500,14 +511,16 @@ def test_sound_stands_over_the_attention_that_hears_it(opened: Open, width: int,
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_words_beside_a_sound(opened: Open) -> None:  # SPEC A6.4
-    """Rows are places of the sound, columns the words beside it."""
-    seen = heard()
+def test_attention_from_a_sound_to_its_auxiliary_text(opened: Open) -> None:  # SPEC A6.4
+    """Rows are positions of the sound, columns the words of the auxiliary text."""
+    inspection = sound_inspection()
     weights = torch.rand(2, 50, 3, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    seen = replace(
-        seen, auxiliary=("every", "second", "<eos>"), layers=(*seen.layers, Layer("fusion", 0, {"weights": weights}))
+    inspection = replace(
+        inspection,
+        auxiliary=("every", "second", "<eos>"),
+        layers=(*inspection.layers, Layer("fusion", 0, {"weights": weights})),
     )
-    page = opened(seen)
+    page = opened(inspection)
     page.click("#kind-fusion")
     page.click('.thumb[data-layer="0"][data-head="1"]')
     assert page.inner_text("#h-one") == "source → auxiliary text · layer 0 · head 1"
@@ -518,18 +531,18 @@ def test_the_words_beside_a_sound(opened: Open) -> None:  # SPEC A6.4
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_long_sound_has_its_time_beside_the_rows(opened: Open, width: int) -> None:
-    """26 seconds: ticks at the height of their time, the sound along them, and why there are no lines."""
+def test_a_long_sound_has_a_time_axis_next_to_the_rows(opened: Open, width: int) -> None:
+    """26 seconds: ticks at their times, the sound along them, and a sentence that explains why no lines are drawn."""
     weights = torch.rand(1, 640, 3, generator=torch.Generator().manual_seed(1)).softmax(-1)
     within = torch.rand(1, 640, 640, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    seen = replace(
-        heard(),
-        sound=heard().sound.repeat(13, 1)[:2560],  # type: ignore[union-attr]
-        source=tuple(f"{0.04 * place:.2f} s" for place in range(640)),
+    inspection = replace(
+        sound_inspection(),
+        sound=sound_inspection().sound.repeat(13, 1)[:2560],  # type: ignore[union-attr]
+        source=tuple(f"{0.04 * position:.2f} s" for position in range(640)),
         auxiliary=("every", "second", "<eos>"),
         layers=(Layer("fusion", 0, {"weights": weights}), Layer("encoder", 0, {"weights": within})),
     )
-    page = opened(seen, width)
+    page = opened(inspection, width)
     heat, sound = (page.locator(where).bounding_box() for where in ("#heat", "#left canvas"))
     assert heat is not None
     assert sound is not None
@@ -556,7 +569,7 @@ def test_a_long_sound_has_its_time_beside_the_rows(opened: Open, width: int) -> 
           return [count(0, 1 / 25.6), count(1 / 25.6, 2 / 25.6)];
         }"""
     )
-    assert painted[1] > 1.5 * painted[0]  # the second tone is louder: time runs downwards
+    assert painted[1] > 1.5 * painted[0]  # the second tone is louder, so time runs downwards
     assert page.locator("#level").is_hidden()
     hover(page, 320, 1, 640, 3)
     level, heat = (page.locator(where).bounding_box() for where in ("#level", "#heat"))
@@ -566,17 +579,17 @@ def test_a_long_sound_has_its_time_beside_the_rows(opened: Open, width: int) -> 
     assert page.locator("#lines").is_hidden()
     assert "Lines from 640 positions would be indistinguishable, so none are drawn" in page.inner_text("#why")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.click("#kind-encoder")  # the sound stands above, the ticks on both sides
+    page.click("#kind-encoder")  # the sound is drawn above, ticks along both axes
     assert page.locator("#above canvas").count() == 1
     assert page.locator("#left canvas").count() == 0
     assert page.locator("#left time").count() >= 2
 
 
-def test_a_sound_that_is_missing(opened: Open) -> None:
-    """One place: a small map, a gate that is a dot, and axes that have numbers."""
+def test_a_missing_sound(opened: Open) -> None:
+    """One position: a small map, a gate drawn as a dot, and axes with numbers."""
     gates = Gates("encoder, layer 0, left to right", "encoder", {"reset": torch.rand(1, 8)})
-    seen = replace(
-        heard(),
+    inspection = replace(
+        sound_inspection(),
         sound=None,
         source=("no sound",),
         title="no sound + say nine",
@@ -584,7 +597,7 @@ def test_a_sound_that_is_missing(opened: Open) -> None:
         layers=(Layer("cross", 0, {"weights": torch.ones(1, 3, 1)}), Layer("fusion", 0, {"weights": torch.eye(3)[None, :1]})),
         gates=(gates,),
     )
-    page = opened(seen)
+    page = opened(inspection)
     assert page.inner_text("#text") == "no sound + say nine"
     assert page.locator("#above span").all_inner_texts() == ["no sound"]
     box = page.locator(".thumb").bounding_box()
@@ -597,18 +610,18 @@ def test_a_sound_that_is_missing(opened: Open) -> None:
     assert chart.locator("text").all_text_contents()[-1] == "no sound"
 
 
-def test_words_say_what_they_are_about(opened: Open) -> None:
-    """Without a pointer the largest weight of the step is told; figures say that they are of all steps."""
-    seen = heard()
-    page = opened(seen)
-    weights = seen.layers[0].numbers["weights"]
-    for step, place_of_most in ((0, 8), (1, 30)):
+def test_texts_say_what_they_refer_to(opened: Open) -> None:
+    """Without a pointer the largest weight of the step is shown; statistics say that they cover all steps."""
+    inspection = sound_inspection()
+    page = opened(inspection)
+    weights = inspection.layers[0].numbers["weights"]
+    for step, best in ((0, 8), (1, 30)):
         page.fill("#step", str(step))
         assert float(page.inner_text("#readout .value")) == pytest.approx(weights[0, step].max().item(), abs=6e-5)
-        said = f"“{seen.target[step]}” ({step}) looks most at “{seen.source[place_of_most]}” ({place_of_most})"
-        assert page.locator("#readout span").first.inner_text() == said
+        expected = f"“{inspection.target[step]}” ({step}) looks most at “{inspection.source[best]}” ({best})"
+        assert page.locator("#readout span").first.inner_text() == expected
     assert page.locator("#facts span").first.inner_text() == "Over all 3 steps:"
-    recurrent = opened(replace(seen, layers=(*seen.layers, replace(seen.layers[0], layer=1))))
+    recurrent = opened(replace(inspection, layers=(*inspection.layers, replace(inspection.layers[0], layer=1))))
     assert recurrent.locator("#layers").is_visible()
     assert "Distance" not in recurrent.inner_text("#layers")
     assert "Distance: how many positions" in opened(transformer()).inner_text("#layers")

@@ -1,4 +1,4 @@
-"""The README and the pages in docs/: every command and every piece of code runs, in the order in which it appears."""
+"""The README and the pages in docs/: all their commands and code run, in order."""
 
 import os
 import re
@@ -22,6 +22,7 @@ BLOCK = re.compile(r"^```(console|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTI
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
+    """Returns the code blocks of the page as pairs (language, text)."""
     return BLOCK.findall(page.read_text())
 
 
@@ -32,6 +33,7 @@ def commands(block: str) -> list[str]:
 
 
 def in_shell(command: str, folder: Path) -> str:
+    """Runs the command, which must succeed, and returns its output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env=environment)
@@ -40,7 +42,7 @@ def in_shell(command: str, folder: Path) -> str:
 
 
 def in_this_process(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs `regard …` without starting Python again."""
+    """Runs a `regard` command without starting another Python process."""
     monkeypatch.setattr("sys.argv", [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)])
     with pytest.raises(SystemExit) as done:
         main()
@@ -48,7 +50,7 @@ def in_this_process(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def materials(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Path:
+def page_files(tmp_path_factory: pytest.TempPathFactory, workspace: Path) -> Path:
     """The files that the pages mention."""
     folder = tmp_path_factory.mktemp("pages")
     lines = ["\t".join(pair) for pair in pronunciations("dev")[:200]]
@@ -59,18 +61,18 @@ def materials(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Path
     verbs = [f"{verb},V;PST,{verb}ed" for verb in "walk talk jump look play call ask help need start turn show".split()]
     (folder / "verbs.csv").write_text("\n".join(["lemma,features,past", *verbs]) + "\n")
     (folder / "messy.tsv").write_text("\n".join([*lines[:60], "one cell", "a\tb\tc"]) + "\n")
-    shutil.copytree(workplace / "regard-demo", folder / "regard-demo")
+    shutil.copytree(workspace / "regard-demo", folder / "regard-demo")
     return folder
 
 
 @pytest.mark.slow
-def test_the_readme_runs(materials: Path, tmp_path: Path) -> None:
+def test_the_readme_runs(page_files: Path, tmp_path: Path) -> None:
     folder = tmp_path / "readme"
-    shutil.copytree(materials, folder)
+    shutil.copytree(page_files, folder)
     code = [text for language, text in blocks(README) if language == "python"]
     for language, text in blocks(README):
         for command in commands(text) if language == "console" else ():
-            if command.startswith("make "):  # would install and train again: see what it would run
+            if command.startswith("make "):  # a real run would install and train again
                 dry = subprocess.run(
                     [*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
                 ).stdout
@@ -88,12 +90,12 @@ def test_the_readme_runs(materials: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_pages_run(page: Path, materials: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_run(page: Path, page_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "page"
-    shutil.copytree(materials, folder)
+    shutil.copytree(page_files, folder)
     for name in ("model", "other"):
         shutil.copytree(folder / "regard-demo" / "model", folder / name, dirs_exist_ok=True)
-    if page.stem in ("training", "data"):  # which train it themselves
+    if page.stem in ("training", "data"):  # these pages train it themselves
         shutil.rmtree(folder / "model")
     monkeypatch.chdir(folder)
     names: dict[str, object] = {}
@@ -107,7 +109,7 @@ def test_the_pages_run(page: Path, materials: Path, tmp_path: Path, monkeypatch:
                 in_shell(command, folder)
 
 
-def test_the_run_files_are_run_files() -> None:
+def test_the_run_files_of_the_pages_are_valid() -> None:
     for page in (README, *PAGES):
         for language, text in blocks(page):
             if language == "yaml":
@@ -117,7 +119,7 @@ def test_the_run_files_are_run_files() -> None:
 
 
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         path, _, anchor = link.partition("#")
         if "://" in link:
@@ -130,7 +132,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """At most 150 lines, and no paragraph above four."""
+    """It has at most 150 lines, and no paragraph of more than four lines."""
     text = README.read_text()
     assert len(text.splitlines()) <= 150
     prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -142,8 +144,8 @@ def test_ci_runs_what_the_readme_says() -> None:
 
 
 def test_public_names() -> None:
-    """Every listed name exists, and nothing else is promised."""
-    names = [*regard.__all__, "reference"]  # which needs numpy, and is therefore no part of `import *`
+    """Every listed name exists, and no other name is public."""
+    names = [*regard.__all__, "reference"]  # needs numpy, so `import *` leaves it out
     assert sorted(names) == sorted([*regard._HOMES, *regard._MODULES, "load"])
     for name in names:
         assert getattr(regard, name) is not None

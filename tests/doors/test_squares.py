@@ -1,4 +1,4 @@
-"""Pictures through the commands, as a user types them: nothing is configured but the length of the run."""
+"""Models that read pictures, from the command line: train, translate, evaluate, inspect."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ from test_sources import draw_squares, write_rows
 pytestmark = pytest.mark.slow
 
 
-def test_pictures_are_learnt_described_measured_and_looked_at(tmp_path: Path, regard_command: Run) -> None:
+def test_every_command_reads_pictures(tmp_path: Path, regard_command: Run) -> None:
     # SPEC A8.1 A8.3
     rows = draw_squares(tmp_path / "data" / "p", 160)
     (tmp_path / "data" / "p" / "3.png").write_text("no picture")
     write_rows(tmp_path / "data" / "squares.jsonl", rows)
     write_rows(tmp_path / "data" / "test.jsonl", rows[20:40])
     small = ("train.steps=60", "train.validate_every=0", "model.width=32", "model.channels=16", "train.batch_tokens=300")
-    changes = [part for one in small for part in ("--set", one)]
+    changes = [part for setting in small for part in ("--set", setting)]
     done = regard_command("train", "data/squares.jsonl", "--threads", "1", *changes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"data.source_unit=picture +sources are names of pictures, such as p/0.png", done.stdout)
@@ -30,7 +30,7 @@ def test_pictures_are_learnt_described_measured_and_looked_at(tmp_path: Path, re
     done = regard_command("translate", "model", input=names, cwd=tmp_path)
     lines = done.stdout.split("\n")
     assert len(lines) == 5
-    assert all(" on the " in lines[place] for place in (0, 3))
+    assert all(" on the " in lines[index] for index in (0, 3))
     assert lines[1] == lines[2] == ""
     assert "line 2 is left empty: data/p/none.png: no such file" in done.stderr
     assert "lines whose file could not be read and were left empty: 1" in done.stderr

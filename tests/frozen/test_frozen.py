@@ -1,4 +1,4 @@
-"""Models and a run that an earlier version wrote still load, and answer as they did then. make.py says how they were made."""
+"""Models and a run written by an earlier version still load and give the same outputs; make.py created them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MODELS = sorted(path.stem for path in (HERE / "models").glob("*.json"))
 TOLERANCE = 1e-4
 
 
-def differences(got: Any, expected: Any, where: str = "") -> list[str]:
-    """Where two trees of JSON differ; numbers may do so by the tolerance."""
+def differences(got: Any, expected: Any, path: str = "") -> list[str]:
+    """Returns the paths at which two JSON values differ; floats may differ by the tolerance."""
     if isinstance(expected, dict) and isinstance(got, dict) and got.keys() == expected.keys():
-        return [found for key in expected for found in differences(got[key], expected[key], f"{where}/{key}")]
+        return [difference for key in expected for difference in differences(got[key], expected[key], f"{path}/{key}")]
     if isinstance(expected, list) and isinstance(got, list) and len(got) == len(expected):
         return [
-            found
-            for at, (one, other) in enumerate(zip(got, expected, strict=True))
-            for found in differences(one, other, f"{where}/{at}")
+            difference
+            for index, (one, other) in enumerate(zip(got, expected, strict=True))
+            for difference in differences(one, other, f"{path}/{index}")
         ]
     if isinstance(expected, float) and isinstance(got, float):
-        return [] if abs(got - expected) <= TOLERANCE * max(1.0, abs(expected)) else [f"{where}: {got} != {expected}"]
-    return [] if got == expected and type(got) is type(expected) else [f"{where}: {got!r} != {expected!r}"]
+        return [] if abs(got - expected) <= TOLERANCE * max(1.0, abs(expected)) else [f"{path}: {got} != {expected}"]
+    return [] if got == expected and type(got) is type(expected) else [f"{path}: {got!r} != {expected!r}"]
 
 
 def test_every_family_and_every_kind_of_source_is_frozen() -> None:
@@ -44,13 +44,13 @@ def test_every_family_and_every_kind_of_source_is_frozen() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_frozen_model_answers_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(HERE)  # from where the names of its files count
+def test_a_frozen_model_gives_the_same_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)  # the file names are relative to this folder
     expected = json.loads((HERE / "models" / f"{name}.json").read_text())
     assert differences(answers(name, expected["sources"]), expected) == []
 
 
-def test_the_comparison_sees_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_detects_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)
     expected = json.loads((HERE / "models" / "rnn-luong.json").read_text())
     other = json.loads((HERE / "models" / "rnn-hard.json").read_text())
@@ -60,8 +60,8 @@ def test_the_comparison_sees_what_differs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_a_frozen_run_goes_on_to_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was killed after update 16 of 40, by kill -9. What shapes weights is compared by what is logged of every update."""
+def test_a_frozen_run_resumes_to_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run was killed with kill -9 after update 16 of 40. Training is compared by the logged loss of every update."""
     shutil.copytree(HERE / "run", tmp_path, dirs_exist_ok=True)
     expected = json.loads((HERE / "run" / "finished.json").read_text())
     monkeypatch.chdir(tmp_path)
@@ -73,5 +73,8 @@ def test_a_frozen_run_goes_on_to_the_same_model(tmp_path: Path, monkeypatch: pyt
     lines = [json.loads(line) for line in Path("m.run/log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert differences(losses, expected["losses"]) == []
-    got = [vars_of(one) for one in regard.load("m", device="cpu").batch(["abroad", "catalog", "serendipity"], max_length=20)]
+    got = [
+        vars_of(translation)
+        for translation in regard.load("m", device="cpu").batch(["abroad", "catalog", "serendipity"], max_length=20)
+    ]
     assert differences(got, expected["answers"]) == []

@@ -1,4 +1,4 @@
-"""A small version of benchmarks/digits.py: names of handwritten digits side by side, none of which was seen in training."""
+"""A small version of benchmarks/digits.py: naming handwritten digits side by side, none of which was seen in training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,33 +21,33 @@ SETTINGS = RunSettings(
 
 
 def centres(trained: Trained, rows: list[Row]) -> list[tuple[Row, list[float]]]:
-    """Of each picture the column that every digit was looked at in, on average, as a share of the width."""
-    found = []
+    """Returns, for each picture, the mean column of the attention of every digit, as a fraction of the width."""
+    pictures = []
     for row in rows:
         attention = trained.translator(row.name).attention()
         columns = attention.axes[1]
         middles = (torch.arange(columns) + 0.5) / columns
-        found.append((row, (attention.maps_TRC.sum(1) @ middles)[: len(row.digits)].tolist()))
-    return found
+        pictures.append((row, (attention.maps_TRC.sum(1) @ middles)[: len(row.digits)].tolist()))
+    return pictures
 
 
 @pytest.mark.slow
-def test_digits_are_read_from_left_to_right_and_once_is_not_enough(tmp_path: Path) -> None:  # SPEC A8.1 A8.2
+def test_attention_reads_digits_from_left_to_right_and_beats_one_vector(tmp_path: Path) -> None:  # SPEC A8.1 A8.2
     seen, unseen = drawn_digits()
     size = {"least": 1, "most": 2, "width": 40, "height": 16}
-    learning = draw_rows(tmp_path / "learn", seen, 1000, **size, seed=1)
+    training = draw_rows(tmp_path / "learn", seen, 1000, **size, seed=1)
     testing = draw_rows(tmp_path / "test", unseen, 150, **size, seed=2)
-    once = replace(SETTINGS, model=replace(SETTINGS.model, decoder="fixed"))  # type: ignore[arg-type]
+    one_vector = replace(SETTINGS, model=replace(SETTINGS.model, decoder="fixed"))  # type: ignore[arg-type]
     trained = {}
-    for settings in (SETTINGS, once):
+    for settings in (SETTINGS, one_vector):
         training_data = in_memory(
-            "digits", [row.pair for row in learning], [row.pair for row in testing], settings.data, root=tmp_path
+            "digits", [row.pair for row in training], [row.pair for row in testing], settings.data, root=tmp_path
         )
         trained[settings.model.decoder] = run(training_data, settings, Console(quiet=True), torch.device("cpu"))  # type: ignore[union-attr]
     soft = trained["bahdanau"]
     assert soft.rates.sequence < 0.1
     assert trained["fixed"].rates.sequence > 3 * soft.rates.sequence + 0.1
-    looked = centres(soft, [row for row in testing if len(row.digits) == 2][:50])
-    assert sum(first < second for _, (first, second) in looked) >= 0.9 * len(looked)
-    off = [abs(a - b) for row, found in looked for a, b in zip(found, row.middles, strict=True)]
-    assert sum(off) / len(off) < 0.2  # of the width; a digit is 0.4 wide
+    attended = centres(soft, [row for row in testing if len(row.digits) == 2][:50])
+    assert sum(first < second for _, (first, second) in attended) >= 0.9 * len(attended)
+    errors = [abs(a - b) for row, columns in attended for a, b in zip(columns, row.middles, strict=True)]
+    assert sum(errors) / len(errors) < 0.2  # as a fraction of the width; a digit is 0.4 wide

@@ -1,4 +1,4 @@
-"""Each family really learns, in seconds; the measured claims about large data are in benchmarks/."""
+"""Every model family learns a small task within seconds; benchmarks/ has the measurements on large data."""
 
 import random
 from collections.abc import Callable
@@ -32,13 +32,14 @@ TRANSFORMER = TransformerSettings(width=64, heads=4, feed_forward=128, encoder_l
 
 
 def make_pairs(order: int, shortest: int = 3, longest: int = 7) -> list[Pair]:
-    """Words -> their letters in capitals, in order (1) or from the end (-1), written as symbols."""
-    chance = random.Random(1)
-    words = ("".join(chance.choices("abcdefghij", k=chance.randint(shortest, longest))) for _ in range(4000))
+    """Returns pairs of a random word and its letters in capitals as symbols, in order (1) or reversed (-1)."""
+    rng = random.Random(1)
+    words = ("".join(rng.choices("abcdefghij", k=rng.randint(shortest, longest))) for _ in range(4000))
     return [Pair(word, " ".join(word.upper()[::order])) for word in dict.fromkeys(words)]
 
 
 def learn(model: ModelSettings, order: int, steps: int, learning_rate: float) -> Trained:
+    """Trains on these pairs, with 200 of them held out."""
     pairs = make_pairs(order)
     train = TrainSettings(steps=steps, batch_tokens=512, learning_rate=learning_rate)
     settings = RunSettings(seed=SEED, data=DataSettings(target_unit="symbols"), model=model, train=train)
@@ -47,8 +48,8 @@ def learn(model: ModelSettings, order: int, steps: int, learning_rate: float) ->
     )
 
 
-def share_on_the_line(trained: Trained, order: int) -> float:
-    """How often the best head looks at the letter that is being written, or right beside it."""
+def share_on_the_diagonal(trained: Trained, order: int) -> float:
+    """Returns how often the best head attends to the letter that is being written, or to one of its neighbours."""
     hits, positions = torch.zeros(()), 0
     for prediction in trained.predictions[:50]:
         weights_HTS = prediction.result.attention().weights_HTS[:, : len(prediction.source)]
@@ -65,21 +66,21 @@ def share_on_the_line(trained: Trained, order: int) -> float:
     ids=["rnn in order", "rnn reversed", "bahdanau reversed", "transformer reversed"],
 )
 def test_learns_and_attends_where_it_should(model: ModelSettings, order: int, steps: int, learning_rate: float) -> None:
-    """Nine of ten words never seen come out right; the attention runs along the word, or against it where the order differs."""
+    """Nine of ten unseen words are correct; attention moves along the word, or backwards if the order is reversed."""
     # SPEC A9.1
     trained = learn(model, order, steps, learning_rate)
     assert trained.rates.num_sentences == 200
     assert trained.rates.sequence < 0.1
     assert trained.rates.sequence == pytest.approx(sum(not prediction.right for prediction in trained.predictions) / 200)
-    assert share_on_the_line(trained, order) > 0.9
-    assert share_on_the_line(trained, -order) < 0.6
+    assert share_on_the_diagonal(trained, order) > 0.9
+    assert share_on_the_diagonal(trained, -order) < 0.6
     assert trained.saved.training["sequence_error_rate"] == trained.rates.sequence
     assert trained.signature in trained.saved.card
 
 
 @pytest.mark.slow
-def test_hard_attention_learns_where_to_look() -> None:
-    """Words too long for the recurrent state alone: without the policy gradient nine of ten come out wrong (docs/LOG.md)."""
+def test_hard_attention_learns_where_to_attend() -> None:
+    """The words are too long for the recurrent state alone: without the policy gradient nine of ten are wrong (docs/LOG.md)."""
     # SPEC A3.2
     pairs = make_pairs(1, shortest=8, longest=12)
     train = TrainSettings(steps=600, batch_tokens=512, learning_rate=1e-2, entropy_bonus=0.05)
@@ -94,25 +95,26 @@ def test_hard_attention_learns_where_to_look() -> None:
         assert set(weights_TS.unique().tolist()) == {0.0, 1.0}
         assert (weights_TS.sum(-1) == 1).all()
     right = [prediction for prediction in trained.predictions if prediction.right]
-    looks = torch.cat([one.result.attention().weights_HTS[0].argmax(-1)[:-1] for one in right])
-    positions = torch.cat([torch.arange(len(one.source)) for one in right])
-    assert ((looks - positions).abs() <= 1).float().mean() > 0.9
+    attended = torch.cat([prediction.result.attention().weights_HTS[0].argmax(-1)[:-1] for prediction in right])
+    expected = torch.cat([torch.arange(len(prediction.source)) for prediction in right])
+    assert ((attended - expected).abs() <= 1).float().mean() > 0.9
 
 
 def make_questions(number: int) -> list[Pair]:
-    """ "a3f7k1?f" -> "7": one to eight keys with values, and a question."""
-    chance = random.Random(SEED)
-    found = {}
-    while len(found) < number:
-        keys = chance.sample("abcdefghijkl", chance.randint(1, 8))
-        values = chance.choices("0123456789", k=len(keys))
-        asked = chance.randrange(len(keys))
+    """Returns pairs such as "a3f7k1?f" -> "7": one to eight keys with values, and a key to look up."""
+    rng = random.Random(SEED)
+    pairs = {}
+    while len(pairs) < number:
+        keys = rng.sample("abcdefghijkl", rng.randint(1, 8))
+        values = rng.choices("0123456789", k=len(keys))
+        asked = rng.randrange(len(keys))
         pair = Pair("".join(map("".join, zip(keys, values, strict=True))) + "?" + keys[asked], values[asked])
-        found[pair.source] = pair
-    return list(found.values())
+        pairs[pair.source] = pair
+    return list(pairs.values())
 
 
 def recall(steps: int) -> list[Prediction]:
+    """Trains hard attention to look up values; returns its predictions for 300 held-out questions."""
     pairs = make_questions(20_000)
     model = RnnSettings(width=64, embedding=64, score="cosine", bridge="none", attention="hard", dropout=0.0)
     train = TrainSettings(steps=steps, batch_tokens=1024, learning_rate=1e-2, entropy_bonus=0.02)
@@ -127,22 +129,23 @@ def recall(steps: int) -> list[Prediction]:
 
 @pytest.mark.slow
 def test_hard_attention_learns_to_recall() -> None:
-    """Among five to eight pairs, by looking at one place, that of the key or of its value: both directions have read both."""
+    """It finds the value among five to eight by attending to one position: that of the key or that of the value, since the
+    bidirectional encoder has read both."""
     before, after = recall(10), recall(500)
-    assert sum(one.right for one in before) / 300 < 0.4
-    assert sum(one.right for one in after) / 300 > 0.95
-    looks = [one.result.attention().weights_HTS[0, 0].argmax().item() for one in after]
-    asked = [one.source.index(one.source[-1]) for one in after]
-    assert sum(look - place in (0, 1) for look, place in zip(looks, asked, strict=True)) / 300 > 0.95
+    assert sum(prediction.right for prediction in before) / 300 < 0.4
+    assert sum(prediction.right for prediction in after) / 300 > 0.95
+    attended = [prediction.result.attention().weights_HTS[0, 0].argmax().item() for prediction in after]
+    keys = [prediction.source.index(prediction.source[-1]) for prediction in after]
+    assert sum(position - key in (0, 1) for position, key in zip(attended, keys, strict=True)) / 300 > 0.95
 
 
-# --- trained here, with a few lines of torch ---------------------------------------------------------------------------------
+# --- trained with the loop of `fit` ------------------------------------------------------------------------------------------
 
 NUM_SYMBOLS, SEPARATOR, NUM_IDS = 10, 10, 11
 
 
 def fit(model: nn.Module, loss: Callable[[int], Tensor], steps: int, learning_rate: float) -> None:
-    """`loss` is that of update number 0, 1, 2 …"""
+    """Trains the model; `loss` takes the number of the update, from 0."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1, (step + 1) / 20) * (1 - step / steps))
     for step in range(steps):
@@ -153,43 +156,43 @@ def fit(model: nn.Module, loss: Callable[[int], Tensor], steps: int, learning_ra
         schedule.step()
 
 
-def cross_entropy(logits: Tensor, predictions: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2), predictions.flatten())
+def cross_entropy(logits: Tensor, expected: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), expected.flatten())
 
 
-def share_right(logits: Tensor, predictions: Tensor) -> float:
-    return (logits.argmax(-1) == predictions).float().mean().item()
+def accuracy(logits: Tensor, expected: Tensor) -> float:
+    return (logits.argmax(-1) == expected).float().mean().item()
 
 
 def make_ids(batch: int, length: int) -> Tensor:
     return torch.randint(NUM_SYMBOLS, (batch, length))
 
 
-def whole(ids_BS: Tensor) -> Source:
-    """A source without padding."""
+def unpadded(ids_BS: Tensor) -> Source:
+    """Returns a source without padding."""
     return Source(ids_BS, masks.first(torch.full((len(ids_BS),), ids_BS.shape[1]), ids_BS.shape[1]))
 
 
-def copied(model: Model, length: int, batch: int) -> tuple[Tensor, Tensor]:
-    """(logits, answers) of random symbols that are to be copied."""
+def copy_task(model: Model, length: int, batch: int) -> tuple[Tensor, Tensor]:
+    """Returns (logits, expected ids) for random symbols that are to be copied."""
     ids_BT = make_ids(batch, length)
     read_BT = F.pad(ids_BT[:, :-1], (1, 0), value=SEPARATOR)
-    return model.decode(read_BT, model.encode(whole(ids_BT))).logits_BTV, ids_BT
+    return model.decode(read_BT, model.encode(unpadded(ids_BT))).logits_BTV, ids_BT
 
 
 @pytest.mark.slow
 def test_a_fixed_vector_is_a_bottleneck() -> None:
-    """Copying 5 symbols or 30, in turn: one vector holds few of them, and attention finds the others. With seeds 1 to 3 the
-    shares that were right: 0.83-0.87 of 5 and 0.27-0.29 of 30 with one vector, 0.98 and 0.65-0.79 with attention."""
+    """The models copy 5 or 30 symbols, in turn. One vector holds few of them; attention finds the others. Accuracies with seeds
+    1 to 3: 0.83-0.87 for 5 and 0.27-0.29 for 30 symbols with one vector, 0.98 and 0.65-0.79 with attention."""
     # SPEC A5.2
     right = {}
     for decoder in ("fixed", "luong"):
         torch.manual_seed(SEED)
         settings = RnnSettings(width=48, embedding=16, score_width=32, decoder=decoder, dropout=0.0)
         model = build(settings, NUM_IDS, NUM_IDS)
-        fit(model, lambda step, model=model: cross_entropy(*copied(model, (5, 30)[step % 2], 32)), 200, 1e-2)
+        fit(model, lambda step, model=model: cross_entropy(*copy_task(model, (5, 30)[step % 2], 32)), 200, 1e-2)
         with torch.no_grad():
-            right[decoder] = [share_right(*copied(model, length, 256)) for length in (5, 30)]
+            right[decoder] = [accuracy(*copy_task(model, length, 256)) for length in (5, 30)]
     short, long = right["fixed"]
     assert short > 0.75
     assert long < 0.4
@@ -198,8 +201,8 @@ def test_a_fixed_vector_is_a_bottleneck() -> None:
 
 @pytest.mark.slow
 def test_decoder_only_learns_to_reverse() -> None:
-    """It reads six symbols and a separator, and goes on with them from the end, token by token. What sees only its neighbours
-    cannot."""
+    """The model reads six symbols and a separator, then writes the symbols in reverse, token by token. A model that attends
+    only to neighbours fails."""
 
     def texts(batch: int) -> Tensor:
         ids_BS = make_ids(batch, 6)
@@ -207,7 +210,7 @@ def test_decoder_only_learns_to_reverse() -> None:
 
     def loss(step: int) -> Tensor:
         ids_BT = texts(64)
-        logits_BTV = model.decode(ids_BT[:, :-1], model.encode(whole(ids_BT))).logits_BTV
+        logits_BTV = model.decode(ids_BT[:, :-1], model.encode(unpadded(ids_BT))).logits_BTV
         return cross_entropy(logits_BTV[:, 6:], ids_BT[:, 7:])
 
     right = {}
@@ -218,7 +221,7 @@ def test_decoder_only_learns_to_reverse() -> None:
         fit(model, loss, 200, 5e-3)
         ids_BT, written = texts(256), []
         with torch.no_grad():
-            state, last_B1 = model.start(model.encode(whole(ids_BT)), ids_BT[:, :6]), ids_BT[:, 6:7]
+            state, last_B1 = model.start(model.encode(unpadded(ids_BT)), ids_BT[:, :6]), ids_BT[:, 6:7]
             for _ in range(6):
                 step = model.step(last_B1, state)
                 state, last_B1 = step.state, step.logits_BKV.argmax(-1)
@@ -230,14 +233,14 @@ def test_decoder_only_learns_to_reverse() -> None:
 
 @pytest.mark.slow
 def test_recurrent_language_model_learns_to_repeat() -> None:
-    """Three random symbols, again and again: from the fourth on all are known, to what remembers them. The last symbol alone
-    does not tell."""
+    """Three random symbols repeat: from the fourth on, a model that remembers them can predict the next one. The last symbol
+    alone does not determine it."""
 
     def texts(batch: int) -> Tensor:
         return make_ids(batch, 3).repeat(1, 5)
 
     def logits_of(ids_BT: Tensor) -> Tensor:
-        return model.decode(ids_BT, model.encode(whole(ids_BT))).logits_BTV
+        return model.decode(ids_BT, model.encode(unpadded(ids_BT))).logits_BTV
 
     def loss(step: int) -> Tensor:
         ids_BT = texts(64)
@@ -248,17 +251,17 @@ def test_recurrent_language_model_learns_to_repeat() -> None:
     fit(model, loss, 200, 1e-2)
     ids_BT = texts(256)
     with torch.no_grad():
-        assert share_right(logits_of(ids_BT[:, :-1])[:, 2:], ids_BT[:, 3:]) > 0.95
-        assert share_right(logits_of(ids_BT[:, 5:6]), ids_BT[:, 6:7]) < 0.3
+        assert accuracy(logits_of(ids_BT[:, :-1])[:, 2:], ids_BT[:, 3:]) > 0.95
+        assert accuracy(logits_of(ids_BT[:, 5:6]), ids_BT[:, 6:7]) < 0.3
 
 
 @pytest.mark.slow
 def test_recurrent_tagger_learns_from_both_sides() -> None:
-    """Is the symbol before this one smaller than the one behind it? Who reads in one direction never knows the latter."""
+    """Is the previous symbol smaller than the next one? A model that reads in one direction never sees the next one."""
 
     def tagged(batch: int) -> tuple[Tensor, Tensor]:
         ids_BS = make_ids(batch, 12)
-        return model.tag(model.encode(whole(ids_BS)))[:, 1:-1], (ids_BS[:, :-2] < ids_BS[:, 2:]).long()
+        return model.tag(model.encode(unpadded(ids_BS)))[:, 1:-1], (ids_BS[:, :-2] < ids_BS[:, 2:]).long()
 
     right = {}
     for bidirectional in (True, False):
@@ -266,21 +269,21 @@ def test_recurrent_tagger_learns_from_both_sides() -> None:
         model = RnnTagger(RnnTaggerSettings(width=64, embedding=32, bidirectional=bidirectional, dropout=0.0), NUM_IDS, 2)
         fit(model, lambda step: cross_entropy(*tagged(64)), 150, 1e-2)
         with torch.no_grad():
-            right[bidirectional] = share_right(*tagged(256))
+            right[bidirectional] = accuracy(*tagged(256))
     assert right[True] > 0.95
     assert right[False] < 0.8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("predictions", ["tags", "class"])
-def test_encoder_only_learns_about_the_whole_text(predictions: str) -> None:
-    """For every place: which symbol stands as far from the other end? For the text, told by its first place: what is its
-    last symbol? What sees only its neighbours cannot know."""
+@pytest.mark.parametrize("task", ["tags", "class"])
+def test_encoder_only_learns_about_the_whole_text(task: str) -> None:
+    """Tags: which symbol is at the mirrored position? Class, read from the first position: which symbol is last? A model that
+    attends only to neighbours cannot know."""
 
     def prediction(batch: int) -> tuple[Tensor, Tensor]:
         ids_BS = make_ids(batch, 10)
-        memory = model.encode(whole(ids_BS))
-        if predictions == "class":
+        memory = model.encode(unpadded(ids_BS))
+        if task == "class":
             return model.classify(memory), ids_BS[:, -1]
         return model.tag(memory), ids_BS.flip(1)
 
@@ -291,6 +294,6 @@ def test_encoder_only_learns_about_the_whole_text(predictions: str) -> None:
         model = EncoderOnly(replace(sizes, pooling="first", window=window), NUM_IDS, NUM_SYMBOLS)
         fit(model, lambda step: cross_entropy(*prediction(64)), 200, 5e-3)
         with torch.no_grad():
-            right[window] = share_right(*prediction(512))
+            right[window] = accuracy(*prediction(512))
     assert right[None] > 0.9
     assert right[1] < 0.6

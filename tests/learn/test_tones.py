@@ -1,4 +1,4 @@
-"""Tones become letters: sound learns, without any data from outside."""
+"""Models that read sound learn to transcribe synthetic tones as letters; no external data is needed."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ SEED = 3
 
 
 def learn(folder: Path, pairs: list[Pair], columns: tuple[str, ...], steps: int) -> Trained:
-    """From all but the first hundred pairs, which are asked for. Fewer than a thousand are learnt by heart (docs/LOG.md)."""
+    """Trains on all but the first hundred pairs, which are held out. Fewer than a thousand would be memorised (docs/LOG.md)."""
     settings = RunSettings(
         seed=SEED,
         data=DataSettings(source_columns=columns, source_unit="sound", target_unit="symbols"),
@@ -34,18 +34,18 @@ def learn_letters(folder: Path, steps: int) -> Trained:
 
 
 @pytest.mark.slow
-def test_tones_are_heard_one_after_the_other(tmp_path: Path) -> None:  # SPEC A8.4
-    """Nine of ten words come out right, and what is looked at moves on from letter to letter; untrained, nothing is right."""
+def test_attention_moves_from_tone_to_tone(tmp_path: Path) -> None:  # SPEC A8.4
+    """Nine of ten words are correct, and attention moves from letter to letter; untrained, next to nothing is correct."""
     before, after = learn_letters(tmp_path, 1), learn_letters(tmp_path, 400)
     assert before.rates.sequence > 0.9
     assert after.rates.num_sentences == 100
     assert after.rates.sequence < 0.1
-    right = [one for one in after.predictions if one.right and len(one.result.tokens) > 1]
+    right = [prediction for prediction in after.predictions if prediction.right and len(prediction.result.tokens) > 1]
     forwards = 0
-    for one in right:
-        weights_TS = one.result.attention().mean_TS[: len(one.result.tokens)]
-        places_T = weights_TS @ torch.arange(weights_TS.shape[1], dtype=weights_TS.dtype)
-        forwards += bool((places_T.diff() > 0).all())
+    for prediction in right:
+        weights_TS = prediction.result.attention().mean_TS[: len(prediction.result.tokens)]
+        centres_T = weights_TS @ torch.arange(weights_TS.shape[1], dtype=weights_TS.dtype)
+        forwards += bool((centres_T.diff() > 0).all())
     assert len(right) > 50
     assert forwards / len(right) > 0.9
 
@@ -54,27 +54,33 @@ ORDERS = {"forwards": 1, "from the end": -1}
 
 
 def learn_orders(folder: Path, steps: int) -> tuple[Trained, list[tuple[str, str]]]:
-    """Tones and an instruction become letters in one order or the other. Gives the held-out (name of the file, letters) too."""
-    chance = random.Random(SEED)
-    words = ["".join(chance.sample(LETTERS, chance.randint(2, 3))) for _ in range(2500)]
-    heard = write_words(folder, words)
+    """Trains on tones with an instruction, which says in which order to write the letters.
+
+    Returns the trained model and the held-out pairs (file name, letters).
+    """
+    rng = random.Random(SEED)
+    words = ["".join(rng.sample(LETTERS, rng.randint(2, 3))) for _ in range(2500)]
+    files = write_words(folder, words)
     pairs = []
-    for name, letters in heard:
-        how = chance.choice(list(ORDERS))
+    for name, letters in files:
+        how = rng.choice(list(ORDERS))
         pairs.append(Pair("\t".join((name, *how.split())), " ".join(letters.split()[:: ORDERS[how]])))
-    return learn(folder, pairs, ("audio", "how"), steps), heard[:100]
+    return learn(folder, pairs, ("audio", "how"), steps), files[:100]
 
 
 @pytest.mark.slow
-def test_an_instruction_beside_the_sound_is_followed(tmp_path: Path) -> None:  # SPEC A6.4
-    """Nine of ten come out right; the other instruction turns them round. Without the instruction half of them cannot be right,
+def test_an_instruction_as_auxiliary_text_is_followed(tmp_path: Path) -> None:  # SPEC A6.4
+    """Nine of ten are correct, and the other instruction reverses the output. Without the instruction at most half are correct,
     without the sound next to none."""
-    trained, heard = learn_orders(tmp_path, 700)
+    trained, held_out = learn_orders(tmp_path, 700)
     assert trained.rates.sequence < 0.1
 
     def right(how: str, order: int, *, sound: bool = True) -> float:
-        outputs = trained.translator.batch(["\t".join((name if sound else "", *how.split())) for name, _ in heard])
-        return sum(one.tokens == tuple(text.split()[::order]) for one, (_, text) in zip(outputs, heard, strict=True)) / 100
+        outputs = trained.translator.batch(["\t".join((name if sound else "", *how.split())) for name, _ in held_out])
+        return (
+            sum(output.tokens == tuple(text.split()[::order]) for output, (_, text) in zip(outputs, held_out, strict=True))
+            / 100
+        )
 
     for how, order in ORDERS.items():
         assert right(how, order) > 0.85

@@ -1,4 +1,4 @@
-"""An encoder that was trained elsewhere helps where there is little data."""
+"""A pretrained encoder helps when there is little data."""
 
 import random
 
@@ -28,47 +28,47 @@ CLASSES = {
 
 
 def train(pairs: list[Pair], held_out: list[Pair], settings: TrainSettings, transfer: Transfer | None = None) -> Trained:
-    how = RunSettings(seed=1, data=DataSettings(target_unit="symbols"), model=MODEL, train=settings)
-    given = StartCodecs(source=transfer.saved.source) if transfer else None
-    training_data = in_memory("words", pairs, held_out, how.data, given)
-    return run(training_data, how, Console(quiet=True), torch.device("cpu"), transfer=transfer)
+    run_settings = RunSettings(seed=1, data=DataSettings(target_unit="symbols"), model=MODEL, train=settings)
+    codecs = StartCodecs(source=transfer.saved.source) if transfer else None
+    training_data = in_memory("words", pairs, held_out, run_settings.data, codecs)
+    return run(training_data, run_settings, Console(quiet=True), torch.device("cpu"), transfer=transfer)
 
 
 def broad_classes(pairs: list[Pair]) -> list[Pair]:
-    """Spelling -> the manner of articulation of every phoneme: another task, with other answers."""
+    """Returns pairs of a spelling and the manner of articulation of every phoneme: another task, with other targets."""
     manner = {phoneme: name for name, phonemes in CLASSES.items() for phoneme in phonemes.split()}
     first = {pair.source: pair for pair in reversed(pairs)}.values()
-    return [Pair(one.source, " ".join(manner.get(phoneme, "vowel") for phoneme in one.target.split())) for one in first]
+    return [Pair(pair.source, " ".join(manner.get(phoneme, "vowel") for phoneme in pair.target.split())) for pair in first]
 
 
 @pytest.mark.slow
-def test_an_encoder_trained_elsewhere_helps_with_little_data() -> None:  # SPEC A7.7
-    """Learnt to pronounce 20,000 English words; then 200 words of another task, of which 500 others are asked."""
+def test_a_pretrained_encoder_helps_with_little_data() -> None:  # SPEC A7.7
+    """The encoder is trained to pronounce 20,000 English words, then used for another task: 200 words, tested on 500 others."""
     known = pronunciations("train")
     random.Random(1).shuffle(known)
-    elsewhere = train(known[:20_000], known[:50], TrainSettings(steps=400, batch_tokens=512, learning_rate=8e-3))
+    pretrained = train(known[:20_000], known[:50], TrainSettings(steps=400, batch_tokens=512, learning_rate=8e-3))
     few = broad_classes(pronunciations("dev"))[:700]
     little = TrainSettings(steps=150, batch_tokens=256, learning_rate=4e-3)
     alone, tuned, frozen = (
         train(few[:200], few[200:], little, transfer)
-        for transfer in (None, Transfer(elsewhere.saved), Transfer(elsewhere.saved, freeze=True))
+        for transfer in (None, Transfer(pretrained.saved), Transfer(pretrained.saved, freeze=True))
     )
     assert tuned.rates.symbol < alone.rates.symbol - 0.05
     assert frozen.rates.symbol < alone.rates.symbol - 0.05
-    before = elsewhere.saved.model.state_dict()
+    before = pretrained.saved.model.state_dict()
     for trained, same in ((tuned, False), (frozen, True)):
         after = trained.saved.model.state_dict()
         encoder = [name for name in after if name.startswith(ENCODER)]
         assert all(torch.equal(after[name], before[name]) for name in encoder) == same
         assert any(not torch.equal(after[name], before[name]) for name in after if name in before and name not in encoder)
-    assert frozen.saved.source.to_json() == elsewhere.saved.source.to_json()
+    assert frozen.saved.source.to_json() == pretrained.saved.source.to_json()
 
 
 @pytest.mark.parametrize(
     "settings", [RnnSettings(width=8, embedding=5), TransformerSettings(width=8, heads=2, feed_forward=11, tie="output")]
 )
-def test_all_of_the_encoder_and_nothing_else_is_taken_over(settings: ModelSettings) -> None:  # SPEC A7.7
-    """The same sources give the same memory, whatever the target vocabulary."""
+def test_exactly_the_encoder_is_copied(settings: ModelSettings) -> None:  # SPEC A7.7
+    """The same sources give the same memory, even if the target vocabularies differ."""
     from table import make_source
 
     saved = type("Saved", (), {"model": build(settings, 17, 19).eval()})()

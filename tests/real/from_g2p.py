@@ -1,4 +1,4 @@
-"""The arrays of g2p_en -> our RnnSeq2Seq."""
+"""Converts the arrays of g2p_en to our RnnSeq2Seq."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ NAMES = {
 
 
 def load(path: Path) -> RnnSeq2Seq:
-    """Their gates stand as torch has them, r, z, n. A name that we do not know raises."""
+    """Returns the model. The gates are in torch's order: r, z, n. Raises KeyError for an unknown name."""
     with np.load(path) as file:
         ours = {NAMES[name]: torch.from_numpy(file[name]) for name in file.files}
     source_vocab, embedding = ours["source_embedding.weight"].shape

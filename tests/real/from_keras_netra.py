@@ -1,4 +1,4 @@
-"""netra's Keras layers -> our RnnSeq2Seq."""
+"""Converts netra's Keras layers to our RnnSeq2Seq."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 
 
 class Projected(nn.Module, Score):
-    """vᵀ tanh(s + K h + b): additive, the query as it is, a bias at the key."""
+    """vᵀ tanh(s + K h + b): additive, without a projection of the query, with a bias for the key."""
 
     name = "netra"
 
@@ -32,7 +32,8 @@ class Projected(nn.Module, Score):
 
 
 def gru(kernel: Tensor, recurrent_kernel: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    """Their gates are z, r, h, torch's are r, z, n. Their bias (2, 3 units) has a row for the input and one for the state."""
+    """Returns torch's weights of a Keras GRU. Keras orders the gates z, r, h, torch r, z, n. The bias of Keras, (2, 3 units),
+    has one row for the input and one for the state."""
 
     def rzn(gates: Tensor) -> Tensor:
         z, r, n = gates.chunk(3, dim=-1)
@@ -48,8 +49,8 @@ def gru(kernel: Tensor, recurrent_kernel: Tensor, bias: Tensor) -> dict[str, Ten
 
 
 def load(path: Path) -> RnnSeq2Seq:
-    """They attend to k_i = K h_i + b, ours to h_i itself. The weights sum to 1, so their context is K c + b, and K and b join
-    the output: W_o [s; K c + b] + b_o = [W_s, W_c K] [s; c] + (b_o + W_c b)."""
+    """Returns the model. netra mixes k_i = K h_i + b, our model h_i itself. Weights sum to 1, so netra's context is K c + b,
+    and K and b are folded into the output layer: W_o [s; K c + b] + b_o = [W_s, W_c K] [s; c] + (b_o + W_c b)."""
     theirs: dict[str, Tensor] = load_file(path)
     cells = {"encoder.forwards.0": "forward_gru_6", "encoder.backwards.0": "backward_gru_6", "decoder": "gru_7"}
     ours: dict[str, Tensor] = {}

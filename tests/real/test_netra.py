@@ -1,4 +1,4 @@
-"""netra, which writes English names in Khmer letters (two-way GRU, additive attention, GRU): ours says what Keras says."""
+"""netra, which writes English names in Khmer letters (bidirectional GRU, additive attention, GRU): our outputs are Keras's."""
 
 import json
 from collections.abc import Callable
@@ -17,8 +17,11 @@ from regard.models.rnn_seq2seq import RnnSeq2Seq
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """outputs, log_probs: of each name, token by token; the last token is the stop."""
+class Reference:
+    """The converted model and the outputs of Keras.
+
+    outputs, log_probs: the tokens of each name and their log-probabilities; the last token is the stop token.
+    """
 
     model: RnnSeq2Seq
     start: int
@@ -31,8 +34,8 @@ class Theirs:
 
 
 @pytest.fixture(scope="module")
-def theirs(data: Callable[[str], Path]) -> Theirs:
-    """Padding is not masked there: zeros up to place 25 are read and attended to like letters."""
+def reference(data: Callable[[str], Path]) -> Reference:
+    """netra does not mask padding: zeros up to position 25 are read and attended to like letters."""
     folder = data("netra-bigru-attention")
     config = json.loads((folder / "config.json").read_text())
     names = json.loads((folder / "expected_greedy_keras.json").read_text())
@@ -43,7 +46,7 @@ def theirs(data: Callable[[str], Path]) -> Theirs:
         row_S[: len(name["src"])] = torch.tensor([source_ids[letter] for letter in name["src"]])
         assert name["hyp_ids"][0] == start
     assert ids_BS.tolist() == [name["src_ids_padded"] for name in names]
-    return Theirs(
+    return Reference(
         from_keras_netra.load(folder / "model.safetensors"),
         start,
         stop,
@@ -55,25 +58,25 @@ def theirs(data: Callable[[str], Path]) -> Theirs:
     )
 
 
-def test_the_same_words(theirs: Theirs) -> None:
-    """All of them in one batch, step by step, and as probable as theirs."""
-    engine = TorchEngine(theirs.model, sos=theirs.start, eos=theirs.stop, never=())
-    events = engine.generate([theirs.source], SearchOptions(max_length=24))
-    found = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
-    best = [found[number] for number in range(len(theirs.texts))]
+def test_greedy_search_finds_the_same_words(reference: Reference) -> None:
+    """Decodes all names step by step in one batch; the log-probabilities are equal, too."""
+    engine = TorchEngine(reference.model, sos=reference.start, eos=reference.stop, never=())
+    events = engine.generate([reference.source], SearchOptions(max_length=24))
+    hypotheses = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
+    best = [hypotheses[number] for number in range(len(reference.texts))]
     assert len(best) == 10
     assert all(hypothesis.finished for hypothesis in best)
-    assert ["".join(theirs.letters[i] for i in one.ids) for one in best] == theirs.texts
-    sums = torch.stack([part.sum() for part in theirs.log_probs.split([len(output) for output in theirs.outputs])])
+    assert ["".join(reference.letters[i] for i in one.ids) for one in best] == reference.texts
+    sums = torch.stack([part.sum() for part in reference.log_probs.split([len(output) for output in reference.outputs])])
     torch.testing.assert_close(torch.tensor([one.log_prob for one in best]), sums, atol=1e-4, rtol=0)
 
 
-def test_the_same_log_probability_of_every_token(theirs: Theirs) -> None:
-    """The whole output at once, as in training. Their figures have five decimals."""
-    ids_BT = pad_sequence(theirs.outputs, batch_first=True, padding_value=theirs.stop)
-    read_BT = torch.cat((torch.full((len(ids_BT), 1), theirs.start), ids_BT[:, :-1]), dim=1)
+def test_every_token_has_the_same_log_probability(reference: Reference) -> None:
+    """Scores whole outputs at once, as in training. The expected numbers have five decimals."""
+    ids_BT = pad_sequence(reference.outputs, batch_first=True, padding_value=reference.stop)
+    read_BT = torch.cat((torch.full((len(ids_BT), 1), reference.start), ids_BT[:, :-1]), dim=1)
     with torch.inference_mode():
-        log_probs_BTV = theirs.model.decode(read_BT, theirs.model.encode(theirs.source)).logits_BTV.log_softmax(-1)
+        log_probs_BTV = reference.model.decode(read_BT, reference.model.encode(reference.source)).logits_BTV.log_softmax(-1)
     log_probs_BT: Tensor = log_probs_BTV.gather(-1, ids_BT[..., None]).squeeze(-1)
-    ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, theirs.outputs, strict=True)])
-    torch.testing.assert_close(ours, theirs.log_probs, atol=1e-5, rtol=0)
+    ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, reference.outputs, strict=True)])
+    torch.testing.assert_close(ours, reference.log_probs, atol=1e-5, rtol=0)
