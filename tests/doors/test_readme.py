@@ -93,7 +93,7 @@ def test_the_readme_runs(page_files: Path, tmp_path: Path) -> None:
 def test_the_pages_run(page: Path, page_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "page"
     shutil.copytree(page_files, folder)
-    for name in ("model", "other"):
+    for name in ("model", "transformer"):
         shutil.copytree(folder / "regard-demo" / "model", folder / name, dirs_exist_ok=True)
     if page.stem in ("training", "data"):  # these pages train it themselves
         shutil.rmtree(folder / "model")

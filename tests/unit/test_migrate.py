@@ -43,7 +43,8 @@ def test_every_old_spelling_leads_to_a_setting_and_every_value_is_one() -> None:
 @pytest.mark.parametrize(
     ("settings", "change", "new"),
     [
-        (RnnSettings(), "model.choice=one", "model.attention"),
+        (RnnSettings(), "model.choice=one", "model.attention=hard"),
+        (RnnSettings(), "model.choice=soft", "model.attention"),
         (RnnSettings(), "model.front=sound", "model.frontend"),
         (RnnSettings(), "model.max_places=9", "model.max_positions"),
         (TransformerSettings(), "model.order=post", "model.norm_order"),

@@ -28,7 +28,7 @@ def demo(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Train a model to pronounce English in two minutes, test it on words it has never seen, and draw its attention."""
+    """Train a model to pronounce English in a few minutes, test it on words it has never seen, and draw its attention."""
     from regard.checkpoint import folder
     from regard.checkpoint.lock import locked
     from regard.data.dictionary import pronunciations

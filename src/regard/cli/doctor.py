@@ -13,6 +13,7 @@ def doctor() -> None:
 
     import regard
     from regard.core.devices import available_devices
+    from regard.errors import plural
 
     def line(name: str, value: object) -> None:
         typer.echo(f"{name:<12} {value}")
@@ -23,11 +24,19 @@ def doctor() -> None:
 
     line("regard", regard.__version__)
     line("python", f"{platform.python_version()} on {platform.platform()}")
-    line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    line(
+        "torch", f"{torch.__version__}, {plural(torch.get_num_threads(), 'thread')}, {torch.backends.cpu.get_cpu_capability()}"
+    )
     for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
         line(name, version(name))
     line("devices", ", ".join(name for name, available in available_devices().items() if available))
-    extras = {"plot": "matplotlib", "audio": "soundfile", "metrics": "sacrebleu", "tensorboard": "tensorboard"}
+    extras = {
+        "plot": "matplotlib",
+        "audio": "soundfile",
+        "xlsx": "openpyxl",
+        "metrics": "sacrebleu",
+        "tensorboard": "tensorboard",
+    }
     line("extras", "; ".join(extra(name, package) for name, package in extras.items()))
 
     generator = torch.Generator().manual_seed(0)

@@ -489,11 +489,13 @@ def unknown(key: str, value: object, tree: Mapping[str, Any]) -> WrongSetting:
     known = dict(leaves(tree))
     section, _, name = key.rpartition(".")
     here = list(tree.get(section, tree))
-    kind, new = tree["model"]["kind"], migrate.SETTINGS.get(key)
-    elsewhere = f'; it is now called "{new}", which models of the kind {kind} do not have' if new and new not in known else ""
-    elsewhere = elsewhere or "".join(
-        f'; did you mean "{other}"?' for other in known if other == new or other.rpartition(".")[2] == name
-    )
+    kind, (new, new_value) = tree["model"]["kind"], migrate.setting(key, value)
+    if new == key:
+        elsewhere = "".join(f'; did you mean "{other}"?' for other in known if other.rpartition(".")[2] == name)
+    elif new in known:
+        elsewhere = f'; did you mean "{new}"?' if new_value == value else f'; did you mean "{new}={new_value}"?'
+    else:
+        elsewhere = f'; it is now called "{new}", which models of the kind {kind} do not have'
     on_command_line = elsewhere or did_you_mean(key, list(known)) or f"; expected one of {', '.join(known)}"
     in_file = elsewhere or did_you_mean(name, here) or f", expected one of {', '.join(here)}"
     of = f" of the model kind {kind}" if section == "model" else ""
