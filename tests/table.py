@@ -179,7 +179,7 @@ def make_source(*lengths: int, room: int | None = None) -> Source:
     return Source(ids, masks.not_padding(ids, PAD))
 
 
-def make_front_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
+def make_frontend_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
     torch.manual_seed(5)
     auxiliary = SOURCE_VOCAB if "with text" in name else 0
     return build(FRONTENDS[name], num_channels(name), TARGET_VOCAB, auxiliary=auxiliary).to(dtype).eval()

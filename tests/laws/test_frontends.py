@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_front_model, make_rows, make_targets
+from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_frontend_model, make_rows, make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.contracts import Look, SearchOptions, Source, Tap
@@ -28,7 +28,7 @@ def has_cross(name: str) -> bool:
 
 @every_frontend
 def test_the_memory_has_one_vector_per_grid_cell(name: str) -> None:  # SPEC A8.1
-    model = make_front_model(name)
+    model = make_frontend_model(name)
     for example in make_rows(name):
         memory = model.encode(source_batch([example]))
         row = example.file if isinstance(example, FileAndText) else example
@@ -47,7 +47,7 @@ def test_the_memory_has_one_vector_per_grid_cell(name: str) -> None:  # SPEC A8.
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1 A8.2
     """Values in the padding do not affect any output, whatever they are."""
-    model, rows, targets = make_front_model(name, dtype), make_rows(name), make_targets(4, 6)
+    model, rows, targets = make_frontend_model(name, dtype), make_rows(name), make_targets(4, 6)
     together = source_batch(rows)
     outside = ~(together.allow.unsqueeze(1) if together.values.dim() == 4 else together.allow.unsqueeze(-1))
     dirty = replace(together, values=torch.where(outside, torch.full_like(together.values, 77.0), together.values))
@@ -66,7 +66,7 @@ def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtyp
 
 @every_frontend
 def test_law_2_taps_do_not_change_the_output_and_show_valid_weights(name: str) -> None:
-    model, targets = make_front_model(name, torch.float32).train(), make_targets(4, 6)
+    model, targets = make_frontend_model(name, torch.float32).train(), make_targets(4, 6)
     source = source_batch(make_rows(name))
 
     def run(look: Look | None) -> list[torch.Tensor]:
@@ -94,7 +94,7 @@ def test_law_2_taps_do_not_change_the_output_and_show_valid_weights(name: str) -
 
 @every_frontend
 def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
-    model, targets = make_front_model(name), make_targets(4, 20)
+    model, targets = make_frontend_model(name), make_targets(4, 20)
     memory = model.encode(source_batch(make_rows(name)))
     expected = model.decode(targets, memory).logits_BTV
     for prefix in (0, 7):
@@ -108,7 +108,7 @@ def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
 @every_frontend
 def test_law_4_rows_of_different_grids_join(name: str) -> None:
     """The grids of the two batches differ in size; each row still gives the logits that it gives alone."""
-    model, rows, targets = make_front_model(name), make_rows(name), make_targets(1, 4)
+    model, rows, targets = make_frontend_model(name), make_rows(name), make_targets(1, 4)
     state = model.start(model.encode(source_batch(rows[:1])), targets[:, :3])
     state = state.join(model.start(model.encode(source_batch(rows[3:4])), targets[:, :3]))
     logits = model.step(targets[:, 3:].repeat(2, 1), state).logits_BKV
@@ -119,7 +119,7 @@ def test_law_4_rows_of_different_grids_join(name: str) -> None:
 
 @every_frontend
 def test_law_3_a_beam_finds_the_same_alone_and_its_log_prob_is_what_score_gives(name: str) -> None:
-    model, rows = make_front_model(name), make_rows(name)
+    model, rows = make_frontend_model(name), make_rows(name)
     engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
     options = SearchOptions(beam=3, n_best=2, max_length=6)
     found = {event.sentence: event.hypotheses for event in engine.generate([source_batch(rows)], options)}
@@ -135,7 +135,7 @@ def test_law_3_a_beam_finds_the_same_alone_and_its_log_prob_is_what_score_gives(
 
 @every_frontend
 def test_law_5_fused_and_plain_agree(name: str) -> None:
-    model, source, targets = make_front_model(name), source_batch(make_rows(name)), make_targets(4, 6)
+    model, source, targets = make_frontend_model(name), source_batch(make_rows(name)), make_targets(4, 6)
     usual = model.decode(targets, model.encode(source)).logits_BTV
     look = replace(EVERYTHING, grad=True)
     torch.testing.assert_close(model.decode(targets, model.encode(source, look), look).logits_BTV, usual)
@@ -143,7 +143,7 @@ def test_law_5_fused_and_plain_agree(name: str) -> None:
 
 @every_frontend
 def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
-    model, device = make_front_model(name, torch.float32), "meta"
+    model, device = make_frontend_model(name, torch.float32), "meta"
     with FakeTensorMode():
         for module in model.modules():
             for key, parameter in module._parameters.items():

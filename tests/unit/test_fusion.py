@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from table import FRONTENDS, SOURCE_VOCAB, make_front_model, make_rows, make_targets
+from table import FRONTENDS, SOURCE_VOCAB, make_frontend_model, make_rows, make_targets
 from tones import write_words
 
 from regard.contracts import Look, Source, Tap
@@ -65,7 +65,7 @@ def test_every_position_of_the_source_attends_to_the_words() -> None:  # SPEC A6
 
 
 def test_the_text_affects_the_output_and_a_learned_vector_replaces_a_missing_source() -> None:  # SPEC A6.4
-    model = make_front_model("sound with text, luong")
+    model = make_frontend_model("sound with text, luong")
     first, without_sound, without_text, _ = make_rows("sound with text, luong")
     targets = make_targets(1, 6)
 

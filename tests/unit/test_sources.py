@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
-from table import make_front_model, make_rows
+from table import make_frontend_model, make_rows
 
 import regard
 from regard.checkpoint import folder
@@ -490,7 +490,7 @@ def test_a_model_of_frames_is_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["picture, luong", "picture, bahdanau lstm", "picture, transformer"])
 def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A8.1
     """Σ_i (1 − Σ_t α_ti)² over the real positions and words of every picture, and it changes the gradient."""
-    model, rows = make_front_model(name), make_rows(name)
+    model, rows = make_frontend_model(name), make_rows(name)
     batch = collate([Example(row, [4 + number] * (number + 1)) for number, row in enumerate(rows)])
     plain, _ = batch_loss(model, batch, TrainSettings(), Baseline())
     model.zero_grad()
@@ -513,7 +513,7 @@ def test_the_doubly_stochastic_loss_is_its_formula(name: str) -> None:  # SPEC A
 
 def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # SPEC A8.2
     """No gradient flows through a decision; the score and the network before it learn from the reward of the sample."""
-    model = make_front_model("picture, hard").train()
+    model = make_frontend_model("picture, hard").train()
     batch = collate([Example(row, [4, 5, 6]) for row in make_rows("picture")])
     torch.manual_seed(3)
     total, baseline = batch_loss(model, batch, TrainSettings(), Baseline())

@@ -30,7 +30,7 @@ HISTORY = (
     "benchmarks/*.txt",
 )
 
-WORDS = {  # in prose as well, in src/ and docs/ (the log apart)
+WORDS = {  # in prose as well: in src, docs (the log apart), tests, benchmarks, README and CONTRIBUTING
     "place": "position, grid cell, slot, index, folder, destination: what it is",
     "places": "positions, …",
     "placed": "…",
@@ -81,14 +81,14 @@ def test_retired_words_do_not_come_back() -> None:
     words = re.compile(rf"\b({'|'.join(WORDS)})\b|{'|'.join(PHRASES)}", re.IGNORECASE)
     files = [
         path
-        for folder, endings in (("src", "py html"), ("docs", "md"))
+        for folder, endings in (("src", "py html"), ("docs", "md"), ("tests", "py"), ("benchmarks", "py"))
         for ending in endings.split()
         for path in (mutants.ROOT / folder).rglob(f"*.{ending}")
-        if path.name not in ("LOG.md", "migrate.py")
+        if path.name not in ("LOG.md", "migrate.py", "test_migrate.py", "test_words.py") and "frozen" not in path.parts
     ]
     found = [
         f"{path.relative_to(mutants.ROOT)}:{number}: {line.strip()}"
-        for path in sorted([*files, mutants.ROOT / "README.md"])
+        for path in sorted([*files, mutants.ROOT / "README.md", mutants.ROOT / "CONTRIBUTING.md"])
         for number, line in enumerate(path.read_text().splitlines(), start=1)
         if words.search(ALLOWED.sub("", line))
     ]
