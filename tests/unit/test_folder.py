@@ -184,7 +184,7 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: edit_config(path, vocabulary={"source": 9, "target": 7}), r"gives the vocabulary sizes as .*'source': 9"),
         (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
         (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors is damaged or not a safetensors file"),
-        (shutil.rmtree, r"is not a model folder"),
+        (shutil.rmtree, r"is not a model folder: it does not exist"),
         (
             lambda path: (path / "config.json").write_text("[" * 100_000),
             r"config.json is damaged: .* nested more than 32 levels deep",

@@ -166,7 +166,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     section is missing or of the wrong type, or its format is unknown."""
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is not a model folder: it has no config.json; expected the --out folder of `regard train`")
+        problem = "it has no config.json" if folder.is_dir() else "it is a file" if folder.exists() else "it does not exist"
+        raise UserError(f"{folder} is not a model folder: {problem}; expected the --out folder of `regard train`")
     try:
         config = mapping(parse(_read(path)), "its content")
         if type(config.get("format")) is not int:
