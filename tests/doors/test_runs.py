@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from moments import Tree, differences, outcome, plant, typed
 from test_moments import command
 
@@ -375,6 +376,7 @@ class FullDisk:
 
 def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = longer(3, "train.average=2")
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimiser of a process makes a folder
 
     def attempt(disk: FullDisk, folder: Path) -> None:
         with monkeypatch.context() as patch:
