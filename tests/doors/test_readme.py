@@ -41,12 +41,13 @@ def in_shell(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def in_this_process(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a `regard` command without starting another Python process."""
+def in_this_process(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs `regard …` without starting Python again; returns what it printed."""
     monkeypatch.setattr("sys.argv", [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)])
     with pytest.raises(SystemExit) as done:
         main()
     assert done.value.code in (0, None), command
+    return capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -90,23 +91,21 @@ def test_the_readme_runs(page_files: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_pages_run(page: Path, page_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_run(
+    page: Path, page_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "page"
     shutil.copytree(page_files, folder)
     for name in ("model", "transformer"):
         shutil.copytree(folder / "regard-demo" / "model", folder / name, dirs_exist_ok=True)
-    if page.stem in ("training", "data"):  # these pages train it themselves
-        shutil.rmtree(folder / "model")
     monkeypatch.chdir(folder)
     names: dict[str, object] = {}
     for language, text in blocks(page):
         if language == "python":
             exec(text, names)
         for command in commands(text) if language == "console" else ():
-            if re.match(r"regard [^|<>]*$", command):
-                in_this_process(command, monkeypatch)
-            else:
-                in_shell(command, folder)
+            alone = re.match(r"regard [^|<>]*$", command)
+            assert in_this_process(command, monkeypatch, capsys) if alone else in_shell(command, folder), command
 
 
 def test_the_run_files_of_the_pages_are_valid() -> None:
