@@ -83,6 +83,14 @@ def test_a_frozen_config_is_lifted_in_all_its_parts() -> None:
     assert "word_error_rate" not in config["training"]
 
 
+def test_an_old_name_with_its_new_one_is_refused(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"format": 1, "model": {"kind": "rnn", "choice": "one", "attention": "soft"}}
+    with pytest.raises(UserError, match="choice"):
+        folder.read_settings(tmp_path, migrate.config(config)["model"])
+    both = {"a.front.w": 1, "a.frontend.w": 2}
+    assert migrate.weights(both, 1) == both
+
+
 @pytest.mark.parametrize("name", ["picture-with-text", "sound-with-text", "grid"])
 def test_weights_are_lifted_by_their_format(name: str) -> None:
     """Format 1 is read with its names; the same names in a folder of format 2 are an error."""

@@ -172,15 +172,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = mapping(parse(_read(path)), "its content")
         if type(config.get("format")) is not int:
             raise UserError(f"its format is {shown(config.get('format'))}, expected {FORMAT}")
-        if config["format"] in (1, FORMAT):
+        if config["format"] in migrate.READABLE:
             config = migrate.config(config)
             _check_parts(config)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    if config["format"] not in (1, FORMAT):
-        raise UserError(
-            f"{path} has format {shown(config['format'])}, expected {FORMAT} or 1; it was written by another version of regard"
-        )
+    if config["format"] not in migrate.READABLE:
+        raise UserError(migrate.unreadable(path, shown(config["format"])))
     return config
 
 

@@ -7,13 +7,17 @@ they are migrated whenever they are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 FORMAT = 2
 """The format of the model folders and checkpoints that this version writes."""
+
+READABLE = (FORMAT, 1)
+"""The formats that this version reads."""
 
 SETTINGS = {
     "model.choice": "model.attention",
@@ -39,13 +43,19 @@ STORE_TENSORS = {"beside_ids": "auxiliary_ids", "beside_offsets": "auxiliary_off
 _WEIGHTS = ((re.compile(r"\bfront\."), "frontend."), (re.compile(r"\bplaced\."), "projection."))
 
 
+def unreadable(path: Path, number: object) -> str:
+    """Returns the error message for a format that this version does not read."""
+    expected = " or ".join(map(str, READABLE))
+    return f"{path} has format {number}, expected {expected}; it was written by another version of regard"
+
+
 def config(given: dict[str, Any]) -> dict[str, Any]:
     """Migrates the content of config.json. `format` keeps the number of the folder."""
     if given["format"] != 1:
         return given
     migrated = {**given, "model": _section("model", given.get("model"))}
     if isinstance(training := given.get("training"), dict):
-        migrated["training"] = _rename(training, {"word_error_rate": "sequence_error_rate"})
+        migrated["training"] = _rename(training, _by_table({"word_error_rate": "sequence_error_rate"}))
         if "settings" in training:
             migrated["training"]["settings"] = run_settings(training["settings"])
     return migrated
@@ -76,12 +86,12 @@ def checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 def training_data(given: Mapping[str, Any]) -> dict[str, Any]:
     """Migrates the description of the data in a checkpoint or token store."""
-    return _rename(given, {"material": "training_data"})
+    return _rename(given, _by_table({"material": "training_data"}))
 
 
 def weights(names: Mapping[str, T], number: int) -> dict[str, T]:
     """Migrates the names of weights, or of optimiser states, in a file of format `number`."""
-    return {_weight(name) if number == 1 else name: value for name, value in names.items()}
+    return _rename(names, _weight) if number == 1 else dict(names)
 
 
 def _weight(name: str) -> str:
@@ -93,9 +103,14 @@ def _weight(name: str) -> str:
 def _section(section: str, given: Any) -> Any:
     if not isinstance(given, dict):
         return given
-    pairs = (setting(f"{section}.{name}", value) for name, value in given.items())
-    return {key.removeprefix(f"{section}."): value for key, value in pairs}
+    renamed = _rename(given, lambda name: setting(f"{section}.{name}", None)[0].removeprefix(f"{section}."))
+    return {name: setting(f"{section}.{name}", value)[1] for name, value in renamed.items()}
 
 
-def _rename(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(name, name): value for name, value in given.items()}
+def _rename(given: Mapping[str, T], new_name: Callable[[str], str]) -> dict[str, T]:
+    """Renames keys. A key whose new name is taken keeps its old name, so that strict readers refuse it."""
+    return {name if new_name(name) in given else new_name(name): value for name, value in given.items()}
+
+
+def _by_table(names: Mapping[str, str]) -> Callable[[str], str]:
+    return lambda name: names.get(name, name)

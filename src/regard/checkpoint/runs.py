@@ -168,10 +168,8 @@ class Checkpoints:
             raise Damaged(f"{STATE} cannot be read ({one_line(repr(error), 120)})") from None
         if not unchanged:
             raise Damaged(f"{STATE} does not match its sha256")
-        if number not in (1, FORMAT):
-            raise UserError(
-                f"{folder} has format {number}, expected {FORMAT} or 1; it was written by another version of regard"
-            )
+        if number not in migrate.READABLE:
+            raise UserError(migrate.unreadable(folder, number))
         if state.get("update") != update:
             raise Damaged(f"{STATE} is of update {state.get('update')!r}")
         for key, value in (
