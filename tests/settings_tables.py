@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from regard.models.build import SETTINGS
-from regard.training.config import _meanings
+from regard.training.config import meanings
 from regard.training.settings import RunSettings, leaves
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
@@ -18,9 +18,9 @@ def tables() -> str:
     families = {f"model, {kind}": RunSettings(model=family()) for kind, family in SETTINGS.items()}
     parts = []
     for title, settings in {**sections, **families}.items():
-        section, meanings = title.partition(",")[0], _meanings(settings)
+        section, descriptions = title.partition(",")[0], meanings(settings)
         rows = [
-            f"| `{key}` | {_cell(meanings.get(key, ''))} | {_value(value)} |"
+            f"| `{key}` | {_cell(descriptions.get(key, ''))} | {_value(value)} |"
             for key, value in leaves(asdict(settings))
             if key.rpartition(".")[0] == section
         ]

@@ -106,7 +106,7 @@ def parse_config(
 def write_config(settings: RunSettings, reasons: Mapping[str, str]) -> str:
     """Returns the text of a run file: one setting per line, with the reason for its value or, without one, its description."""
     rows: list[tuple[str, str]] = []
-    about = _meanings(settings)
+    about = meanings(settings)
     for key, value in leaves(asdict(settings)):
         section, _, name = key.rpartition(".")
         if section and (f"{section}:", "") not in rows:
@@ -240,7 +240,7 @@ def _escape(character: str) -> str:
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
-def _meanings(settings: RunSettings) -> dict[str, str]:
+def meanings(settings: RunSettings) -> dict[str, str]:
     """Returns {"train.steps": its description}."""
     groups = {
         "": settings,
