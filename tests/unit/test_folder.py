@@ -2,6 +2,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -185,6 +187,7 @@ def flip_a_byte(path: Path) -> None:
         (lambda path: rewrite(path, "target.tokenizer.json", b"{}"), r"target.tokenizer.json is not a tokenizer"),
         (lambda path: rewrite(path, "model.safetensors", b"x"), r"model.safetensors is damaged or not a safetensors file"),
         (shutil.rmtree, r"is not a model folder: it does not exist"),
+        (lambda path: (shutil.rmtree(path), path.write_text("")), r"is not a model folder: it is a file"),
         (
             lambda path: (path / "config.json").write_text("[" * 100_000),
             r"config.json is damaged: .* nested more than 32 levels deep",
@@ -392,3 +395,28 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(saved: tuple[S
     rewrite(path, "model.safetensors", save_tensors(rnn.model.state_dict()))
     with pytest.raises(UserError, match=r"output.bias contains numbers that are not finite"):
         regard.load(path)
+
+
+QUIET = """
+import pathlib, sys
+import regard
+seen = []
+sys.addaudithook(lambda event, _: seen.append(event) if event.startswith(("socket.", "pickle.")) else None)
+model = regard.load(sys.argv[1], device="cpu")
+model("abc", max_length=4)
+regard.write_page(regard.inspect(model, "abc", max_length=4), sys.argv[2])
+print(seen)
+import pickle, socket
+pickle.loads(pickle.dumps(pathlib.Path()))
+socket.socket().close()
+print("pickle.find_class" in seen, "socket.__new__" in seen)
+"""
+
+
+@pytest.mark.slow
+def test_loading_and_using_a_model_opens_no_connection_and_unpickles_nothing(tmp_path: Path) -> None:
+    """The last line shows that the audit hook sees both."""
+    model = Path(__file__).parents[1] / "frozen" / "models" / "rnn-luong"
+    command = [sys.executable, "-c", QUIET, str(model), str(tmp_path / "page.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "True True"]
