@@ -70,6 +70,8 @@ def test_a_frozen_run_resumes_to_the_same_model(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(SystemExit) as done:
         main()
     assert done.value.code in (0, None)
+    for name in ("run.yaml", "tokens.safetensors"):  # read as they are, not written again
+        assert Path("m.run", name).read_bytes() == (HERE / "run" / "m.run" / name).read_bytes(), name
     lines = [json.loads(line) for line in Path("m.run/log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert differences(losses, expected["losses"]) == []
