@@ -57,43 +57,49 @@ def find_run_file(files: list[Path]) -> Path | None:
     return runs[0] if runs else None
 
 
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Pairs: a .tsv (source<TAB>target), .csv, .jsonl or .xlsx file, or two parallel text files. Text files may be "
+        "compressed (.gz). A source may be the path of a picture or sound. Or a run file (.yaml)."
+    ),
+]
+SourceColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="COL[,COL]",
+        help="Source columns, by name or number. Default: recognised by name, or the first of two.",
+        show_default=False,
+    ),
+]
+TargetColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COL",
+        help="Target column, by name or number. Default: recognised by name, or the second of two.",
+        show_default=False,
+    ),
+]
+HeldOut = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Pairs to validate on; give it twice for parallel files. Default: a part of the data.",
+        show_default=False,
+    ),
+]
+
+
 def train(
     context: typer.Context,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Pairs: a .tsv (source<TAB>target), .csv, .jsonl or .xlsx file, or two parallel text files. Text files may be "
-            "compressed (.gz). A source may be the path of a picture or sound. Or a run file (.yaml)."
-        ),
-    ],
+    files: Files,
     out: Annotated[Path, typer.Option(help="Model folder to write.")] = Path("model"),
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="COL[,COL]",
-            help="Source columns, by name or number. Default: recognised by name, or the first of two.",
-            show_default=False,
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COL",
-            help="Target column, by name or number. Default: recognised by name, or the second of two.",
-            show_default=False,
-        ),
-    ] = None,
+    from_: SourceColumns = None,
+    to: TargetColumn = None,
     header: Header = None,
     skip_bad_lines: SkipBadLines = False,
-    held_out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Pairs to validate on; give it twice for parallel files. Default: a part of the data.",
-            show_default=False,
-        ),
-    ] = None,
+    held_out: HeldOut = None,
     set_: Set = None,
     score: Score = None,
     encoder_from: Annotated[
