@@ -37,8 +37,9 @@ PAGE = 4096
 def ours(length: int, *, inspected: bool) -> Callable[[], object]:
     import torch
 
-    from regard.contracts import Look, Source, Tap
     from regard.core import masks
+    from regard.look import Look, Tap
+    from regard.models.contract import Source
     from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 
     settings = DecoderOnlySettings(

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.contracts import Source
 from regard.core import masks
 from regard.core.losses import projected_loss, sequence_loss
 from regard.core.positions import sinusoidal
 from regard.data.batch import Batch, Example, collate
 from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.models.build import num_parameters
+from regard.models.contract import Source
 from regard.models.transformer import PRESETS, Transformer
 
 SMALL, VOCAB, SMOOTHING, ROUNDS = PRESETS["small"], 8000, 0.1, 15

@@ -24,8 +24,8 @@ from dated import write_result
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.contracts import Memory
 from regard.core import masks
+from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 
 BATCH, TARGET, SOURCE, WIDTH, VOCAB = 64, 30, 30, 256, 1000

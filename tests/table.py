@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from regard.contracts import Score, Source
 from regard.core import masks
+from regard.core.score import Score
 from regard.core.spectrum import BANDS
 from regard.data.sources import FileAndText, SourceRow
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import Model, ModelSettings, build
+from regard.models.contract import Source
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard import reference as reference
-    from regard.contracts import Edit, Look, Score, SearchOptions, Tap
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import cost
+    from regard.core.score import Score
     from regard.core.summary import summarise
     from regard.errors import UserError
     from regard.inspection.capture import inspect
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
+    from regard.look import Edit, Look, Tap
+    from regard.options import SearchOptions
     from regard.pipeline import Translator
 
 __version__ = "0.1.0"
@@ -39,16 +41,16 @@ _HOMES = {
     "cost": "core.costs",
     "Dense": "layers.mixing",
     "draw": "inspection.render",
-    "Edit": "contracts",
+    "Edit": "look",
     "explain": "inspection.explain",
-    "Look": "contracts",
+    "Look": "look",
     "MultiHeadAttention": "layers.attention",
-    "Score": "contracts",
-    "SearchOptions": "contracts",
+    "Score": "core.score",
+    "SearchOptions": "options",
     "inspect": "inspection.capture",
     "self_attention": "core.attention",
     "summarise": "core.summary",
-    "Tap": "contracts",
+    "Tap": "look",
     "Translator": "pipeline",
     "UserError": "errors",
     "write_page": "inspection.report",

@@ -14,21 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from regard.contracts import (
-    AlignmentHead,
-    Alternative,
-    AttentionMap,
-    Engine,
-    Event,
-    Hypothesis,
-    Kind,
-    Look,
-    Result,
-    SearchOptions,
-    Seq2Seq,
-    Source,
-    Tap,
-)
+from regard.contracts import AlignmentHead, Engine, Event, Hypothesis
 from regard.data.batch import source_batch
 from regard.data.corpus import Normalisation, join_columns
 from regard.data.sources import FileCodec, SourceCodec, SourceRow, num_positions, split_source
@@ -37,9 +23,13 @@ from regard.decoding import scoring
 from regard.decoding.search import TorchEngine
 from regard.decoding.workers import can_fork, run_in_workers
 from regard.errors import UserError, did_you_mean, shown
+from regard.look import Kind, Look, Tap
 from regard.models.build import ModelSettings
+from regard.models.contract import Seq2Seq, Source
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
+from regard.options import SearchOptions
+from regard.results import Alternative, AttentionMap, Result
 
 BATCH_HYPOTHESES = 320
 """Maximum number of rows of a decoder step: sentences times hypotheses. More rows are no faster on a CPU."""

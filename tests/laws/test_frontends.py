@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_frontend_model, make_rows, make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.contracts import Look, SearchOptions, Source, Tap
 from regard.core import masks
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
@@ -17,6 +16,9 @@ from regard.data.sources import FileAndText, num_positions
 from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
 from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
+from regard.look import Look, Tap
+from regard.models.contract import Source
+from regard.options import SearchOptions
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
 every_frontend = pytest.mark.parametrize("name", FRONTENDS)

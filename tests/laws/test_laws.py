@@ -11,12 +11,14 @@ from table import EOS, MODELS, PAD, SCORES, SOS, has_cross, make_model, make_sou
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
-from regard.contracts import Edit, Kind, Look, SearchOptions, Source, Tap, What
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.weights import masked_softmax
 from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
+from regard.look import Edit, Kind, Look, Tap, What
+from regard.models.contract import Source
+from regard.options import SearchOptions
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")

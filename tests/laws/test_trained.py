@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 import torch
+from regard.results import Result
 from table import MODELS, has_cross, reads_source
 
 from regard import pipeline
-from regard.contracts import Result
 from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
 from regard.models.build import build

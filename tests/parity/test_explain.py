@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import regard
 from regard import reference
-from regard.contracts import Score
+from regard.core.score import Score
 from regard.errors import UserError
 from regard.inspection.explain import Explanation, explain
 from regard.layers.blocks import SwiGlu

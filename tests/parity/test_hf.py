@@ -25,14 +25,16 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm
 
-from regard.contracts import Kind, Look, SearchOptions, Seen, Source, Tap
 from regard.core import masks
 from regard.core.positions import sinusoidal
 from regard.decoding.search import TorchEngine
 from regard.layers.attention import MultiHeadAttention
+from regard.look import Kind, Look, Seen, Tap
+from regard.models.contract import Source
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import Transformer, TransformerSettings
+from regard.options import SearchOptions
 
 # B3 S7 T5 or 11 D20 H2 (Llama: D24 H6), feed-forward 29, vocabularies of 17 and 19 words, 31 positions
 PAD, SOS, EOS = 0, 2, 3

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import regard
 from regard import reference
-from regard.contracts import Score
 from regard.core import attention, masks, summary
 from regard.core.attention import prepare
+from regard.core.score import Score
 from regard.core.weights import masked_softmax
 
 SLACK = {torch.float64: (2, 32), torch.float32: (2, 32), torch.bfloat16: (1, 4)}

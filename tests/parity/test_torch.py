@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Source
 from regard.core import masks
 from regard.core.attention import ScaledDot, attend, attention_weights
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.scores import Additive
+from regard.models.contract import Source
 from regard.models.transformer import Transformer, TransformerSettings
 
 

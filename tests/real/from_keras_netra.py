@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from regard.contracts import Score
 from regard.core.attention import additive_scores
+from regard.core.score import Score
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.contracts import Hypothesis, Look, SearchOptions, Source, State, Step
+from regard.contracts import Hypothesis
 from regard.core import masks
 from regard.decoding.search import TorchEngine
+from regard.look import Look
+from regard.models.contract import Source, State, Step
 from regard.models.transformer import Transformer
+from regard.options import SearchOptions
 
 BLANK, START, STOP = 0, 1, 2
 BETTER = [  # (our output, reference): all that differ with a beam of 5; ours have the higher scores

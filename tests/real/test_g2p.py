@@ -8,9 +8,10 @@ import from_g2p
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.contracts import SearchOptions, Source
 from regard.core import masks
 from regard.decoding.search import TorchEngine
+from regard.models.contract import Source
+from regard.options import SearchOptions
 
 # The two vocabularies, which are not in the file.
 LETTERS = ["<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.contracts import SearchOptions, Source
 from regard.decoding.search import TorchEngine
+from regard.models.contract import Source
 from regard.models.rnn_seq2seq import RnnSeq2Seq
+from regard.options import SearchOptions
 
 
 @dataclass(frozen=True)

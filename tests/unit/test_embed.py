@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.contracts import Source
 from regard.core import masks
 from regard.core.positions import fourier, sinusoidal
 from regard.errors import UserError
 from regard.layers.embed import POSITION_ENCODINGS, TokenEmbedding
+from regard.models.contract import Source
 from regard.models.transformer import Transformer, TransformerSettings
 
 

@@ -10,7 +10,6 @@ import torch
 from table import FRONTENDS, SOURCE_VOCAB, make_frontend_model, make_rows, make_targets
 from tones import write_words
 
-from regard.contracts import Look, Source, Tap
 from regard.core import masks
 from regard.data.batch import source_batch
 from regard.data.codecs import read_source, recognise
@@ -24,7 +23,9 @@ from regard.errors import UserError
 from regard.inspection.capture import inspect
 from regard.inspection.report import page, write_npz
 from regard.layers.frontends import FrameFrontend, FusionFrontend
+from regard.look import Look, Tap
 from regard.models.build import build
+from regard.models.contract import Source
 from regard.pipeline import Translator
 from regard.training.data import in_memory
 from regard.training.settings import DataSettings, TrainSettings, suggest

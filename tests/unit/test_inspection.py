@@ -19,13 +19,13 @@ import regard
 from regard import reference
 from regard.checkpoint import folder
 from regard.cli.main import app
-from regard.contracts import Look, Tap
 from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.inspection import capture, report
 from regard.inspection.capture import Inspection, Layer, inspect, mean_distance
 from regard.inspection.explain import explain
 from regard.layers.recurrent import gates_over_time, layer_weights, make_stack, run, state_width
+from regard.look import Look, Tap
 from regard.models.rnn_seq2seq import RnnSettings
 
 EVERYTHING = ("weights", "scores", "norms")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from regard.results import AttentionMap
 
-from regard.contracts import AttentionMap
 from regard.data import labels
 from regard.data.labels import label, readable
 from regard.errors import UserError

@@ -9,10 +9,10 @@ from test_attention import Largest
 from torch import Tensor, nn
 
 import regard
-from regard.contracts import Edit, Look, Tap
 from regard.core import masks
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.scores import Additive, Location
+from regard.look import Edit, Look, Tap
 
 
 def softmax_rows(scores: Tensor) -> Tensor:

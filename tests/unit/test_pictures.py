@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from regard.results import AttentionMap
 
 import regard
-from regard.contracts import AttentionMap
 from regard.data import pictures
 from regard.data.pictures import Pictures, open_picture
 from regard.data.tokenizers.codec import Codec

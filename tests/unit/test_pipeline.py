@@ -9,13 +9,13 @@ import sacrebleu
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regard.results import AttentionMap, Result
 from rich.console import Console
 from test_folder import make_saved
 from tones import write_wav, write_words
 
 import regard
 from regard import evaluation, pipeline
-from regard.contracts import AttentionMap, Result, SearchOptions
 from regard.data.batch import source_batch
 from regard.data.corpus import Columns
 from regard.data.sounds import Sounds
@@ -29,6 +29,7 @@ from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.options import SearchOptions
 from regard.pipeline import Refused, Segment, Translator, known_positions, sentences, similar_lengths
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])

@@ -2,7 +2,8 @@
 
 from unittest.mock import Mock
 
-from regard.contracts import Result
+from regard.results import Result
+
 from regard.training.predictions import Prediction
 
 

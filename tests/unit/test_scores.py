@@ -12,12 +12,13 @@ from torch import Tensor, nn
 import regard
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
-from regard.contracts import Look, Source, Tap
 from regard.core import masks
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.layers.scores import Location, make_score
+from regard.look import Look, Tap
 from regard.models.build import ModelSettings, build
+from regard.models.contract import Source
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 

@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.contracts import Decoded, Event, Hypothesis, Memory, SearchOptions, Source, Step
+from regard.contracts import Event, Hypothesis
 from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
 from regard.decoding.search import TorchEngine, common_prefix, expand, sample
 from regard.errors import UserError
+from regard.models.contract import Decoded, Memory, Source, Step
 from regard.models.state import BatchState, per_hypothesis, per_sentence
+from regard.options import SearchOptions
 
 PAD, SOS, EOS, A, B, C = range(6)
 # Probabilities of the next token; the source selects the table. Rows: the previous token; columns: PAD SOS EOS A B C.

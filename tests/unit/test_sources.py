@@ -16,7 +16,6 @@ from table import make_frontend_model, make_rows
 
 import regard
 from regard.checkpoint import folder
-from regard.contracts import Look, Tap
 from regard.core.losses import Baseline
 from regard.data.arrays import npy, read_array
 from regard.data.batch import Batches, BatchOrder, Example, collate, lengths, source_batch
@@ -27,6 +26,7 @@ from regard.data.pictures import Pictures
 from regard.data.sources import num_positions
 from regard.data.store import Store, write_store
 from regard.errors import UserError
+from regard.look import Look, Tap
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.data import from_files, survey

@@ -8,11 +8,11 @@ import torch
 from table import MODELS, has_cross, make_model, make_source, make_targets
 from test_attention import Largest
 
-from regard.contracts import Kind, Look, Seen, Summary, Tap, What
 from regard.core.attention import ScaledDot
 from regard.core.mechanism import Mechanism
 from regard.core.taps import attend_with_look
 from regard.layers.attention import MultiHeadAttention
+from regard.look import Kind, Look, Seen, Summary, Tap, What
 from regard.models.build import Model
 from regard.models.transformer import Transformer
 

@@ -14,7 +14,6 @@ from rich.console import Console
 from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 
 from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
-from regard.contracts import Decoded
 from regard.core import losses, masks
 from regard.core.losses import Baseline, sequence_loss
 from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, derived_seed, lengths
@@ -23,6 +22,7 @@ from regard.data.tokenizers.codec import EOS
 from regard.errors import UserError
 from regard.layers.dropout import Dropout
 from regard.models.build import Model, build, num_parameters
+from regard.models.contract import Decoded
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import progress

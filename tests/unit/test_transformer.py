@@ -7,11 +7,12 @@ import torch
 from table import MODELS, TARGET_VOCAB, make_source, make_targets
 from torch import Tensor
 
-from regard.contracts import Look, Source, Tap
 from regard.core import masks
 from regard.core.losses import sequence_loss
 from regard.errors import UserError
+from regard.look import Look, Tap
 from regard.models.build import PRESETS, SETTINGS, build, num_parameters
+from regard.models.contract import Source
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import Transformer, TransformerSettings
 from regard.training.settings import RunSettings, override

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from regard.contracts import Result
     from regard.evaluation import TestSet
     from regard.pipeline import Translator
+    from regard.results import Result
 
 NUM_LISTED = 5
 """How many of the files that cannot be read are listed."""

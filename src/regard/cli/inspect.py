@@ -42,12 +42,12 @@ def inspect(
     from typing import get_args
 
     import regard
-    from regard.contracts import Kind
     from regard.data.labels import readable, visible
     from regard.data.pictures import Pictures
     from regard.data.sources import FileCodec, split_source
     from regard.errors import UserError
     from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw_over, in_terminal, in_words
+    from regard.look import Kind
 
     if kind not in get_args(Kind):
         raise UserError(f"unknown kind {kind!r}; expected one of {', '.join(get_args(Kind))}")

@@ -80,7 +80,7 @@ def check_search(given: dict[str, Any]) -> dict[str, Any]:
 
     `banned` and `prefix` are still words, so they are not checked here.
     """
-    from regard.contracts import SearchOptions
+    from regard.options import SearchOptions
 
     with suppress(ValueError):  # "mean" stays a word; any other word is refused by SearchOptions
         given["length_penalty"] = float(given["length_penalty"])

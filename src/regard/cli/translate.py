@@ -26,8 +26,8 @@ from regard.data.labels import visible
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
-    from regard.contracts import Result
     from regard.pipeline import Refused, Translator
+    from regard.results import Result
 
 CHUNK_LINES = 1024
 

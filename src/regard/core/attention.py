@@ -19,12 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.contracts import ByValue, Score, Seen
 from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Mechanism
+from regard.core.score import Score
 from regard.core.weights import SAMPLED, AttentionType
+from regard.equality import ByValue
 from regard.errors import check_positive
+from regard.look import Seen
 
 TILE = 1 << 22
 """The most numbers that a tile of the plain (not fused) computation may hold at a time (16 MB in float32)."""
@@ -87,7 +89,7 @@ class AttentionOutput(ByValue):
     context: Tensor
     log_prob: Tensor | None = None
     entropy: Tensor | None = None
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[Seen[Tensor], ...] = ()
 
 
 @overload

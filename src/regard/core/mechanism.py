@@ -10,8 +10,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from regard.contracts import Score
 from regard.core import masks
+from regard.core.score import Score
 from regard.core.weights import (
     SAMPLED,
     AttentionType,

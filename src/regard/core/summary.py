@@ -10,11 +10,12 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from regard.contracts import Score, Summary
 from regard.core.attention import ScaledDot, check_shapes, leading_shape, prepare, same_heads
 from regard.core.largest import largest
 from regard.core.mechanism import Mechanism
+from regard.core.score import Score
 from regard.errors import check_whole
+from regard.look import Summary
 
 TILE = 1 << 19
 """The number of weights in a tile: 2 MB in float32. Larger tiles are slower at L = 2048, smaller ones at 8192."""
@@ -41,7 +42,7 @@ def summarise(
     allow: Tensor | None = None,
     blocks: bool = False,
     distance: bool = False,
-) -> Summary:
+) -> Summary[Tensor]:
     """Computes exact statistics of `attention_weights(query, key, …)` in tiles of query rows, in memory O(Lq·top + Lk).
 
     top: the number of largest weights to keep per query.
@@ -69,7 +70,7 @@ def summarise_prepared(
     top: int,
     blocks: bool = False,
     positions: Sequence[int] | None = None,
-) -> Summary:
+) -> Summary[Tensor]:
     """Computes `summarise` for prepared keys. positions: those of the queries, if distances are requested."""
     mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
     num_queries, num_keys = query.shape[-2], prepared.shape[-2]
@@ -84,13 +85,13 @@ def summarise_prepared(
     for index in itertools.product(*map(range, lead)):  # head by head, because matrix products of few rows are slow
         allow = None if mechanism.allow is None else _at(mechanism.allow, lead, index)
         values = (getattr(summary, field.name) for field in fields(summary))
-        head = Summary(*(None if value is None else value[index] for value in values))  # type: ignore[arg-type]
+        head = Summary(*(None if value is None else value[index] for value in values))
         head_mechanism = replace(mechanism, allow=allow)
         _add_rows(head, _at(query, lead, index), _at(prepared, lead, index), head_mechanism, rows, positions)
     return summary
 
 
-def summarise_weights(weights: Tensor, *, top: int, positions: Sequence[int] | None = None) -> Summary:
+def summarise_weights(weights: Tensor, *, top: int, positions: Sequence[int] | None = None) -> Summary[Tensor]:
     """Computes the summary of given weights (..., Lq, Lk)."""
     summary = _empty(weights, weights.shape, top, blocks=True, distance=positions is not None)
     all_rows = slice(0, weights.shape[-2])
@@ -98,7 +99,7 @@ def summarise_weights(weights: Tensor, *, top: int, positions: Sequence[int] | N
     return summary
 
 
-def _empty(like: Tensor, shape: Sequence[int], top: int, *, blocks: bool, distance: bool) -> Summary:
+def _empty(like: Tensor, shape: Sequence[int], top: int, *, blocks: bool, distance: bool) -> Summary[Tensor]:
     """Allocates the result before any tile: small tensors between large tiles would fragment the memory."""
     *lead, num_queries, num_keys = shape
     return Summary(
@@ -117,7 +118,7 @@ def _at(tensor: Tensor, lead: torch.Size, index: tuple[int, ...]) -> Tensor:
 
 
 def _add_rows(
-    summary: Summary, query: Tensor, prepared: Tensor, mechanism: Mechanism, rows: int, positions: Sequence[int] | None
+    summary: Summary[Tensor], query: Tensor, prepared: Tensor, mechanism: Mechanism, rows: int, positions: Sequence[int] | None
 ) -> None:
     """Computes the summary tile by tile, with `rows` query rows each."""
     for start in range(0, query.shape[-2], rows):
@@ -132,7 +133,9 @@ def _add_rows(
         _add_sums(summary, part, numerators, factor, positions)
 
 
-def _add_sums(summary: Summary, part: slice, numerators: Tensor, factor: Tensor, positions: Sequence[int] | None) -> None:
+def _add_sums(
+    summary: Summary[Tensor], part: slice, numerators: Tensor, factor: Tensor, positions: Sequence[int] | None
+) -> None:
     """Adds the statistics that are sums of weights (numerators · factor): mass, block means, distances.
 
     Uses matrix products only, so that it needs no other large tensor.
@@ -191,7 +194,7 @@ def _num_in_block(length: int, size: int, blocks: Tensor) -> Tensor:
     return (length - blocks * size).clamp(max=size)
 
 
-def _add_weights(summary: Summary, part: slice, weights: Tensor) -> Tensor:
+def _add_weights(summary: Summary[Tensor], part: slice, weights: Tensor) -> Tensor:
     """Adds the statistics of the rows `part` for weights that are not a softmax. Returns the factor 1 for each row."""
     top_weights, top_keys = weights.topk(summary.top_keys.shape[-1], dim=-1)
     summary.top_weights[..., part, :], summary.top_keys[..., part, :] = top_weights, top_keys
@@ -200,7 +203,7 @@ def _add_weights(summary: Summary, part: slice, weights: Tensor) -> Tensor:
     return torch.ones_like(weights[..., :1])
 
 
-def _add_softmax(summary: Summary, part: slice, scores: Tensor, allow: Tensor | None) -> tuple[Tensor, Tensor]:
+def _add_softmax(summary: Summary[Tensor], part: slice, scores: Tensor, allow: Tensor | None) -> tuple[Tensor, Tensor]:
     """Adds the statistics of the rows `part`. Returns (numerators, factor): the softmax is their product."""
     lowest = torch.finfo(scores.dtype).min / 2  # so that the difference to any score is finite too
     forbidden = None if allow is None else ~allow

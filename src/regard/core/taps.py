@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.contracts import Edit, Look, Seen, Summary, Tap, pick
 from regard.core.attention import AttentionOutput, attend_prepared, same_heads, scores_prepared, weights_prepared
 from regard.core.mechanism import Mechanism, pick_axis
 from regard.core.summary import block_size, summarise_prepared, summarise_weights
 from regard.core.weights import SAMPLED
+from regard.look import Edit, Look, Seen, Summary, Tap, pick
 
 TOP = 8
 """The number of largest weights per query in a summary, if there are as many keys."""
@@ -66,7 +66,7 @@ class Capture:
     output_HvD: Tensor | None = None
 
     @torch.no_grad()
-    def read(self, tap: Tap) -> Seen:
+    def read(self, tap: Tap) -> Seen[Tensor]:
         """Computes what one tap requests, for its heads and rows only."""
         part = self.narrowed(tap)
         if tap.what == "scores":
@@ -119,7 +119,7 @@ class Capture:
         heads, rows = self._indices(tap)
         return pick_axis(pick_axis(weights_BHRS, -3, heads), -2, rows)
 
-    def seen(self, tap: Tap, weights_BHRS: Tensor, summary: Summary | None = None) -> Seen:
+    def seen(self, tap: Tap, weights_BHRS: Tensor, summary: Summary[Tensor] | None = None) -> Seen[Tensor]:
         """Returns the result of a tap with the indices of its heads and rows."""
         heads = pick("head", None if tap.head is None else (tap.head,), self.query_BHRd.shape[1])
         rows = pick("row", tap.rows, self.query_BHRd.shape[2])
@@ -160,7 +160,7 @@ def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
 # --- decoding step by step ---------------------------------------------------------------------------------------------------
 
 
-def join_steps(look: Look | None, steps: Sequence[tuple[Seen, ...]]) -> tuple[Seen, ...]:
+def join_steps(look: Look | None, steps: Sequence[tuple[Seen[Tensor], ...]]) -> tuple[Seen[Tensor], ...]:
     """Joins what was captured in steps of one row each, with `look.at_row(step, …)`, as if one call had computed all rows."""
     if look is None:
         return ()
@@ -171,7 +171,7 @@ def join_steps(look: Look | None, steps: Sequence[tuple[Seen, ...]]) -> tuple[Se
     return tuple(_stacked(tap, by_step) for tap in look.taps)
 
 
-def _stacked(tap: Tap, by_step: Sequence[dict[Tap, Seen]]) -> Seen:
+def _stacked(tap: Tap, by_step: Sequence[dict[Tap, Seen[Tensor]]]) -> Seen[Tensor]:
     """Joins the results of one tap."""
     rows = pick("row", tap.rows, len(by_step))
     parts = [by_step[row][replace(tap, rows=None)] for row in rows]
@@ -190,13 +190,13 @@ def _stacked(tap: Tap, by_step: Sequence[dict[Tap, Seen]]) -> Seen:
     return replace(parts[0], rows=rows, weights_BHTS=torch.cat([part.weights_BHTS for part in parts], dim=-2), summary=summary)
 
 
-def split_hypotheses(look: Look | None, seen: Sequence[Seen], num_hypotheses: int) -> tuple[Seen, ...]:
+def split_hypotheses(look: Look | None, seen: Sequence[Seen[Tensor]], num_hypotheses: int) -> tuple[Seen[Tensor], ...]:
     """Rearranges what was captured with `look.at_any_row()` and queries (B·K, H, 1, d): axis R becomes the K hypotheses."""
     if look is None:
         return ()
     by_tap = dict(zip(look.at_any_row().taps, seen, strict=True))
 
-    def split(tap: Tap) -> Seen:
+    def split(tap: Tap) -> Seen[Tensor]:
         result, rows = by_tap[replace(tap, rows=None)], pick("row", tap.rows, num_hypotheses)
 
         def to_rows(tensor: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.contracts import Source
 from regard.core import masks
 from regard.data.corpus import Pair
 from regard.data.sources import FileAndText, SourceCodec, SourceRow, num_positions, tensor_batch
 from regard.data.tokenizers.codec import EOS, PAD, SOS, Codec
 from regard.errors import UserError
+from regard.models.contract import Source
 
 
 class Example(NamedTuple):

@@ -24,13 +24,13 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from regard.contracts import Source
 from regard.core import masks
 from regard.core.spectrum import STRIDE
 from regard.data.documents import few, validated
 from regard.data.sound import to_frames
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+from regard.models.contract import Source
 
 T = TypeVar("T")
 

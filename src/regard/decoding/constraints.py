@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.contracts import SearchOptions
+from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  W windows of n tokens
 

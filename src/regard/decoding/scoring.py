@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.contracts import Seq2Seq, Source
+from regard.models.contract import Seq2Seq, Source
 
 # B sentences  T target positions  V vocabulary
 

@@ -31,10 +31,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.contracts import Event, Hypothesis, Look, SearchOptions, Seen, Seq2Seq, Source, State
+from regard.contracts import Event, Hypothesis
 from regard.core.largest import largest
 from regard.decoding.constraints import NEVER, constrain
 from regard.decoding.scoring import token_log_probs
+from regard.look import Look, Seen
+from regard.models.contract import Seq2Seq, Source, State
+from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  M best tokens of one row  N candidates of one sentence
 

@@ -12,11 +12,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import ByValue, Kind, Look, Memory, Seen, Summary, Tap, What
 from regard.data.sources import FileAndText, FileCodec, num_positions, split_source
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
+from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
+from regard.look import Kind, Look, Seen, Summary, Tap, What
+from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.pipeline import Translator
 
@@ -34,7 +36,7 @@ class Layer(ByValue):
     kind: Kind
     layer: int
     numbers: dict[What, Tensor]
-    summary: Summary | None = None
+    summary: Summary[Tensor] | None = None
 
     @property
     def num_heads(self) -> int:
@@ -200,7 +202,7 @@ def check_no_nan(logits: Tensor) -> None:
         )
 
 
-def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:
+def _layers(seen: Sequence[Seen[Tensor]]) -> Iterator[Layer]:
     keys = dict.fromkeys((result.kind, result.layer) for result in seen)
     for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
         in_layer = [result for result in seen if (result.kind, result.layer) == (kind, layer)]
@@ -209,7 +211,7 @@ def _layers(seen: Sequence[Seen]) -> Iterator[Layer]:
         yield Layer(kind, layer, numbers, summary and _first_sentence(summary))
 
 
-def _first_sentence(summary: Summary) -> Summary:
+def _first_sentence(summary: Summary[Tensor]) -> Summary[Tensor]:
     """Returns the summary of the first, and only, sentence of the batch."""
     parts = (getattr(summary, field.name) for field in fields(summary))
     return Summary(*(None if part is None else part[0].cpu() for part in parts))  # type: ignore[arg-type]

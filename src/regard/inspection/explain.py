@@ -10,13 +10,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import ByValue, Kind, Look, Memory, Score, Seen, State, Step, Tap, pick
 from regard.core.attention import ScaledDot
+from regard.core.score import Score
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import SOS
+from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.inspection.capture import check_no_nan, read_ids
 from regard.layers.blocks import DecoderLayer, ResidualConnection
+from regard.look import Kind, Look, Seen, Tap, pick
+from regard.models.contract import Memory, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
@@ -172,7 +175,7 @@ class StepInputs:
     target: tuple[str, ...]
     step: Step = None  # type: ignore[assignment]
 
-    def take(self, *taps: Tap) -> tuple[Seen, ...]:
+    def take(self, *taps: Tap) -> tuple[Seen[Tensor], ...]:
         """Runs the step and returns what the taps requested. `before` can be used again."""
         kept = self.before.copy()
         self.step = self.model.step(self.read, self.before, Look(taps) if taps else None)

@@ -19,12 +19,12 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.checkpoint.files import new_file
-from regard.contracts import AttentionMap
 from regard.core.spectrum import HOP, extremes, log_mel
 from regard.data.labels import label
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
+from regard.results import AttentionMap
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint.files import new_file, write
-from regard.contracts import Kind, check_kind
 from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
 from regard.data.arrays import WRITTEN, npy, raw
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
 from regard.inspection.capture import Gates, Inspection, Layer
+from regard.look import Kind, check_kind
 
 EXACT, HALF = 1 << 20, 12 << 20
 """Up to EXACT numbers in total, a page stores them exactly; up to HALF, in 2 bytes each; beyond that, in 1 byte each."""

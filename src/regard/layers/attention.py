@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Look, Score
 from regard.core.attention import AttentionOutput, ScaledDot, check_allow, check_device, leading_shape
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Alibi, Mechanism
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
+from regard.core.score import Score
 from regard.core.taps import attend_with_look
 from regard.errors import UserError, check_flags, check_sizes, shown
+from regard.look import Look
 
 # B batch  L length of a sequence  H query heads  G key-value heads  D width of the query sequence
 # E width of the attended sequence  d width of one head's queries and keys  v width of one head's values

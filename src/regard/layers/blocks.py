@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Look, Seen
 from regard.core.attention import AttentionOutput
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.dropout import Dropout
+from regard.look import Look, Seen
 
 # B batch  S source positions  R rows: the positions of a target sequence, or the hypotheses of one step  D width
 
@@ -111,7 +111,7 @@ class EncoderLayer(nn.Module):
 
     def forward(
         self, x_BSD: Tensor, allow: Tensor, positions_BS: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, tuple[Seen, ...]]:
+    ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
         """Returns (output, what the look requested).
 
         positions_BS: positions of the tokens; None counts from 0.
@@ -146,7 +146,7 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self, x_BRD: Tensor, self_attend: SelfAttend, source: KeysValues | None, allow: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, tuple[Seen, ...]]:
+    ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
         """Returns (output, what looks requested in self-attention and in cross-attention).
 
         source: keys and values of the memory. allow, look: mask and look of the cross-attention.

@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Look, Seen, Source
 from regard.core import masks
 from regard.core.positions import sinusoidal
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import RecurrentEncoder
 from regard.layers.subsample import Subsampling
+from regard.look import Look, Seen
+from regard.models.contract import Source
 
 # B sources  S positions  U tokens of the auxiliary text  D width  C channels  H height  W width of a picture  F features
 
@@ -44,7 +45,7 @@ class FrontendOutput:
     x_BSD: Tensor
     allow_BS: Tensor
     axes: tuple[int, ...]
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[Seen[Tensor], ...] = ()
 
 
 class Frontend(nn.Module):

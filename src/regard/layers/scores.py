@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Score
 from regard.core.attention import ScaledDot, additive_scores, same_width
 from regard.core.positions import num_positions
+from regard.core.score import Score
 from regard.errors import UserError, check_positive, check_sizes, check_whole, did_you_mean, shown
 
 __all__ = [

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Memory, Seen, State, Step
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.taps import split_hypotheses
@@ -19,6 +18,8 @@ from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import DecoderLayer
 from regard.layers.dropout import Dropout
 from regard.layers.embed import Output
+from regard.look import Look, Seen
+from regard.models.contract import Decoded, Memory, State, Step
 from regard.models.stack import Scores, StackSettings, last_norm, make_decoder_layer, make_embedding
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
@@ -166,9 +167,9 @@ class TransformerDecoder(nn.Module):
         source: list[KeysValues],
         allow_BS: Tensor,
         look: Look | None,
-    ) -> tuple[Tensor, tuple[Seen, ...]]:
+    ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
         """Applies all layers to R rows: the positions of a sequence, or the hypotheses of a step."""
-        seen: tuple[Seen, ...] = ()
+        seen: tuple[Seen[Tensor], ...] = ()
         for number, layer in enumerate(self._layers()):
             self_look = look.at("decoder", number, len(self.layers)) if look else None
             cross_look = look.at("cross", number, len(self.layers)) if look else None

@@ -7,7 +7,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Memory, Source, State, Step
+from regard.look import Look
+from regard.models.contract import Decoded, Memory, Source, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.stack import Scores, StackSettings
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Look, Memory, Seen, Source
 from regard.core import masks
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
 from regard.layers.frontends import Frontend, FrontendOutput
+from regard.look import Look, Seen
+from regard.models.contract import Memory, Source
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
 
 # B sentences  S source positions  D width
@@ -43,7 +44,7 @@ class TransformerEncoder(nn.Module):
         allow = allow_BS[:, None, None]
         if self.window is not None:
             allow = masks.both(allow, masks.window(num_positions, width=self.window, device=allow.device))
-        seen: tuple[Seen, ...] = output.seen
+        seen: tuple[Seen[Tensor], ...] = output.seen
         for number, layer in enumerate(self.layers):
             layer_look = look.at("encoder", number, len(self.layers)) if look else None
             x_BSD, layer_seen = layer(x_BSD, allow, positions_BS, layer_look)

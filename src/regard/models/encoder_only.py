@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Look, Memory, Source
 from regard.layers.blocks import Activation
+from regard.look import Look
+from regard.models.contract import Memory, Source
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings
 

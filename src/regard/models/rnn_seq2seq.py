@@ -22,7 +22,6 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.devices import default_generator
@@ -34,6 +33,8 @@ from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepwiseStack, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
+from regard.look import Look
+from regard.models.contract import Decoded, Memory, Source, State, Step
 from regard.models.encoder import masked_mean
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 

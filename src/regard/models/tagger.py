@@ -7,10 +7,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from regard.contracts import Look, Memory, Source
 from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, RecurrentEncoder, check_cell
+from regard.look import Look
+from regard.models.contract import Memory, Source
 
 # B sentences  S source positions  E memory width  V tags
 

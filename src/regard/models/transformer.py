@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Memory, Source, State, Step
 from regard.errors import UserError
 from regard.layers.frontends import FrontendName, check_frontend, make_frontend
+from regard.look import Look
+from regard.models.contract import Decoded, Memory, Source, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings

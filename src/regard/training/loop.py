@@ -10,13 +10,14 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import Decoded, Look, Tap
 from regard.core import masks
 from regard.core.losses import Baseline, doubly_stochastic_loss, policy_gradient, projected_loss, reward_to_go
 from regard.data.batch import Batch, derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
+from regard.look import Look, Tap
 from regard.models.build import Model
+from regard.models.contract import Decoded
 from regard.training.learner import Learner, TrainingState
 from regard.training.settings import TrainSettings
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from regard.contracts import Result
 from regard.data.batch import derived_seed
 from regard.data.corpus import Pair, shorten
 from regard.data.labels import readable
 from regard.errors import plural
 from regard.evaluation import ErrorRates, error_rates
 from regard.pipeline import ProgressCallback, Translator
+from regard.results import Result
 
 
 @dataclass(frozen=True)

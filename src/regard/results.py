@@ -1,0 +1,206 @@
+"""What a user receives: plain data, which can be stored as JSON, pickled and sent elsewhere. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Protocol, cast
+
+from regard.contracts import Array
+from regard.equality import ByValue
+from regard.errors import UserError
+from regard.look import Kind
+
+SourceText = str | tuple[str, ...]
+"""A source as a user gives it: a text or the name of a file; or, if the model reads several columns, a tuple with the text of
+each, such as ("walk", "V;PST") or ("a.wav", "every second")."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap(ByValue):
+    """Exact attention weights of one sentence and one layer, with the tokens of both axes.
+
+    weights_HTS: a numpy array: heads, queries, keys.
+    target, source: the tokens of the rows (queries) and of the columns (keys), whatever the kind of attention.
+
+    axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
+    seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
+    for `encoder` also the rows, for `fusion` the rows only.
+    """
+
+    weights_HTS: Array
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    kind: Kind
+    layer: int
+    axes: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def mean_TS(self) -> Array:
+        """The mean over the heads."""
+        mean_TS: Array = self.weights_HTS.mean(0)
+        return mean_TS
+
+    @property
+    def maps_TRC(self) -> Array:
+        """The mean over the heads as one map (rows, columns) over the picture or grid for each target token.
+
+        Raises UserError if the source is not a picture or a grid.
+        """
+        if len(self.axes) != 2:
+            raise UserError(f"{self.kind} attention of this model has no maps: its source is not a picture or a grid")
+        return self.mean_TS.reshape(-1, *self.axes)
+
+    def _repr_html_(self) -> str:
+        """Returns the mean as an HTML table, for notebooks."""
+        from regard.inspection.notebook import attention_html
+
+        return attention_html(self)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One output of an n-best list. token_log_probs includes that of <eos> if the output is finished."""
+
+    text: str
+    tokens: tuple[str, ...]
+    log_prob: float
+    rank_score: float
+    finished: bool
+    token_log_probs: tuple[float, ...]
+
+
+class Inspector(Protocol):
+    """Computes what a Result does not hold: the Translator that made it."""
+
+    def attention(self, result: Result, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+        """Computes the exact weights of a result."""
+        ...
+
+    def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
+        """Returns the pairs (source token, target token) of a result."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """One translated text. A Result is plain data: `as_dict` returns it for JSON, and it can be pickled.
+
+    source: what was translated; normalised, if the model normalises.
+    log_prob: the sum of the log-probabilities of the tokens and <eos>.  rank_score: the score by which the search ranked it.
+    finished: False if max_length cut it off.  n_best: the outputs, the best first.
+    unknown: source symbols that are not in the model's vocabulary.
+    parts: one Result per sentence if the text was too long and was split.  ids: the token ids of the output.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    source: SourceText
+    source_tokens: tuple[str, ...]
+    log_prob: float
+    rank_score: float
+    finished: bool
+    n_best: tuple[Alternative, ...]
+    unknown: tuple[str, ...]
+    parts: tuple[Result, ...] = ()
+    ids: tuple[int, ...] = field(default=(), repr=False)
+    inspector: Inspector | None = field(default=None, repr=False, compare=False)
+
+    def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+        """Computes the exact weights in one forward pass with this output as the target: `translator.attention(result)`.
+
+        Raises UserError if the model has no such attention, the text was split or is empty, or this Result was unpickled.
+        """
+        return self._inspector("attention").attention(self, kind, layer)
+
+    def alignment(self) -> tuple[tuple[int, int], ...]:
+        """Returns pairs (i, j): target token j attends most to source token i; counted from 0, without <eos>.
+
+        If the source has no tokens, i is a source position; in a picture that is a grid cell, row by row. The weights are those
+        of the alignment head that `regard align` found for this model, else the mean over the heads of the last layer. If the
+        text was split, tokens are counted through all parts.
+        """
+        return self._inspector("alignment").alignment(self)
+
+    def _inspector(self, name: str) -> Inspector:
+        if self.inspector is None:
+            raise UserError(
+                f"this result was stored and no longer knows its model; load the model and call translator.{name}(result)"
+            )
+        return self.inspector
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the result as dictionaries, lists, texts and numbers, for JSON."""
+        plain = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("inspector", "parts", "n_best")
+        }
+        plain["n_best"] = [asdict(output) for output in self.n_best]
+        plain["parts"] = [part.as_dict() for part in self.parts]
+        return cast(dict[str, Any], _lists(plain))
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Result:
+        """Returns the result that `as_dict` described."""
+        values = _tuples({name: value for name, value in plain.items() if name not in ("parts", "n_best")})
+        n_best = tuple(Alternative(**_tuples(output)) for output in plain["n_best"])
+        return cls(**values, n_best=n_best, parts=tuple(map(cls.from_dict, plain["parts"])))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "inspector": None}
+
+    def _repr_html_(self) -> str:
+        """Returns the text and, if the model has attention, its weights as HTML, for notebooks."""
+        from regard.inspection.notebook import result_html
+
+        return result_html(self)
+
+
+def _lists(value: Any) -> Any:
+    """Returns the value with lists in place of tuples."""
+    if isinstance(value, dict):
+        return {name: _lists(item) for name, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values with tuples in place of lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The result for a text that cannot be translated or scored.
+
+    reason: why, and what to do.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Partial:
+    """An intermediate result of `Translator.stream`.
+
+    text: the beginning of the output, which will not change.  tail: the rest of the best hypothesis, which may still change.
+    result: the complete result, in the last item only.
+    """
+
+    text: str
+    tail: str
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The log-probability of a given output.
+
+    log_prob: the sum over all tokens and <eos>, not normalised by length.  tokens: the tokens of the output.
+    token_log_probs: the log-probability of each token and, last, of <eos>.
+    unknown: symbols of the output that have no token.
+    """
+
+    log_prob: float
+    tokens: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+    unknown: tuple[str, ...]
