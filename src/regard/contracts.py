@@ -25,6 +25,11 @@ Array = NDArray[Any]
 # --- what goes in ------------------------------------------------------------------------------------------------------------
 
 
+SourceText = str | tuple[str, ...]
+"""A source as a user gives it: a text or the name of a file; or, if the model reads several columns, a tuple with the text of
+each, such as ("walk", "V;PST") or ("a.wav", "every second")."""
+
+
 class FileAndText(NamedTuple):
     """A file and the tokens of its auxiliary text. A missing file has no positions, a missing text no tokens."""
 
@@ -44,8 +49,8 @@ class Request:
     num_positions: the length of the source, for packing requests of similar length.
     prefix: the tokens that the output starts with; also the prompt of a language model.
     limit: the largest number of tokens of the output, prefix included.
-    seed: of its samples. The Reader derives it from the user's seed and the number of the line, so that samples do not depend on
-    the rest of the batch.
+    seed: of its samples. The Reader derives it from the user's seed and the number of the line, so that samples do not depend
+    on the rest of the batch.
     look: the attention to capture, and changes of it.  stream: whether to report tokens as soon as they are certain.
     """
 

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, cast
 
-from regard.contracts import Array
+import numpy as np
+
+from regard.contracts import Array, SourceText
 from regard.equality import ByValue
 from regard.errors import UserError
 from regard.look import Kind
-
-SourceText = str | tuple[str, ...]
-"""A source as a user gives it: a text or the name of a file; or, if the model reads several columns, a tuple with the text of
-each, such as ("walk", "V;PST") or ("a.wav", "every second")."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +33,9 @@ class AttentionMap(ByValue):
     layer: int
     axes: tuple[int, ...] = ()
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights_HTS", np.asarray(self.weights_HTS))  # a tensor is accepted, too
 
     @property
     def mean_TS(self) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -11,13 +10,17 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from regard.contracts import FileAndText, SourceRow
 from regard.core import masks
 from regard.data.corpus import Pair
-from regard.data.sources import FileAndText, SourceCodec, SourceRow, num_positions, tensor_batch
-from regard.data.tokenizers.codec import EOS, PAD, SOS, Codec
+from regard.data.reader import Reader
+from regard.data.seeds import derived_seed
+from regard.data.sources import FileCodec, file_batch, num_positions
+from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.errors import UserError
 from regard.models.contract import Source
 
@@ -45,21 +48,18 @@ class Batch:
 
 
 def encode_pairs(
-    pairs: Sequence[Pair], source: SourceCodec, target: Codec, unreadable: Callable[[Pair, UserError], None] | None = None
+    pairs: Sequence[Pair], reader: Reader, unreadable: Callable[[Pair, UserError], None] | None = None
 ) -> list[Example]:
     """Encodes pairs. unreadable: called for each pair whose source file cannot be read, and which is skipped; if None, such a
     file raises UserError."""
-    outputs = target.encode_batch([pair.target for pair in pairs])
-    if isinstance(source, Codec):
-        texts = source.encode_batch([pair.source for pair in pairs])
-        return [Example(*encoded) for encoded in zip(texts, outputs, strict=True)]
+    outputs = reader.target.encode_batch([pair.target for pair in pairs])
+    if unreadable is None or not isinstance(reader.source, FileCodec):
+        return [Example(*encoded) for encoded in zip(reader.rows([pair.source for pair in pairs]), outputs, strict=True)]
     examples = []
     for pair, output in zip(pairs, outputs, strict=True):
         try:
-            examples.append(Example(source.encode(pair.source), output))
+            examples.append(Example(reader.rows([pair.source])[0], output))
         except UserError as error:
-            if unreadable is None:
-                raise
             unreadable(pair, error)
     return examples
 
@@ -67,11 +67,11 @@ def encode_pairs(
 def source_batch(rows: Sequence[SourceRow]) -> Source:
     """Returns a batch of sources of any length, padded at the end; texts end with <eos>."""
     if with_text := [row for row in rows if isinstance(row, FileAndText)]:
-        files = tensor_batch([row.file for row in with_text])
+        files = file_batch([row.file for row in with_text])
         return Source(files.values, files.allow, source_batch([row.text for row in with_text]))
     texts = [[*row, EOS] for row in rows if isinstance(row, list)]
     if not texts:
-        return tensor_batch([row for row in rows if isinstance(row, Tensor)])
+        return file_batch([row for row in rows if isinstance(row, np.ndarray)])
     ids_BS = _padded(texts)
     return Source(ids_BS, masks.not_padding(ids_BS, PAD))
 
@@ -157,12 +157,6 @@ def lengths(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
     """Returns the number of positions of each source and of each target."""
     source_N, target_N = (torch.tensor([num_positions(example[side]) for example in examples]) for side in (0, 1))
     return source_N, target_N
-
-
-def derived_seed(*parts: object) -> int:
-    """Returns a seed below 2^63 that depends only on `parts`, such as (seed, purpose, update, example), so that the random
-    numbers of any point of a run can be reproduced without those before it."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from regard.contracts import SourceText
 from regard.data.documents import mapping, parse
 from regard.data.features import Features, Frames, Grids, kind_of
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
-from regard.data.sources import FileCodec, split_source
+from regard.data.source_text import file_and_text
+from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.errors import UserError, shown
 
@@ -73,7 +75,7 @@ UNSUPPORTED = frozenset(
 SUFFIXES = UNSUPPORTED.union(*(codec.suffixes for codec in FILE_CODECS.values()))
 
 
-def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
+def recognise(sources: Sequence[SourceText], root: Path) -> type[FileCodec] | None:
     """Returns the codec class of the sources if at least nine of ten have the suffix of its files; None if they are texts.
     Each file may have an auxiliary text.
 
@@ -81,7 +83,7 @@ def recognise(sources: Sequence[str], root: Path) -> type[FileCodec] | None:
     or there are too few of them.
     """
     _check_auxiliary(sources)
-    names = [name for name, _ in map(split_source, sources) if name]
+    names = [name for name, _ in map(file_and_text, sources) if name]
     unsupported = [name for name in names if _suffix(name) in UNSUPPORTED]
     if 10 * len(unsupported) >= 9 * len(names) > 0 or _exists(unsupported, root):
         raise UserError(
@@ -127,9 +129,9 @@ def _suffix(name: str) -> str:
     return Path(name).suffix.lower()
 
 
-def _check_auxiliary(sources: Sequence[str]) -> None:
+def _check_auxiliary(sources: Sequence[SourceText]) -> None:
     """Raises UserError if at least nine of ten auxiliary texts contain file names."""
-    auxiliary = [text for _, text in map(split_source, sources) if text]
+    auxiliary = [text for _, text in map(file_and_text, sources) if text]
     files = [text for text in auxiliary if any(_suffix(word) in SUFFIXES for word in text.split())]
     if files and 10 * len(files) >= 9 * len(auxiliary):
         raise UserError(

@@ -15,7 +15,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.contracts import SourceText
 from regard.data.files import MAX_LISTED, TWO_COLUMNS, Columns, Report, decode_lines, list_lines, read_lines, read_rows, shorten
+from regard.data.source_text import flat
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError, plural
 
@@ -28,7 +30,6 @@ __all__ = [
     "decode_lines",
     "hash_fraction",
     "is_held_out",
-    "join_columns",
     "normalise_line",
     "read_lines",
     "read_pairs",
@@ -38,9 +39,9 @@ __all__ = [
 
 
 class Pair(NamedTuple):
-    """A source text and its target text."""
+    """A source and its target text. A source of several columns is a tuple."""
 
-    source: str
+    source: SourceText
     target: str
 
 
@@ -141,7 +142,7 @@ class CorpusCounts(Report):
 
     def add(self, pair: Pair) -> None:
         """Counts a pair that is kept."""
-        number = _number(pair.source)
+        number = _number(flat(pair.source))
         self.hashes.add(number, pair.target)
         fraction = number / 2**64
         self.lowest, self.highest = min(self.lowest, fraction), max(self.highest, fraction)
@@ -270,8 +271,8 @@ def stream_pairs(
         if not any(cells[:-1]) or not cells[-1]:
             counts.empty += 1
             continue
-        pair = Pair(join_columns(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
-        if max_length is not None and max(map(len, pair)) > max_length:
+        pair = Pair(tuple(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
+        if max_length is not None and max(len(flat(pair.source)), len(pair.target)) > max_length:
             counts.too_long += 1
             if len(counts.too_long_at) < MAX_LISTED:
                 counts.too_long_at.append(number)
@@ -291,16 +292,6 @@ def stream_pairs(
             f"{plural(counts.lines, 'line')}: {counts.empty:,} with an empty source or target, {counts.too_long:,} too long"
             f"{f', {counts.bad_lines:,} bad' if counts.bad_lines else ''}"
         )
-
-
-def join_columns(cells: Sequence[str]) -> str:
-    """Joins the first cell and the features in the other cells with tabs: ("walk", "V;PST") becomes "walk<TAB>V<TAB>PST".
-
-    Features are separated by ; | or white space. Splitting the result at its tabs and joining it again changes nothing.
-    """
-    first, *others = cells
-    features = [feature for cell in others for feature in re.split(r"[;|\s]+", cell) if feature]
-    return "\t".join((first.strip(), *features))
 
 
 def _clean(cell: str, counts: CorpusCounts) -> str:
@@ -331,12 +322,12 @@ def _number(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
-def hash_fraction(source: str) -> float:
+def hash_fraction(source: SourceText) -> float:
     """Returns a number from 0 to 1 that depends only on the text of the source, and is uniformly distributed."""
-    return _number(source) / 2**64
+    return _number(flat(source)) / 2**64
 
 
-def is_held_out(source: str, threshold: float) -> bool:
+def is_held_out(source: SourceText, threshold: float) -> bool:
     """Whether a source is held out.
 
     This depends on the source alone, so it works on a stream and stays the same when pairs are added.

@@ -1,12 +1,12 @@
-"""Sources that are files. In the data, every source is a string; here the string is a file name, and a codec reads the file.
+"""Sources that are files: a codec reads the file that a source names, and its auxiliary text.
 
-A text becomes a list of ids; a file becomes a tensor, whose axes and dtype show its kind:
+A text becomes a list of ids; a file becomes an array, whose axes and dtype show its kind:
 
     (channels, height, width)    uint8: a picture; float32: a grid of features, one channel per feature
     (frames, features)           float32: a sequence of frames: features of any origin, or the log-mel frames of a sound
     (frames, samples)            int16: a sound, 10 ms of samples per row; a batch contains its log-mel frames
 
-An auxiliary text may follow the file name after a TAB: "a.wav<TAB>every second". Either of the two may be missing.
+A source is the name of a file, or ("a.wav", "every second") if the file has an auxiliary text. Either may be empty.
 """
 
 from __future__ import annotations
@@ -18,32 +18,25 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
+import numpy as np
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
+from regard.contracts import Array, FileAndText, SourceRow, SourceText
 from regard.core import masks
 from regard.core.spectrum import STRIDE
 from regard.data.documents import few, validated
 from regard.data.sound import to_frames
+from regard.data.source_text import file_and_text
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.models.contract import Source
 
 T = TypeVar("T")
 
-
-class FileAndText(NamedTuple):
-    """A file and the tokens of its auxiliary text. A missing file has no positions, a missing text no tokens."""
-
-    file: Tensor
-    text: list[int]
-
-
-SourceRow = list[int] | Tensor | FileAndText
-"""One encoded source: the ids of a text, the tensor of a file, or both."""
 
 CELL = 8
 """Height and width in pixels of one grid cell, which becomes one position of the memory."""
@@ -53,27 +46,22 @@ def num_positions(row: SourceRow) -> int:
     """Returns the length of a source: its number of tokens, frames (every fourth frame of a sound) or grid cells."""
     if isinstance(row, FileAndText):
         return num_positions(row.file) + len(row.text)
-    return len(row) if isinstance(row, list) else int(num_positions_of_shapes(torch.tensor([row.shape]), row.dtype))
+    return len(row) if isinstance(row, list) else int(num_positions_of_shapes(np.array([row.shape]), row.dtype)[0])
 
 
-def num_positions_of_shapes(shapes_ND: Tensor, dtype: torch.dtype) -> Tensor:
-    """Like `num_positions`, for the shapes of many tensors of one dtype."""
+def num_positions_of_shapes(shapes_ND: Array, dtype: np.dtype[Any]) -> Array:
+    """Like `num_positions`, for the shapes of many arrays of one dtype."""
     if shapes_ND.shape[1] == 2:
-        return -(-shapes_ND[:, 0] // (STRIDE if dtype == torch.int16 else 1))
-    cell = CELL if dtype == torch.uint8 else 1
-    return (-(-shapes_ND[:, 1:] // cell)).prod(1)
+        return -(-shapes_ND[:, 0] // (STRIDE if dtype == np.int16 else 1))
+    cell = CELL if dtype == np.uint8 else 1
+    sizes_N: Array = (-(-shapes_ND[:, 1:] // cell)).prod(1)
+    return sizes_N
 
 
-def split_source(source: str) -> tuple[str, str]:
-    """Returns (file name, auxiliary text), either of which may be empty."""
-    name, _, text = source.partition("\t")
-    return name, " ".join(text.split())
-
-
-def tensor_batch(rows: Sequence[Tensor]) -> Source:
+def file_batch(arrays: Sequence[Array]) -> Source:
     """Returns a batch of files: pictures and grids padded at the right and at the bottom, frames padded at the end, with zeros.
     Bytes become numbers from −1 to 1; the samples of a sound become log-mel frames."""
-    rows = [to_frames(row) if row.dtype == torch.int16 else row for row in rows]
+    rows = [to_frames(row) if row.dtype == torch.int16 else row for row in map(torch.from_numpy, arrays)]
     sizes_B2 = torch.tensor([row.shape[1:] if row.dim() == 3 else row.shape[:1] for row in rows])
     axes = sizes_B2.max(0).values.clamp(min=1).tolist()  # a missing file has size 0
     shape = (rows[0].shape[0], *axes) if rows[0].dim() == 3 else (*axes, rows[0].shape[1])
@@ -163,46 +151,37 @@ class FileCodec(ABC):
         """Whether auxiliary texts are normalised to NFC. File names are never changed."""
         return self.auxiliary is not None and self.auxiliary.normalises
 
-    def normalised(self, source: str) -> str:
+    def normalised(self, source: SourceText) -> SourceText:
         """Returns the source with its auxiliary text normalised, if `normalises`."""
-        name, tab, text = source.partition("\t")
-        return name + tab + (self.auxiliary.normalised(text) if self.auxiliary else text)
-
-    def encode(self, source: str) -> Tensor | FileAndText:
-        """Reads the file and encodes its auxiliary text, if the codec has one. Raises UserError if the file is unreadable."""
-        if self.auxiliary is None:
-            return self.read(self.root / source)
-        name, text = split_source(source)
-        return FileAndText(self.read(self.root / name) if name else self.missing(), self.auxiliary.encode(text))
-
-    def encode_batch(self, sources: Sequence[str]) -> list[Tensor | FileAndText]:
-        """Returns `encode(source)` for each source."""
-        return [self.encode(source) for source in sources]
-
-    def auxiliary_labels(self, source: str) -> tuple[str, ...]:
-        """Returns the tokens of the auxiliary text and <eos>; empty if the codec has no auxiliary texts."""
-        return () if self.auxiliary is None else self.auxiliary.labels(split_source(source)[1])
-
-    def pieces(self, name: str) -> tuple[str, ...]:
-        """Returns an empty tuple: a file has no tokens."""
-        return ()
-
-    def unknown(self, source: str) -> tuple[str, ...]:
-        """Returns the unknown tokens of the auxiliary text."""
-        return () if self.auxiliary is None else self.auxiliary.unknown(split_source(source)[1])
-
-    def has_file(self, source: str) -> bool:
-        """Whether the source names a file; False if it is an auxiliary text alone."""
-        return self.auxiliary is None or bool(split_source(source)[0])
-
-    def title(self, source: str) -> str:
-        """Returns a title for messages: the file name and the auxiliary text."""
-        if self.auxiliary is None:
+        if isinstance(source, str) or self.auxiliary is None:
             return source
-        name, text = split_source(source)
-        return " + ".join(filter(None, (name or f"no {self.unit}", text)))
+        name, *texts = source
+        return (name, *map(self.auxiliary.normalised, texts))
 
-    def labels(self, source: str, axes: tuple[int, ...]) -> tuple[str, ...]:
+    def encode(self, source: SourceText) -> Array | FileAndText:
+        """Reads the file and encodes its auxiliary text, if the codec has one. Raises UserError if the file is unreadable."""
+        name, text = file_and_text(source)
+        file: Array = (self.read(self.root / name) if name or self.auxiliary is None else self.missing()).numpy()
+        return file if self.auxiliary is None else FileAndText(file, self.auxiliary.encode(text))
+
+    def auxiliary_labels(self, source: SourceText) -> tuple[str, ...]:
+        """Returns the tokens of the auxiliary text and <eos>; empty if the codec has no auxiliary texts."""
+        return () if self.auxiliary is None else self.auxiliary.labels(file_and_text(source)[1])
+
+    def unknown(self, source: SourceText) -> tuple[str, ...]:
+        """Returns the unknown tokens of the auxiliary text."""
+        return () if self.auxiliary is None else self.auxiliary.unknown(file_and_text(source)[1])
+
+    def has_file(self, source: SourceText) -> bool:
+        """Whether the source names a file; False if it is an auxiliary text alone."""
+        return self.auxiliary is None or bool(file_and_text(source)[0])
+
+    def title(self, source: SourceText) -> str:
+        """Returns a title for messages: the file name and the auxiliary text."""
+        name, text = file_and_text(source)
+        return name if self.auxiliary is None else " + ".join(filter(None, (name or f"no {self.unit}", text)))
+
+    def labels(self, source: SourceText, axes: tuple[int, ...]) -> tuple[str, ...]:
         """Returns one label per position of the memory, which has one position even if the file is missing."""
         if not self.has_file(source):
             return (f"no {self.unit}",)

@@ -24,13 +24,14 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, overload
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.data.arrays import raw
+from regard.contracts import Array, FileAndText
 from regard.data.batch import Example
-from regard.data.sources import FileAndText, num_positions_of_shapes
+from regard.data.sources import num_positions_of_shapes
 from regard.errors import UserError
 
 _SIDES = ("source", "target")
@@ -38,7 +39,7 @@ _AUXILIARY = "auxiliary"
 _FORMAT = {"regard.store": "1"}
 _DTYPES = {"B": "U8", "H": "U16", "h": "I16", "i": "I32", "q": "I64", "f": "F32"}
 """Type codes of `array` -> type names of safetensors, both little-endian."""
-_CODES = {torch.uint8: "B", torch.int16: "h", torch.float32: "f"}
+_CODES = {np.dtype(np.uint8): "B", np.dtype(np.int16): "h", np.dtype(np.float32): "f"}
 _BUFFER = 1 << 16
 _REMEDY = "delete it; it will be rebuilt from the data"
 _DIGEST = "regard.sha256"
@@ -95,7 +96,7 @@ class Store(Sequence[Example]):
         source, target, *auxiliary = (ids[start:end] for ids, (start, end) in zip(self._ids, bounds, strict=True))
         if self._shapes_ND is None:
             return Example(source.tolist(), target.tolist())
-        file = source.view(self._shapes_ND[number].tolist())
+        file = source.view(self._shapes_ND[number].tolist()).numpy()
         return Example(FileAndText(file, auxiliary[0].tolist()) if auxiliary else file, target.tolist())
 
     def sizes(self) -> tuple[Tensor, Tensor]:
@@ -107,7 +108,7 @@ class Store(Sequence[Example]):
         if self._shapes_ND is not None:
             if not torch.equal(self._shapes_ND.prod(1), source):
                 raise UserError(f"{self.path} is damaged: its shapes do not match its offsets; {_REMEDY}")
-            source = num_positions_of_shapes(self._shapes_ND, self._ids[0].dtype)
+            source = torch.from_numpy(num_positions_of_shapes(self._shapes_ND.numpy(), self._ids[0].numpy().dtype))
         return sum(auxiliary, source), target
 
 
@@ -117,7 +118,7 @@ def write_store(
     """Writes all examples in one pass, in bounded memory, and returns their number. The file is written atomically:
     a failed write leaves no partial file, and keeps the old one.
 
-    source_size, target_size: vocabulary sizes (source_size has no effect if the sources are tensors). metadata: values by which
+    source_size, target_size: vocabulary sizes (source_size has no effect if the sources are files). metadata: values by which
     the caller recognises whether this store is still up to date (see `file_fingerprint`).
     """
     sizes = (source_size, target_size)
@@ -125,7 +126,7 @@ def write_store(
     first = next(examples, None)
     source = None if first is None else first.source
     auxiliary = isinstance(source, FileAndText)
-    tensor = source.file if isinstance(source, FileAndText) else source if isinstance(source, Tensor) else None
+    file = source.file if isinstance(source, FileAndText) else source if isinstance(source, np.ndarray) else None
     examples = examples if first is None else chain((first,), examples)
     temporary = path.with_name(f".{path.name}-new-{secrets.token_hex(4)}")
     try:
@@ -134,18 +135,18 @@ def write_store(
             def part(name: str, code: str) -> _Part:
                 return _Part(name, code, stack.enter_context(tempfile.TemporaryFile(dir=path.parent, buffering=_BUFFER)))
 
-            codes = [_code(source_size) if tensor is None else _CODES[tensor.dtype], _code(target_size)]
+            codes = [_code(source_size) if file is None else _CODES[file.dtype], _code(target_size)]
             ids = [part(f"{side}_ids", code) for side, code in zip(_SIDES, codes, strict=True)]
             offsets = [part(f"{side}_offsets", "q") for side in _SIDES]
             if auxiliary:
                 ids.append(part(f"{_AUXILIARY}_ids", "i"))
                 offsets.append(part(f"{_AUXILIARY}_offsets", "q"))
-            shapes = None if tensor is None else part("source_shapes", "q")
+            shapes = None if file is None else part("source_shapes", "q")
             count = _write_parts(examples, ids, offsets, (*sizes, 1 << 31), shapes)
-            with open(temporary, "xb") as file:
-                _assemble(file, [*ids, *offsets, *([shapes] if shapes else [])], {**(metadata or {}), **_FORMAT})
-                file.flush()
-                os.fsync(file.fileno())
+            with open(temporary, "xb") as whole:
+                _assemble(whole, [*ids, *offsets, *([shapes] if shapes else [])], {**(metadata or {}), **_FORMAT})
+                whole.flush()
+                os.fsync(whole.fileno())
         temporary.replace(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; free some disk space, or choose another folder") from None
@@ -178,10 +179,10 @@ class _Part(NamedTuple):
     def write(self, numbers: Iterable[int]) -> None:
         self.file.write(array(self.code, numbers).tobytes())
 
-    def write_tensor(self, numbers: Tensor) -> None:
+    def write_array(self, numbers: Array) -> None:
         if _CODES.get(numbers.dtype) != self.code:
             raise ValueError(f"a source has type {numbers.dtype}, unlike those before it")
-        self.file.write(raw(numbers))
+        self.file.write(numbers.tobytes())
 
 
 def _code(size: int) -> str:
@@ -199,11 +200,11 @@ def _write_parts(
         part.write((0,))
     for count, example in enumerate(examples, start=1):
         for side, tokens in enumerate(_sides(example)):
-            if isinstance(tokens, Tensor):
+            if isinstance(tokens, np.ndarray):
                 assert shapes is not None
                 shapes.write(tokens.shape)
-                ends[side] += tokens.numel()
-                ids[side].write_tensor(tokens)
+                ends[side] += tokens.size
+                ids[side].write_array(tokens)
                 offsets[side].write((ends[side],))
                 continue
             if tokens and not 0 <= min(tokens) <= max(tokens) < sizes[side]:
@@ -217,7 +218,7 @@ def _write_parts(
     return count
 
 
-def _sides(example: Example) -> tuple[list[int] | Tensor, ...]:
+def _sides(example: Example) -> tuple[list[int] | Array, ...]:
     """Returns (source, target), and the auxiliary text if there is one."""
     source, target = example
     return (source.file, target, source.text) if isinstance(source, FileAndText) else (source, target)

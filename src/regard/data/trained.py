@@ -10,8 +10,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from regard.contracts import SourceText
 from regard.data.corpus import CorpusCounts, stream_pairs
 from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
+from regard.data.source_text import flat
 from regard.errors import UserError, plural
 
 MOST_KEYS = 8192
@@ -26,14 +28,14 @@ class Sources:
     that range; such sources are a fair sample.
     """
 
-    def __init__(self, sources: Iterable[str] = ()) -> None:
+    def __init__(self, sources: Iterable[SourceText] = ()) -> None:
         self._keys: set[int] = set()
         self._below = _ALL_HASHES
         """All hashes of training sources below this bound are stored."""
         for source in sources:
             self.add(source)
 
-    def add(self, source: str) -> None:
+    def add(self, source: SourceText) -> None:
         """Adds a source of the training data."""
         key = _key(source)
         if key < self._below:
@@ -47,7 +49,7 @@ class Sources:
         self._keys = {key for key in self._keys | other._keys if key < self._below}
         self._shrink()
 
-    def describe_seen(self, sources: Sequence[str]) -> str:
+    def describe_seen(self, sources: Sequence[SourceText]) -> str:
         """Returns a clause that says how many of these sources were seen in training; empty if none was."""
         keys = [key for key in map(_key, sources) if key < self._below]
         seen = sum(key in self._keys for key in keys)
@@ -77,8 +79,8 @@ class Sources:
             self._keys, self._below = set(keys[:MOST_KEYS]), keys[MOST_KEYS]
 
 
-def _key(source: str) -> int:
-    return int.from_bytes(blake2b(source.encode(), digest_size=4).digest())
+def _key(source: SourceText) -> int:
+    return int.from_bytes(blake2b(flat(source).encode(), digest_size=4).digest())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Beam search, greedy search and sampling, written once for every model that implements `Seq2Seq`.
+"""Beam search, greedy search and sampling: the hypotheses of a batch, and how a step changes them. Knows no model.
 
 A sentence has K live hypotheses, which are K query rows of one `step`. Each step of the search does three things:
 
@@ -21,28 +21,29 @@ in a batch may differ in length. They are aligned on the right, at the newest to
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.contracts import Event, Hypothesis
+from regard.contracts import Array, Event, Hypothesis, Request
 from regard.core.largest import largest
-from regard.decoding.constraints import NEVER, constrain
-from regard.decoding.scoring import token_log_probs
-from regard.look import Look, Seen
-from regard.models.contract import Seq2Seq, Source, State
+from regard.decoding.constraints import NEVER
+from regard.look import Seen, Summary
+from regard.models.contract import State
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  M best tokens of one row  N candidates of one sentence
 
-StepSeen = tuple[Seen, ...]
+StepSeen = tuple[Seen[Tensor], ...]
 """The attention that the taps captured in one step, that is, while one token was written."""
+
+
+NOT_FINITE = "this model computed a log-probability of {}; its weights are damaged or too large"
+"""The error of a request whose output is arbitrary, since NaN has no order."""
 
 
 # --- expansion ---------------------------------------------------------------------------------------------------------------
@@ -118,14 +119,12 @@ class Ended:
 class Sentence:
     """The search state of a sentence outside the tensors of `Beams`.
 
-    limit: the maximum number of output tokens.  rng: its random number generator.
-    start: the index in `ids_BKT` of its first token.
+    limit: the maximum number of output tokens.  start: the index in `ids_BKT` of its first token.
     kept: the best outputs so far, best first.  num_reported: the number of tokens already streamed.
     """
 
-    number: int
+    request: Request
     limit: int
-    rng: random.Random
     start: int = 0
     kept: list[Ended] = field(default_factory=list)
     num_reported: int = 0
@@ -197,28 +196,47 @@ class Beams:
         )
 
     def join(self, new: Beams, sos: int) -> Beams:
-        """Returns these sentences and new ones. The new ones have written only their prefix, so they are not longer."""
+        """Returns these sentences and new ones, which have written only their prefix. Shorter ones are padded on the left."""
         (_, K, T), (num_new, new_K, new_T) = self.ids_BKT.shape, new.ids_BKT.shape
+        longest = max(T, new_T)
+        for sentence in self.sentences:
+            sentence.start += longest - T
         for sentence in new.sentences:
-            sentence.start = T - new_T
+            sentence.start = longest - new_T
+        ids = (self.ids_BKT, T), (new.ids_BKT.expand(-1, K, -1), new_T)
+        log_probs = (self.log_probs_BKT, T), (new.log_probs_BKT.expand(-1, K, -1), new_T)
         return Beams(
             self.sentences + new.sentences,
-            torch.cat((self.ids_BKT, F.pad(new.ids_BKT.expand(-1, K, -1), (T - new_T, 0), value=sos))),
-            torch.cat((self.log_probs_BKT, F.pad(new.log_probs_BKT.expand(-1, K, -1), (T - new_T, 0)))),
+            torch.cat([F.pad(part, (longest - length, 0), value=sos) for part, length in ids]),
+            torch.cat([F.pad(part, (longest - length, 0)) for part, length in log_probs]),
             torch.cat((self.total_BK, F.pad(new.total_BK, (0, K - new_K), value=NEVER))),  # missing hypotheses are dead
             torch.cat((self.norms_B, new.norms_B)),
             torch.cat((self.worst_B, new.worst_B)),
-            _map_weights(self.seen_steps, lambda weights_BHKS: F.pad(weights_BHKS, (0, 0) * 3 + (0, num_new))),
+            [
+                *[()] * (longest - T),
+                *_map_weights(self.seen_steps, lambda weights_BHKS: F.pad(weights_BHKS, (0, 0) * 3 + (0, num_new))),
+            ]
+            if self.seen_steps or new.seen_steps
+            else [],
         )
 
     def seen_by(self, row: int, hypothesis: int, step_seen: StepSeen | None = None) -> tuple[StepSeen, ...]:
-        """Returns the captured attention of one hypothesis, token by token; `step_seen` is that of the token being written."""
-        return tuple(
-            tuple(
-                replace(seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1])
-                for seen in step
-            )
-            for step in (*self.seen_steps[self.sentences[row].start :], *(() if step_seen is None else (step_seen,)))
+        """Returns the captured attention of one hypothesis, token by token; `step_seen` is that of the token being written.
+        Nothing was captured for the tokens of the prefix."""
+        if not self.seen_steps and step_seen is None:
+            return ()
+        sentence = self.sentences[row]
+        prefix = len(sentence.request.prefix)
+        written = (*self.seen_steps[sentence.start + prefix :], *(() if step_seen is None else (step_seen,)))
+        return (
+            *[()] * prefix,
+            *(
+                tuple(
+                    replace(seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1])
+                    for seen in step
+                )
+                for step in written
+            ),
         )
 
 
@@ -239,6 +257,11 @@ class Running:
     def num_sentences(self) -> int:
         return len(self.beams.sentences)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the State and of the hypotheses, in bytes."""
+        return self.state.nbytes + self.beams.ids_BKT.nbytes + self.beams.log_probs_BKT.nbytes
+
     def keep(self, rows_N: Tensor) -> Running:
         """Returns only these sentences."""
         return Running(self.beams.keep(rows_N), self.state.keep(rows_N), self.ids_BK[rows_N])
@@ -256,190 +279,10 @@ class Running:
         return Running(beams, self.state.join(*states), ids_BK)
 
 
-# --- the engine --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TorchEngine:
-    """The reference engine. It works with every model that implements `Seq2Seq`.
-
-    sos, eos: the ids of <sos> and <eos>.  never: ids that no output may contain.
-    """
-
-    model: Seq2Seq
-    sos: int
-    eos: int
-    never: tuple[int, ...]
-
-    @torch.inference_mode()
-    def generate(
-        self,
-        sources: Sequence[Source],
-        options: SearchOptions,
-        look: Look | None = None,
-        *,
-        numbers: Sequence[int] | None = None,
-        room: int = 0,
-    ) -> Iterator[Event]:
-        """Searches for the outputs of all sentences and yields events; see `Engine.generate`.
-
-        Raises ValueError if `look` has taps but options.stream is off.
-        """
-        if look is not None and look.taps and not options.stream:
-            raise ValueError(
-                "a Look with taps returns attention along with the streamed tokens, but stream is off; set stream=True"
-            )
-        number = iter(range(sum(source.num_sentences for source in sources)) if numbers is None else numbers)
-        waiting = deque(sources)
-        running: Running | None = None
-        while waiting or running:
-            parts = [running] if running else []
-            while waiting and (not parts or sum(part.num_sentences for part in parts) + waiting[0].num_sentences <= room):
-                source = waiting.popleft()
-                parts.append(self._start(source, list(islice(number, source.num_sentences)), options, look))
-            running = yield from self._step(parts[0].join(parts[1:], self.sos), options, look)
-
-    def _start(self, source: Source, numbers: list[int], options: SearchOptions, look: Look | None) -> Running:
-        """Encodes sentences and returns them before their first step. A prefix is read in one pass and counts as written."""
-        memory = self.model.encode(source, look)
-        device, B = memory.allow_BS.device, len(numbers)
-        read_BT = torch.tensor([[self.sos, *options.prefix]] * B, device=device)
-        state = self.model.start(memory, read_BT[:, :-1] if options.prefix else None)
-        log_probs_BT = torch.zeros(B, 0, device=device)
-        if options.prefix:
-            log_probs_BT = token_log_probs(self.model.decode(read_BT[:, :-1], memory).logits_BTV, read_BT[:, 1:])
-        total_B = log_probs_BT.to(_widest(device)).sum(-1)
-        K = options.n_best if options.sample else 1
-        if K > 1:
-            state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
-        limits = [_limit(num_positions, options) for num_positions in memory.allow_BS.sum(-1).tolist()]
-        beams = Beams(
-            [
-                Sentence(number, limit, random.Random(f"{options.seed}/{number}"))
-                for number, limit in zip(numbers, limits, strict=True)
-            ],
-            read_BT[:, None, 1:].expand(-1, K, -1),
-            log_probs_BT[:, None].expand(-1, K, -1),
-            total_B[:, None].expand(-1, K),
-            total_B.new_tensor([options.norm(limit + 1) for limit in limits]),
-            torch.full_like(total_B, NEVER),
-            [() for _ in options.prefix],
-        )
-        return Running(beams, state, read_BT[:, -1:].expand(-1, K))
-
-    def _step(self, running: Running, options: SearchOptions, look: Look | None) -> Generator[Event, None, Running | None]:
-        """Advances all sentences by one token. Returns those that are not done, or None if all are."""
-        beams = running.beams
-        step = self.model.step(running.ids_BK, running.state, look)
-        step_seen = step.seen if look is not None and options.stream else None
-        log_probs_BKV = step.logits_BKV.log_softmax(-1)
-        lengths = beams.lengths()
-        scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.eos, self.never)
-        if options.sample:
-            uniform = [[sentence.rng.random() for _ in range(options.n_best)] for sentence in beams.sentences]
-            uniform_BK = torch.tensor(uniform, dtype=torch.float64).to(running.ids_BK.device)
-            candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
-        else:
-            candidates = expand(beams.total_BK, scores_BKV, self.eos, options.beam)
-        for row in self._keep_finished(beams, candidates, log_probs_BKV, step_seen, options):
-            if not options.sample:
-                beams.worst_B[row] = beams.sentences[row].worst(options.n_best)
-                if options.beam == 1:
-                    candidates.live_BK[row] = NEVER
-        at_limit = [row for row, sentence in enumerate(beams.sentences) if lengths[row] >= sentence.limit]
-        if at_limit:
-            candidates.live_BK[at_limit] = NEVER
-        done_B = candidates.live_BK.amax(-1) / beams.norms_B <= beams.worst_B
-        done = done_B.nonzero().flatten().tolist()
-        for row in done:
-            sentence = beams.sentences[row]
-            if not sentence.done:
-                self._keep_unfinished(beams, row, options)
-                sentence.done = True
-                yield _final_event(sentence)
-        if len(done) == len(beams.sentences):
-            return None
-        if done:
-            candidates.live_BK[done_B] = NEVER
-        V = log_probs_BKV.shape[-1]
-        log_prob_BK = log_probs_BKV.flatten(1).gather(1, candidates.parent_BK * V + candidates.token_BK)
-        running = Running(
-            beams.extend(candidates, log_prob_BK, step_seen),
-            _select(step.state, candidates.parent_BK, step.logits_BKV.shape[1]),
-            candidates.token_BK,
-        )
-        if options.stream:
-            yield from _stream_events(running.beams)
-        if 4 * len(done) >= len(beams.sentences):  # removing sentences copies the others, so wait until it pays
-            return running.keep((~done_B).nonzero().flatten())
-        return running
-
-    def _keep_finished(
-        self, beams: Beams, candidates: Candidates, log_probs_BKV: Tensor, step_seen: StepSeen | None, options: SearchOptions
-    ) -> set[int]:
-        """Adds the hypotheses that finish in this step to the kept ones, and returns the rows of their sentences."""
-        row_E, slot_E = candidates.ended_BK.isfinite().nonzero(as_tuple=True)
-        if not len(row_E):
-            return set()
-        parent_E = candidates.ended_parent_BK[row_E, slot_E]
-        rows, parents = row_E.tolist(), parent_E.tolist()
-        scores = candidates.ended_BK[row_E, slot_E].tolist()
-        ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
-        lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
-        for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
-            start = beams.sentences[row].start
-            written, before = written[start:], before[start:]
-            hypothesis = Hypothesis(
-                tuple(written),
-                sum(before) + last,
-                rank_score=score / options.norm(len(written) + 1),
-                finished=True,
-                token_log_probs=(*before, last),
-            )
-            seen_steps = beams.seen_by(row, parent, step_seen) if step_seen is not None else ()
-            beams.sentences[row].keep(Ended(hypothesis, seen_steps), options.n_best)
-        return set(rows)
-
-    def _keep_unfinished(self, beams: Beams, row: int, options: SearchOptions) -> None:
-        """If fewer than `n_best` hypotheses finished, adds the best unfinished ones."""
-        sentence = beams.sentences[row]
-        finished = {kept.hypothesis.ids for kept in sentence.kept}
-        totals = beams.total_BK[row].tolist()
-        for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
-            ids = tuple(beams.ids_BKT[row, number, sentence.start :].tolist())
-            if len(sentence.kept) == options.n_best or totals[number] == NEVER:
-                return
-            if ids in finished and not options.sample:
-                continue
-            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.start :].tolist())
-            rank_score = totals[number] / options.norm(max(1, len(ids)))
-            stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
-            sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
-
-
-def _limit(num_positions: int, options: SearchOptions) -> int:
-    """Returns the maximum number of tokens of an output. Without a source, only max_length applies."""
-    if options.max_ratio is None or not num_positions:
-        return options.max_length
-    ratio = min(options.max_ratio * num_positions, options.max_length)  # int() fails for infinity
-    return max(1, options.min_length, len(options.prefix), min(options.max_length, int(ratio) + 10))
-
-
-def _widest(device: torch.device) -> torch.dtype:
-    """Returns the most precise floating-point type of a device."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def _select(state: State, parents_BK: Tensor, num_before: int) -> State:
-    """Returns the State of the live hypotheses: `state` itself if none of them moved, so that greedy search copies nothing."""
-    same = torch.arange(parents_BK.shape[1], device=parents_BK.device)
-    return state if parents_BK.shape[1] == num_before and bool((parents_BK == same).all()) else state.select(parents_BK)
-
-
 # --- streaming ---------------------------------------------------------------------------------------------------------------
 
 
-def _stream_events(beams: Beams) -> Iterator[Event]:
+def stream_events(beams: Beams) -> Iterator[Event]:
     """Yields the tokens of each sentence that have become certain.
 
     These are the tokens that all live hypotheses and the best finished one start with: the output will be one of these
@@ -448,26 +291,42 @@ def _stream_events(beams: Beams) -> Iterator[Event]:
     alive_BK = beams.total_BK.isfinite()
     best_B = beams.total_BK.argmax(-1).tolist()
     for row, sentence in enumerate(beams.sentences):
-        if sentence.done:
+        if sentence.done or not sentence.request.stream:
             continue
         written_KT = beams.ids_BKT[row, :, sentence.start :]
         rivals = [tuple(ids) for ids in written_KT[alive_BK[row]].tolist()]
         if sentence.kept:
             rivals.append(sentence.kept[0].hypothesis.ids)
-        common = common_prefix(rivals)
+        common = max(sentence.num_reported, common_prefix(rivals))
         best = tuple(written_KT[best_B[row]].tolist())
         certain, tail = best[sentence.num_reported : common], best[common:]
         seen_steps = beams.seen_by(row, best_B[row])[sentence.num_reported : common] if beams.seen_steps else ()
         sentence.num_reported = common
-        yield Event(sentence.number, certain, tail, seen=tuple(seen for step in seen_steps for seen in step))
+        yield Event(sentence.request.id, certain, tail, seen=to_arrays(seen_steps))
 
 
-def _final_event(sentence: Sentence) -> Event:
+def final_event(sentence: Sentence) -> Event:
     """Returns the event that ends a sentence, with its n-best list."""
     best = sentence.kept[0]
-    seen = tuple(seen for step in best.seen_steps[sentence.num_reported : len(best.hypothesis.ids)] for seen in step)
+    if not isfinite(best.hypothesis.log_prob):
+        return Event(sentence.request.id, error=NOT_FINITE.format(best.hypothesis.log_prob))
+    seen = to_arrays(best.seen_steps[sentence.num_reported : len(best.hypothesis.ids)])
     hypotheses = tuple(kept.hypothesis for kept in sentence.kept)
-    return Event(sentence.number, best.hypothesis.ids[sentence.num_reported :], hypotheses=hypotheses, seen=seen)
+    return Event(sentence.request.id, best.hypothesis.ids[sentence.num_reported :], hypotheses=hypotheses, seen=seen)
+
+
+def to_arrays(steps: Sequence[StepSeen]) -> tuple[Seen[Array], ...]:
+    """Returns what was captured in some steps as numpy arrays."""
+    return tuple(as_arrays(seen) for step in steps for seen in step)
+
+
+def as_arrays(seen: Seen[Tensor]) -> Seen[Array]:
+    """Returns what one tap captured as numpy arrays."""
+    summary = None
+    if seen.summary is not None:
+        parts = (getattr(seen.summary, part.name) for part in fields(seen.summary))
+        summary = Summary(*(None if part is None else part.cpu().numpy() for part in parts))
+    return Seen(seen.kind, seen.layer, seen.heads, seen.rows, seen.weights_BHTS.cpu().numpy(), seen.what, summary)
 
 
 def common_prefix(sequences: Sequence[tuple[int, ...]]) -> int:

@@ -1,8 +1,9 @@
-"""Parallel search: several worker processes, each with its own batches, on one core each.
+"""Parallel search: worker processes that are forked once, each with its own batches, on one core each.
 
 A decoder step consists of many small operations. A second thread speeds these up very little, and Python threads would wait for
 each other between any two of them, since only one runs at a time. Forked processes share the model with their parent and start
-at once. They send their results back as JSON. Only Linux forks safely.
+at once. Requests and events are sent as JSON and raw arrays. Only Linux forks safely, and only while no other thread runs:
+a thread that holds a lock is not forked, and the lock is never released.
 """
 
 from __future__ import annotations
@@ -10,100 +11,208 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import prod
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import numpy as np
 import torch
 
-from regard.errors import UserError
-
-Job = Callable[[], Iterator[Any]]
-"""Yields values that JSON can hold: numbers, strings, and lists and dictionaries of them."""
+from regard.contracts import Array, Engine, Event, FileAndText, Hypothesis, Request, SourceRow
+from regard.errors import UserError, one_line
+from regard.look import Edit, Look
+from regard.options import SearchOptions
 
 
 def can_fork() -> bool:
-    """Returns whether this process can start workers: only on Linux, and not in the worker of a pool, which may have no
-    children."""
-    return sys.platform == "linux" and not current_process().daemon
+    """Returns whether this process can fork workers: only on Linux, not in the worker of a pool, which may have no children,
+    and not beside other threads, as in a server or a notebook."""
+    return sys.platform == "linux" and not current_process().daemon and threading.active_count() == 1
 
 
-def run_in_workers(jobs: Sequence[Job], workers: int) -> Iterator[Any]:
-    """Runs the jobs in worker processes and yields their results as they arrive, in any order.
+def search_batch(engine: Engine, requests: Sequence[Request]) -> Iterator[Event]:
+    """Searches for the outputs of some requests together, in this process, and yields the last event of each."""
+    search = engine.open()
+    try:
+        for request in requests:
+            search.submit(request)
+        left = len(requests)
+        while left:
+            for event in search.events():
+                if event.is_last:
+                    left -= 1
+                    yield event
+    finally:
+        search.close()
 
-    Of every 2 · workers jobs, the first and the last go to the same worker, and so on: if jobs are sorted by size, all workers
-    have about the same amount of work. An error in one job stops all workers, and so does closing the iterator.
 
-    Raises UserError if a job raises one or if a worker exits unexpectedly, and RuntimeError if a job fails with another error.
-    """
-    fork = get_context("fork")
-    running: dict[Connection, BaseProcess] = {}
-    with ExitStack() as stack:
-        for worker in range(workers):
-            ours, theirs = fork.Pipe(duplex=False)
-            assigned = [job for number, job in enumerate(jobs) if worker == _worker_of(number, workers)]
-            process = fork.Process(target=_work, args=(assigned, theirs, (*running, ours)), daemon=True)
+class Workers:
+    """Worker processes that search with one engine. They are forked by `start`, or when the first batch is dispatched; no
+    thread may exist then. `close` ends them."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.engine, self.number = engine, number
+        self._processes: dict[Connection, BaseProcess] = {}
+        self._idle: list[Connection] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any worker has a batch."""
+        return len(self._idle) < len(self._processes)
+
+    def start(self) -> None:
+        """Forks the workers, unless they run already."""
+        fork = get_context("fork")
+        for _ in range(self.number - len(self._processes)):
+            ours, theirs = fork.Pipe()
+            process = fork.Process(target=_work, args=(self.engine, theirs, (*self._processes, ours)), daemon=True)
             process.start()
             theirs.close()
-            stack.callback(_stop, process, ours)
-            running[ours] = process
-        while running:
-            for connection in wait(list(running)):
-                assert isinstance(connection, Connection)
-                try:
-                    message = json.loads(connection.recv_bytes())
-                except EOFError:
-                    _check_exit_code(running.pop(connection))
-                    continue
-                if "user_error" in message:
-                    raise UserError(message["user_error"])
-                if "error" in message:
-                    raise RuntimeError(f"a search failed in a worker process: {message['error']}")
-                yield message["result"]
+            self._processes[ours] = process
+            self._idle.append(ours)
 
+    def dispatch(self, batches: deque[list[Request]]) -> None:
+        """Gives a batch to each worker that has none, as long as there are batches."""
+        self.start()
+        while batches and self._idle:
+            connection = self._idle.pop(0)
+            try:
+                connection.send_bytes(pack(batches.popleft()))
+            except OSError:
+                self._raise_exit(connection)
 
-def _stop(process: BaseProcess, ours: Connection) -> None:
-    process.kill()  # not SIGTERM: the worker inherited the parent's signal handlers
-    process.join()
-    ours.close()
+    def events(self) -> list[Event]:
+        """Waits until some workers have results, and returns the last events of their requests.
 
+        Raises UserError if a worker exits unexpectedly, and RuntimeError if it fails because of a mistake in a program.
+        """
+        events = []
+        busy = [connection for connection in self._processes if connection not in self._idle]
+        for connection in wait(busy):
+            assert isinstance(connection, Connection)
+            try:
+                message = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                self._raise_exit(connection)
+            if "failure" in message:
+                raise RuntimeError(f"a search failed in a worker process: {message['failure']}")
+            if "done" in message:
+                self._idle.append(connection)
+            else:
+                events.append(_event(**message))
+        return events
 
-def _check_exit_code(process: BaseProcess) -> None:
-    process.join()
-    if process.exitcode:
+    def close(self) -> None:
+        """Ends all workers at once, whatever they are doing."""
+        for connection, process in self._processes.items():
+            process.kill()  # not SIGTERM: the worker inherited the parent's signal handlers
+            process.join()
+            connection.close()
+        self._processes, self._idle = {}, []
+
+    def _raise_exit(self, connection: Connection) -> None:
+        process = self._processes[connection]
+        process.join()
         raise UserError(
             f"a worker process exited unexpectedly (exit code {process.exitcode}); it probably ran out of memory: "
             "try --threads 1, or translate fewer texts at a time"
         )
 
 
-def _worker_of(number: int, workers: int) -> int:
-    """Returns which worker gets a job: 0, 1, 1, 0, 0, 1, 1, 0, … for two workers."""
-    index = number % (2 * workers)
-    return min(index, 2 * workers - 1 - index)
-
-
-def _work(jobs: Sequence[Job], connection: Connection, inherited: Sequence[Connection]) -> None:
-    """Runs jobs in a worker process and sends their results to the parent."""
+def _work(engine: Engine, connection: Connection, inherited: Sequence[Connection]) -> None:
+    """Searches batch after batch in a worker process, until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it too and stops the workers
-    for reading_end in inherited:
-        reading_end.close()  # only the parent reads, so that writing fails once it is gone
+    for other in inherited:
+        other.close()  # so that reading and writing fail once the parent is gone
     torch.set_num_threads(1)  # the threads of the parent were not forked
     try:
-        for job in jobs:
-            for result in job():
-                _send(connection, result=result)
-    except BrokenPipeError:
+        while True:
+            for event in search_batch(engine, unpack(connection.recv_bytes())):
+                _send(connection, id=event.id, error=event.error, hypotheses=[vars(output) for output in event.hypotheses])
+            _send(connection, done=True)
+    except (EOFError, OSError):
         pass  # the parent is gone
-    except UserError as error:
-        _send(connection, user_error=str(error))
     except Exception as error:  # the parent raises it
-        _send(connection, error=f"{type(error).__name__}: {error}")
+        _send(connection, failure=f"{type(error).__name__}: {one_line(error)}")
     connection.close()
 
 
 def _send(connection: Connection, **message: Any) -> None:
     connection.send_bytes(json.dumps(message).encode())
+
+
+def _event(id: int, error: str, hypotheses: list[dict[str, Any]]) -> Event:
+    """Returns an event from JSON data, in which tuples became lists."""
+
+    def hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:
+        return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
+
+    return Event(id, hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
+
+
+# --- requests as bytes -------------------------------------------------------------------------------------------------------
+
+
+def pack(requests: Sequence[Request]) -> bytes:
+    """Returns requests as bytes: the length of a JSON text in 8 bytes, the JSON text, and the arrays of files, one after the
+    other."""
+    arrays: list[Array] = []
+    options: dict[SearchOptions, int] = {}
+    looks: dict[Look | None, int] = {}
+
+    def plain(source: SourceRow) -> Any:
+        if isinstance(source, list):
+            return source
+        file, text = source if isinstance(source, FileAndText) else (source, None)
+        arrays.append(np.ascontiguousarray(file))
+        return {"dtype": file.dtype.str, "shape": file.shape, "text": text}
+
+    rows = [
+        {
+            **{name: value for name, value in vars(request).items() if name not in ("source", "options", "look")},
+            "source": plain(request.source),
+            "options": options.setdefault(request.options, len(options)),
+            "look": looks.setdefault(request.look, len(looks)),
+        }
+        for request in requests
+    ]
+    edits = [None if look is None else [asdict(edit) for edit in look.edits] for look in looks]
+    header = json.dumps({"requests": rows, "options": [asdict(option) for option in options], "edits": edits}).encode()
+    return b"".join((len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)))
+
+
+def unpack(content: bytes) -> list[Request]:
+    """Returns the requests that `pack` wrote."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    options = [SearchOptions(**option) for option in header["options"]]
+    looks = [None if edits is None else Look(edits=tuple(Edit(**edit) for edit in edits)) for edits in header["edits"]]
+
+    def source_of(plain: Any) -> SourceRow:
+        nonlocal start
+        if isinstance(plain, list):
+            return plain
+        dtype, shape = np.dtype(plain["dtype"]), tuple(plain["shape"])
+        size = prod(shape) * dtype.itemsize
+        file = np.frombuffer(bytearray(content[start : start + size]), dtype).reshape(shape)  # torch wants to own it
+        start += size
+        return file if plain["text"] is None else FileAndText(file, plain["text"])
+
+    return [
+        Request(
+            **{
+                **row,
+                "source": source_of(row["source"]),
+                "options": options[row["options"]],
+                "look": looks[row["look"]],
+                "prefix": tuple(row["prefix"]),
+            }
+        )
+        for row in header["requests"]
+    ]

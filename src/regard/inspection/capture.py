@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from operator import index
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.sources import FileAndText, FileCodec, num_positions, split_source
+from regard.contracts import Array, FileAndText, SourceText
+from regard.data.reader import Given, Segment
+from regard.data.source_text import file_and_text, flat
+from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
+from regard.decoding.torch_engine import TorchEngine
 from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
@@ -21,6 +26,7 @@ from regard.look import Kind, Look, Seen, Summary, Tap, What
 from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.pipeline import Translator
+from regard.results import Result
 
 # H heads  T rows  S columns  V vocabulary  W width of a recurrent cell
 
@@ -131,7 +137,7 @@ class Inspection(ByValue):
 @torch.no_grad()
 def inspect(
     translator: Translator,
-    text: str,
+    text: Given,
     *,
     output: Sequence[int] | None = None,
     finished: bool = True,
@@ -146,41 +152,51 @@ def inspect(
 
     Raises UserError if the text is empty, or if the model computes NaN.
     """
-    segment = translator.read(text)
-    codec, file = translator.source, segment.ids.file if isinstance(segment.ids, FileAndText) else segment.ids
-    name = split_source(segment.text)[0]
-    if not num_positions(segment.ids):
+    reader = translator.reader
+    segment = reader.segment(reader.accept(text, "inspect"))
+    codec, row, size = reader.source, segment.request.source, segment.request.num_positions
+    if not size:
         raise UserError("the text is empty, so there is no attention to show")
     if output is None:
-        result = translator.translate_unsplit(text, **options)
+        result = translate_whole(translator, segment.source, options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
-    is_long = max(num_positions(segment.ids) + 1, len(written)) > LONGEST
-    captured: tuple[What, ...] = ("summary",) if is_long else tuple(what) if isinstance(what, Sequence) else (what,)
+    captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) else tuple(what)
+    if max(size + 1, len(written)) > LONGEST:
+        captured = ("summary",)
     look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured))
-    model, device = translator.model, translator.device
-    read = torch.tensor([[SOS, *written[:-1]]], device=device)
-    with recurrent_inputs(cast(nn.Module, model)) as inputs:
-        memory = model.encode(translator.encoder_batch([segment]), look)
-        decoded = model.decode(read, memory, look)
-    check_no_nan(decoded.logits_BTV)
+    (forced,) = translator.engine.force([replace(segment.request, look=look)], [written], distributions=True)
+    if forced.log_probs_TV is None:
+        raise UserError(forced.error)
+    file, name = row.file if isinstance(row, FileAndText) else row, file_and_text(segment.source)[0]
+    is_file = isinstance(codec, FileCodec) and codec.has_file(segment.source)
     return Inspection(
-        text=segment.text,
+        text=flat(segment.source),
         output=translator.target.decode(output),
         finished=finished,
-        source=translator.labels(segment, memory.axes),
+        source=reader.labels(segment.source, forced.axes),
         target=translator.target.tokens(written),
         target_ids=written,
         vocabulary=translator.target.tokens(range(len(translator.target))),
-        log_probs_TV=decoded.logits_BTV[0].float().log_softmax(-1).cpu(),
-        layers=tuple(_layers(memory.seen + decoded.seen)),
-        gates=tuple(_gates(model, inputs, memory, read)),
-        axes=memory.axes if len(memory.axes) == 2 and num_positions(file) else (),
+        log_probs_TV=torch.from_numpy(forced.log_probs_TV),
+        layers=tuple(_layers(forced.seen)),
+        gates=tuple(_gates(translator, segment, written)),
+        axes=forced.axes if len(forced.axes) == 2 and is_file else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
-        sound=file if isinstance(file, Tensor) and file.dtype == torch.int16 and len(file) else None,
-        auxiliary=codec.auxiliary_labels(segment.text) if isinstance(codec, FileCodec) else (),
-        title=codec.title(segment.text) if isinstance(codec, FileCodec) else "",
+        sound=torch.from_numpy(file) if isinstance(file, np.ndarray) and file.dtype == np.int16 and len(file) else None,
+        auxiliary=codec.auxiliary_labels(segment.source) if isinstance(codec, FileCodec) else (),
+        title=reader.title(segment.source) if isinstance(codec, FileCodec) else "",
     )
+
+
+def translate_whole(translator: Translator, source: SourceText, options: Mapping[str, Any]) -> Result:
+    """Translates a source for inspection. Raises UserError if the text had to be split, as well as the errors of a call."""
+    result = translator(source, **options)
+    if result.parts:
+        raise UserError(
+            f"this text is too long and was translated in {len(result.parts)} parts; inspect one sentence at a time"
+        )
+    return result
 
 
 def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -> tuple[int, ...]:
@@ -194,27 +210,19 @@ def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -
     return (*ids, EOS) if finished else ids
 
 
-def check_no_nan(logits: Tensor) -> None:
-    """Raises UserError if a logit is NaN, which would be drawn as if it were a number."""
-    if bool(logits.isnan().any()):
-        raise UserError(
-            "this model computes NaN for this text, so there is nothing to show; its weights are damaged or too large"
-        )
-
-
-def _layers(seen: Sequence[Seen[Tensor]]) -> Iterator[Layer]:
+def _layers(seen: Sequence[Seen[Array]]) -> Iterator[Layer]:
     keys = dict.fromkeys((result.kind, result.layer) for result in seen)
     for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
         in_layer = [result for result in seen if (result.kind, result.layer) == (kind, layer)]
         summary = next((result.summary for result in in_layer if result.summary is not None), None)
-        numbers = {result.what: result.weights_BHTS[0].cpu() for result in in_layer if result.summary is None}
-        yield Layer(kind, layer, numbers, summary and _first_sentence(summary))
+        numbers = {result.what: torch.from_numpy(result.weights_BHTS[0]) for result in in_layer if result.summary is None}
+        yield Layer(kind, layer, numbers, None if summary is None else _first_sentence(summary))
 
 
-def _first_sentence(summary: Summary[Tensor]) -> Summary[Tensor]:
+def _first_sentence(summary: Summary[Array]) -> Summary[Tensor]:
     """Returns the summary of the first, and only, sentence of the batch."""
     parts = (getattr(summary, field.name) for field in fields(summary))
-    return Summary(*(None if part is None else part[0].cpu() for part in parts))  # type: ignore[arg-type]
+    return Summary(*(None if part is None else torch.from_numpy(part[0]) for part in parts))  # type: ignore[arg-type]
 
 
 # --- gates -------------------------------------------------------------------------------------------------------------------
@@ -247,7 +255,18 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
             hook.remove()
 
 
-def _gates(model: Any, inputs: Inputs, memory: Memory, read: Tensor) -> Iterator[Gates]:
+def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> Iterator[Gates]:
+    """Runs the torch model once more and yields the gates of its recurrent layers; none if another engine runs the model."""
+    engine = translator.engine
+    if not isinstance(engine, TorchEngine):
+        return
+    model = cast(nn.Module, engine.model)
+    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return
+    with recurrent_inputs(model) as inputs:
+        memory = engine.model.encode(engine.collate([segment.request.source]))
+        read = torch.tensor([[SOS, *written[:-1]]], device=engine.device)
+        engine.model.decode(read, memory)
     if isinstance(model, RnnSeq2Seq) and model.settings.runs_stepwise:
         inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from regard.core.attention import ScaledDot
 from regard.core.score import Score
+from regard.data.reader import Given
+from regard.data.source_text import flat
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import SOS
+from regard.decoding.search import NOT_FINITE
 from regard.equality import ByValue
 from regard.errors import UserError, shown
-from regard.inspection.capture import check_no_nan, read_ids
+from regard.inspection.capture import read_ids, translate_whole
 from regard.layers.blocks import DecoderLayer, ResidualConnection
 from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
@@ -95,7 +98,7 @@ class Explanation:
 @torch.no_grad()
 def explain(
     translator: Translator,
-    text: str,
+    text: Given,
     token: int = 0,
     *,
     output: Sequence[int] | None = None,
@@ -114,22 +117,24 @@ def explain(
     """
     if isinstance(translator.source, FileCodec):
         raise UserError(f"explain follows tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
-    segment = translator.read(text)
-    if not segment.ids:
+    reader = translator.reader
+    segment = reader.segment(reader.accept(text, "explain"))
+    if not segment.request.num_positions:
         raise UserError("the text is empty, so there is nothing to explain")
     finished = True
     if output is None:
-        result = translator.translate_unsplit(text, **options)
+        result = translate_whole(translator, segment.source, options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     if not isinstance(token, int) or not -len(written) <= token < len(written):
         raise UserError(f"there is no token {shown(token)}: the output has tokens 0 to {len(written) - 1}, <eos> included")
     position = token % len(written)
-    model, device = translator.model, translator.device
+    engine = translator.torch_engine
+    model = engine.model
     words = translator.target.tokens(range(len(translator.target)))
-    read = torch.tensor([[SOS, *written[:-1]]], device=device)
-    memory = model.encode(translator.encoder_batch([segment]))
-    source = translator.labels(segment, memory.axes)
+    memory = model.encode(engine.collate([segment.request.source]))
+    read = torch.tensor([[SOS, *written[:-1]]], device=memory.allow_BS.device)
+    source = reader.labels(segment.source, memory.axes)
     before = model.start(memory, read[:, :position] if position else None)
     inputs = StepInputs(
         model, memory, before.copy(), read[:, position : position + 1], source, translator.target.tokens(read[0].tolist())
@@ -142,7 +147,8 @@ def explain(
         decoder = cast(TransformerDecoder, cast(nn.Module, model).decoder)
         about, lines = _transformer(decoder, inputs, layer, head)
     logits, probabilities = inputs.step.logits_BKV[0, 0], inputs.step.logits_BKV[0, 0].softmax(-1)
-    check_no_nan(logits)
+    if bool(logits.isnan().any()):
+        raise UserError(NOT_FINITE.format("nan"))
     lines += [
         Line("probabilities", "p = softmax(logits)", probabilities, rows=words),
         Line(
@@ -153,7 +159,7 @@ def explain(
     ]
     name = words[written[position]]
     lines = [Line(line.name, line.formula, line.values, line.given, words) if line.name == "logits" else line for line in lines]
-    return Explanation(segment.text, translator.target.decode(output), position, name, about, tuple(lines))
+    return Explanation(flat(segment.source), translator.target.decode(output), position, name, about, tuple(lines))
 
 
 def _is_best(logits_V: Tensor, token: int) -> bool:

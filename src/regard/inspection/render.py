@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
+import numpy as np
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
-from torch import Tensor
 
 from regard.checkpoint.files import new_file
+from regard.contracts import Array
 from regard.core.spectrum import HOP, extremes, log_mel
 from regard.data.labels import label
 from regard.data.pictures import open_picture
@@ -118,7 +118,7 @@ def draw_over(attention: AttentionMap, picture: str | Path, path: str | Path) ->
     figure = Figure(figsize=(wide, bands * 2 * (wide / across * shape + 0.32)), layout="constrained")
     font = _font([attention], 11)
     for number, word in enumerate(attention.target):
-        largest = max(maps_TRC[number].abs().max().item(), 1e-9)
+        largest = max(float(np.abs(maps_TRC[number]).max()), 1e-9)
         veil = [[(0.41, 0.47, 0.54, 0.82 * (1 - min(1.0, abs(w) / largest))) for w in row] for row in maps_TRC[number].tolist()]
         for below in (0, 1):
             index = (2 * (number // across) + below) * across + number % across + 1
@@ -200,16 +200,17 @@ def _draw_sound(panels: Sequence[Any], sound: Sound) -> None:
     spectrum.set_ylabel("low to high", fontsize=9)
 
 
-def merge(weights_TS: Tensor, size: int) -> Tensor:
+def merge(weights_TS: Array, size: int) -> Array:
     """Returns the largest weight of every `size` neighbouring columns."""
-    padded_TS = F.pad(weights_TS, (0, -weights_TS.shape[-1] % size), value=-math.inf)
-    merged: Tensor = padded_TS.unflatten(-1, (-1, size)).amax(-1)
+    rows, columns = weights_TS.shape
+    padded_TS = np.pad(weights_TS, ((0, 0), (0, -columns % size)), constant_values=-math.inf)
+    merged: Array = padded_TS.reshape(rows, -1, size).max(-1)
     return merged
 
 
 def labelled(attention: AttentionMap) -> AttentionMap:
     """Returns the map with readable labels on both axes. Raises UserError if it holds NaN or infinity."""
-    if not bool(attention.weights_HTS.isfinite().all()):
+    if not np.isfinite(attention.weights_HTS).all():
         raise UserError(
             f"the {attention.kind} attention of layer {attention.layer} holds NaN or infinity, so it cannot be shown"
         )
@@ -274,7 +275,7 @@ def in_terminal(attention: AttentionMap, width: int = WIDEST) -> Text:
     source, target = attention.source, attention.target
     if attention.seconds and attention.kind == "fusion":
         source, target = target, source
-        attention = replace(attention, weights_HTS=attention.weights_HTS.transpose(1, 2), source=source, target=target)
+        attention = replace(attention, weights_HTS=attention.weights_HTS.swapaxes(1, 2), source=source, target=target)
     margin = max(map(cell_len, target)) + 1
     cells = [max(2, cell_len(token) + 1) for token in source]
     if margin + sum(cells) > width:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.contracts import Traits
 from regard.equality import ByValue
 from regard.look import Look, Seen
 
@@ -129,6 +130,14 @@ class Decoded(ByValue):
         """states · weightᵀ + bias."""
         return F.linear(*self.projection)
 
+    def log_probs(self, targets_BT: Tensor) -> Tensor:
+        """Returns the log-probability of each target, (B, T)."""
+        return self.distribution().gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
+
+    def distribution(self) -> Tensor:
+        """Returns the log-probability of every token of the vocabulary at every step, (B, T, V)."""
+        return self.logits_BTV.log_softmax(-1)
+
     @property
     def projection(self) -> tuple[Tensor, Tensor, Tensor]:
         """(states, weight, bias), the arguments of F.linear and core.losses.projected_loss."""
@@ -137,6 +146,11 @@ class Decoded(ByValue):
 
 class Seq2Seq(Protocol):
     """The interface of every model. Search, training and inspection use nothing else."""
+
+    @property
+    def traits(self) -> Traits:
+        """What the model is, as far as others need to know."""
+        ...
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         """Runs the encoder."""

@@ -1,0 +1,522 @@
+"""The reference engine: searches with any model that implements `Seq2Seq`, and runs it over given outputs.
+
+Batching is continuous. Requests of equal (options, look) share a batch; they join it when they arrive and leave it when they
+are done. A request that fails is an error of that request: the others are searched again without it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from threading import Condition
+
+import torch
+from torch import Tensor
+
+from regard.contracts import CANCELLED, Array, Event, Forced, Hypothesis, Request, SourceRow
+from regard.decoding.constraints import NEVER, constrain
+from regard.decoding.philox import uniform
+from regard.decoding.search import (
+    NOT_FINITE,
+    Beams,
+    Candidates,
+    Ended,
+    Running,
+    Sentence,
+    StepSeen,
+    as_arrays,
+    expand,
+    final_event,
+    sample,
+    stream_events,
+)
+from regard.errors import UserError, one_line
+from regard.look import Kind, Look, Seen
+from regard.models.contract import Memory, Seq2Seq, Source, State
+from regard.options import SearchOptions
+
+# B sentences  K hypotheses  V vocabulary  T tokens written  S source positions
+
+ENCODED_POSITIONS = 1024
+"""Number of source positions that are encoded in one pass. Fewer are slow; more need more padding."""
+
+FORCED_POSITIONS = 4096
+"""Number of positions per side that `force` runs in one pass, padding included; a longer output is run alone."""
+
+Failure = (UserError, RuntimeError, MemoryError)
+"""What a model raises for a source or an output that it cannot handle. Anything else is a mistake in a program."""
+
+
+@dataclass(frozen=True)
+class TorchEngine:
+    """Searches with a torch model.
+
+    collate: returns encoded sources as one padded batch, on the device of the model.  device: that device.
+    sos, eos: the ids of <sos> and <eos>.  never: ids that no output may contain.
+    """
+
+    model: Seq2Seq
+    collate: Callable[[Sequence[SourceRow]], Source]
+    sos: int
+    eos: int
+    never: tuple[int, ...] = ()
+    device: torch.device = torch.device("cpu")
+    _measured: dict[str, Sizes] = field(default_factory=dict, repr=False, compare=False)
+
+    def declines(self, request: Request) -> str | None:
+        if request.look is None:
+            return None
+        if request.look.grad:
+            return "a search computes no gradients; call the model's decode with look.grad instead"
+        if request.look.taps and not request.stream:
+            return "a Look with taps returns attention along with the streamed tokens, but stream is off; set stream=True"
+        return None
+
+    def nbytes(self, request: Request) -> int:
+        """Returns the size of the State and of the logits for an output of maximum length, measured on a small input."""
+        kind = "text" if isinstance(request.source, list) else "file"
+        if kind not in self._measured:
+            self._measured[kind] = self._measure(request)
+        sizes = self._measured[kind]
+        per_hypothesis = sizes.fixed + 2 * sizes.per_token * (request.limit + 1) + sizes.logits
+        return request.options.num_hypotheses * per_hypothesis + sizes.per_position * (request.num_positions + 1)
+
+    def open(self) -> TorchSearch:
+        return TorchSearch(self)
+
+    @torch.inference_mode()
+    def force(
+        self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], *, distributions: bool = False
+    ) -> Iterator[Forced]:
+        for batch in _similar_outputs(requests, outputs):
+            chosen = [requests[index] for index in batch], [outputs[index] for index in batch]
+            try:
+                yield from self._force(*chosen, distributions)
+            except Failure as error:
+                if len(batch) == 1:
+                    yield Forced(chosen[0][0].id, error=_describe(error))
+                else:
+                    for request, output in zip(*chosen, strict=True):
+                        yield from self.force([request], [output], distributions=distributions)
+
+    def _force(self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], distributions: bool) -> list[Forced]:
+        """Runs one batch of requests with the same Look."""
+        look = requests[0].look
+        memory = self.model.encode(self.collate([request.source for request in requests]), look)
+        written_BT = _padded(outputs, self.eos).to(memory.allow_BS.device)
+        read_BT = _padded([[self.sos, *output[:-1]] for output in outputs], self.eos).to(written_BT.device)
+        decoded = self.model.decode(read_BT, memory, look)
+        log_probs_BT = decoded.log_probs(written_BT).tolist()
+        log_probs_BTV = decoded.distribution() if distributions else None
+        results = []
+        for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+            log_probs = tuple(log_probs_BT[row][: len(output)])
+            if not isfinite(total := sum(log_probs)):
+                results.append(Forced(request.id, error=NOT_FINITE.format(total)))
+                continue
+            seen = tuple(_row_of(seen, row, len(output), memory) for seen in memory.seen + decoded.seen)
+            every = None if log_probs_BTV is None else log_probs_BTV[row, : len(output)].float().cpu().numpy()
+            results.append(Forced(request.id, log_probs, seen, memory.axes, every))
+        return results
+
+    @torch.inference_mode()
+    def _measure(self, request: Request) -> Sizes:
+        """Measures the size of a State on small inputs: of texts on two tokens, of files on the source of this request."""
+
+        def state_bytes(row: SourceRow, written: int) -> int:
+            memory = self.model.encode(self.collate([row]))
+            read = torch.full((1, written), self.sos, device=memory.allow_BS.device)
+            return self.model.start(memory, read).nbytes
+
+        is_text = isinstance(request.source, list)
+        small = [self.eos] if is_text else request.source
+        num_positions = (1 if is_text else request.num_positions) + 1
+        two_tokens = state_bytes(small, 2)
+        per_token = state_bytes(small, 3) - two_tokens
+        per_position = state_bytes([self.eos] * 2, 2) - two_tokens if is_text else two_tokens // num_positions
+        fixed = max(0, two_tokens - num_positions * per_position - 2 * per_token)
+        memory = self.model.encode(self.collate([small]))
+        step = self.model.step(torch.full((1, 1), self.sos, device=memory.allow_BS.device), self.model.start(memory))
+        logits = 4 * 4 * step.logits_BKV.shape[-1]  # logits, log-probabilities, and the memory for sorting them
+        return Sizes(fixed, per_token, per_position, logits)
+
+    def start(self, requests: Sequence[Request], reported: dict[int, int]) -> Running:
+        """Encodes requests with prefixes of one length and returns them before their first step. A prefix is read in one pass
+        and counts as written. reported: the number of tokens of a request that were streamed before it was started again."""
+        options, look, prefix = requests[0].options, requests[0].look, len(requests[0].prefix)
+        memory = self.model.encode(self.collate([request.source for request in requests]), look)
+        device, B = memory.allow_BS.device, len(requests)
+        read_BT = torch.tensor([[self.sos, *request.prefix] for request in requests], device=device)
+        state = self.model.start(memory, read_BT[:, :-1] if prefix else None)
+        log_probs_BT = torch.zeros(B, 0, device=device)
+        if prefix:
+            log_probs_BT = self.model.decode(read_BT[:, :-1], memory).log_probs(read_BT[:, 1:])
+        total_B = log_probs_BT.to(_widest(device)).sum(-1)
+        K = options.n_best if options.sample else 1
+        if K > 1:
+            state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
+        limits = [
+            _limit(request, num_positions)
+            for request, num_positions in zip(requests, memory.allow_BS.sum(-1).tolist(), strict=True)
+        ]
+        beams = Beams(
+            [
+                Sentence(request, limit, num_reported=reported.get(request.id, 0))
+                for request, limit in zip(requests, limits, strict=True)
+            ],
+            read_BT[:, None, 1:].expand(-1, K, -1),
+            log_probs_BT[:, None].expand(-1, K, -1),
+            total_B[:, None].expand(-1, K),
+            total_B.new_tensor([options.norm(limit + 1) for limit in limits]),
+            torch.full_like(total_B, NEVER),
+            [() for _ in range(prefix)] if look and look.taps else [],
+        )
+        return Running(beams, state, read_BT[:, -1:].expand(-1, K))
+
+    def step(self, running: Running, options: SearchOptions, look: Look | None, events: list[Event]) -> Running | None:
+        """Advances all sentences by one token and adds what happened to `events`. Returns the sentences that are not done; None
+        if all are."""
+        beams = running.beams
+        step = self.model.step(running.ids_BK, running.state, look)
+        step_seen = step.seen if look is not None and look.taps else None
+        log_probs_BKV = step.logits_BKV.log_softmax(-1)
+        lengths = beams.lengths()
+        scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.eos, self.never)
+        if options.sample:
+            seeds = [sentence.request.seed for sentence in beams.sentences]
+            uniform_BK = torch.from_numpy(uniform(seeds, options.n_best, lengths)).to(running.ids_BK.device)
+            candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
+        else:
+            candidates = expand(beams.total_BK, scores_BKV, self.eos, options.beam)
+        for row in self._keep_finished(beams, candidates, log_probs_BKV, step_seen, options):
+            if not options.sample:
+                beams.worst_B[row] = beams.sentences[row].worst(options.n_best)
+                if options.beam == 1:
+                    candidates.live_BK[row] = NEVER
+        at_limit = [row for row, sentence in enumerate(beams.sentences) if lengths[row] >= sentence.limit]
+        if at_limit:
+            candidates.live_BK[at_limit] = NEVER
+        done_B = candidates.live_BK.amax(-1) / beams.norms_B <= beams.worst_B
+        done = done_B.nonzero().flatten().tolist()
+        for row in done:
+            sentence = beams.sentences[row]
+            if not sentence.done:
+                self._keep_unfinished(beams, row, candidates, options)
+                sentence.done = True
+                events.append(final_event(sentence))
+        if len(done) == len(beams.sentences):
+            return None
+        if done:
+            candidates.live_BK[done_B] = NEVER
+        V = log_probs_BKV.shape[-1]
+        log_prob_BK = log_probs_BKV.flatten(1).gather(1, candidates.parent_BK * V + candidates.token_BK)
+        running = Running(
+            beams.extend(candidates, log_prob_BK, step_seen),
+            _select(step.state, candidates.parent_BK, step.logits_BKV.shape[1]),
+            candidates.token_BK,
+        )
+        events.extend(stream_events(running.beams))
+        if 4 * len(done) >= len(beams.sentences):  # removing sentences copies the others, so wait until it pays
+            return running.keep((~done_B).nonzero().flatten())
+        return running
+
+    def _keep_finished(
+        self, beams: Beams, candidates: Candidates, log_probs_BKV: Tensor, step_seen: StepSeen | None, options: SearchOptions
+    ) -> set[int]:
+        """Adds the hypotheses that finish in this step to the kept ones, and returns the rows of their sentences."""
+        row_E, slot_E = candidates.ended_BK.isfinite().nonzero(as_tuple=True)
+        if not len(row_E):
+            return set()
+        parent_E = candidates.ended_parent_BK[row_E, slot_E]
+        rows, parents = row_E.tolist(), parent_E.tolist()
+        scores = candidates.ended_BK[row_E, slot_E].tolist()
+        ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
+        lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
+        for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
+            start = beams.sentences[row].start
+            written, before = written[start:], before[start:]
+            hypothesis = Hypothesis(
+                tuple(written),
+                sum(before) + last,
+                rank_score=score / options.norm(len(written) + 1),
+                finished=True,
+                token_log_probs=(*before, last),
+            )
+            seen_steps = beams.seen_by(row, parent, step_seen) if step_seen is not None else ()
+            beams.sentences[row].keep(Ended(hypothesis, seen_steps), options.n_best)
+        return set(rows)
+
+    def _keep_unfinished(self, beams: Beams, row: int, candidates: Candidates, options: SearchOptions) -> None:
+        """If fewer than `n_best` hypotheses finished, adds the best unfinished ones."""
+        sentence = beams.sentences[row]
+        finished = {kept.hypothesis.ids for kept in sentence.kept}
+        ended = candidates.ended_parent_BK[row][candidates.ended_BK[row].isfinite()].tolist()
+        totals = beams.total_BK[row].tolist()
+        for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
+            ids = tuple(beams.ids_BKT[row, number, sentence.start :].tolist())
+            if len(sentence.kept) == options.n_best or totals[number] == NEVER:
+                return
+            if number in ended if options.sample else ids in finished:  # equal samples are different outputs
+                continue
+            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.start :].tolist())
+            rank_score = totals[number] / options.norm(max(1, len(ids)))
+            stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
+            sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes in bytes: of a hypothesis without tokens, of one of its tokens, of a source position, of a row of logits."""
+
+    fixed: int
+    per_token: int
+    per_position: int
+    logits: int
+
+
+def _similar_outputs(requests: Sequence[Request], outputs: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yields the indices of requests that are run together: those with the same Look and of similar size, the longest first."""
+
+    def size(index: int) -> int:
+        return max(len(outputs[index]), requests[index].num_positions + 1)
+
+    by_look: dict[Look | None, list[int]] = {}
+    for index, request in enumerate(requests):
+        if _is_captured_alone(request):
+            yield [index]
+        else:
+            by_look.setdefault(request.look, []).append(index)
+    for same_look in by_look.values():
+        batch: list[int] = []
+        longest = 0
+        for index in sorted(same_look, key=lambda index: (len(outputs[index]), size(index)), reverse=True):
+            longest = max(longest, size(index))
+            if batch and (len(batch) + 1) * longest > FORCED_POSITIONS:
+                yield batch
+                batch, longest = [], size(index)
+            batch.append(index)
+        yield batch
+
+
+def _is_captured_alone(request: Request) -> bool:
+    """Whether what the Look captures would depend on the padding of a batch: cells of a grid, summaries, numbered rows."""
+    taps = request.look.taps if request.look else ()
+    return bool(taps) and (
+        not isinstance(request.source, list) or any(tap.what == "summary" or tap.rows is not None for tap in taps)
+    )
+
+
+def _row_of(seen: Seen[Tensor], row: int, length: int, memory: Memory) -> Seen[Array]:
+    """Returns what was captured of one sentence, without padding. length: the number of its target tokens."""
+    if len(memory.allow_BS) == 1:
+        return as_arrays(seen)
+    source = int(memory.allow_BS[row].sum())
+    sizes: dict[Kind, tuple[int, int]] = {
+        "encoder": (source, source),
+        "decoder": (length, length),
+        "cross": (length, source),
+    }
+    rows, columns = sizes[seen.kind]
+    weights_1HTS = seen.weights_BHTS[row : row + 1, :, :rows, :columns]
+    return as_arrays(replace(seen, rows=seen.rows[:rows], weights_BHTS=weights_1HTS))
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    """Returns the rows as one tensor, padded on the right with `filler`."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
+
+
+def _limit(request: Request, num_positions: int) -> int:
+    """Returns the maximum number of tokens of an output. Without a source, only the limit of the request applies."""
+    options = request.options
+    if options.max_ratio is None or not num_positions:
+        return request.limit
+    ratio = min(options.max_ratio * num_positions, request.limit)  # int() fails for infinity
+    return max(1, options.min_length, len(request.prefix), min(request.limit, int(ratio) + 10))
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    """Returns the most precise floating-point type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _select(state: State, parents_BK: Tensor, num_before: int) -> State:
+    """Returns the State of the live hypotheses: `state` itself if none of them moved, so that greedy search copies nothing."""
+    same = torch.arange(parents_BK.shape[1], device=parents_BK.device)
+    return state if parents_BK.shape[1] == num_before and bool((parents_BK == same).all()) else state.select(parents_BK)
+
+
+def _describe(error: BaseException) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {one_line(error)}"
+
+
+# --- a running search --------------------------------------------------------------------------------------------------------
+
+
+class TorchSearch:
+    """A search with a torch model. `events` takes one step with every batch."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self._engine = engine
+        self._changed = Condition()
+        self._submitted: list[Request] = []
+        self._cancelled: set[int] = set()
+        self._closed = False
+        self._batches: dict[tuple[SearchOptions, Look | None], SharedBatch] = {}
+
+    def submit(self, request: Request) -> None:
+        with self._changed:
+            if self._closed:
+                raise RuntimeError(f"request {request.id} was submitted to a search that is closed; open another one")
+            self._submitted.append(request)
+            self._changed.notify()
+
+    def cancel(self, id: int) -> None:
+        with self._changed:
+            self._cancelled.add(id)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._submitted.clear()
+            self._batches.clear()
+            self._changed.notify()
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the States and hypotheses of all requests that run."""
+        return sum(batch.nbytes for batch in list(self._batches.values()))
+
+    @torch.inference_mode()
+    def events(self, timeout: float | None = None) -> list[Event]:
+        submitted, cancelled = self._take(timeout)
+        events: list[Event] = []
+        for request in submitted:
+            if request.id in cancelled:
+                cancelled.discard(request.id)
+                events.append(Event(request.id, error=CANCELLED))
+            elif reason := self._engine.declines(request):
+                events.append(Event(request.id, error=reason))
+            else:
+                key = (request.options, request.look)
+                self._batches.setdefault(key, SharedBatch(self._engine, *key)).waiting.append(request)
+        for key, batch in list(self._batches.items()):
+            if cancelled:
+                events += [Event(id, error=CANCELLED) for id in batch.drop(cancelled)]
+            batch.step(events)
+            if batch.is_empty:
+                self._batches.pop(key, None)
+        return [] if self._closed else events
+
+    def _take(self, timeout: float | None) -> tuple[list[Request], set[int]]:
+        """Returns the requests that were submitted and cancelled since the last call; waits if there is nothing to do."""
+        with self._changed:
+            if not (self._batches or self._submitted or self._cancelled or self._closed):
+                self._changed.wait(timeout)
+            taken = self._submitted, self._cancelled
+            self._submitted, self._cancelled = [], set()
+            return taken
+
+
+class SharedBatch:
+    """The requests of equal (options, look) that run together.
+
+    waiting: requests that join with the next step.
+    suspects: if a step fails, all requests of the batch are searched again, one after the other, because any of them may be the
+    reason; the others wait.  reported: the number of tokens of each suspect that were streamed before.
+    """
+
+    def __init__(self, engine: TorchEngine, options: SearchOptions, look: Look | None) -> None:
+        self.engine, self.options, self.look = engine, options, look
+        self.waiting: list[Request] = []
+        self.suspects: deque[Request] = deque()
+        self.reported: dict[int, int] = {}
+        self.running: Running | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.running or self.waiting or self.suspects)
+
+    @property
+    def nbytes(self) -> int:
+        return self.running.nbytes if self.running else 0
+
+    def step(self, events: list[Event]) -> None:
+        """Takes one step with all requests and adds what happened to `events`."""
+        if self.running is None and self.suspects:
+            self._join([[self.suspects.popleft()]], events)
+        elif self.running is None:
+            self.reported = {}
+        if self.waiting and not self.reported:
+            entering, self.waiting = self.waiting, []
+            self._join(_similar_sources(entering), events)
+        if self.running is None:
+            return
+        try:
+            self.running = self.engine.step(self.running, self.options, self.look, events)
+        except Failure as error:
+            self._suspect(error, events)
+
+    def drop(self, ids: set[int]) -> list[int]:
+        """Removes requests, and returns the ids of those that were still running."""
+        dropped = [request.id for request in (*self.waiting, *self.suspects) if request.id in ids]
+        self.waiting = [request for request in self.waiting if request.id not in ids]
+        self.suspects = deque(request for request in self.suspects if request.id not in ids)
+        if self.running is None:
+            return dropped
+        alive = [sentence for sentence in self.running.beams.sentences if not sentence.done]
+        dropped += [sentence.request.id for sentence in alive if sentence.request.id in ids]
+        rows = [
+            row
+            for row, sentence in enumerate(self.running.beams.sentences)
+            if not sentence.done and sentence.request.id not in ids
+        ]
+        if not rows:
+            self.running = None
+        elif len(rows) < len(alive):
+            self.running = self.running.keep(torch.tensor(rows, device=self.running.ids_BK.device))
+        return dropped
+
+    def _join(self, groups: Iterable[Sequence[Request]], events: list[Event]) -> None:
+        """Starts requests and joins them to the running ones."""
+        started = [] if self.running is None else [self.running]
+        for group in groups:
+            started += self._start(group, events)
+        if started:
+            self.running = started[0].join(started[1:], self.engine.sos)
+
+    def _start(self, requests: Sequence[Request], events: list[Event]) -> list[Running]:
+        """Starts requests together; if that fails, one by one, so that only those fail that cannot start."""
+        try:
+            return [self.engine.start(requests, self.reported)]
+        except Failure as error:
+            if len(requests) > 1:
+                return [running for request in requests for running in self._start([request], events)]
+            events.append(Event(requests[0].id, error=_describe(error)))
+            return []
+
+    def _suspect(self, error: BaseException, events: list[Event]) -> None:
+        """Ends the only running request with an error, or lets several run again, one by one."""
+        assert self.running is not None
+        alive = [sentence for sentence in self.running.beams.sentences if not sentence.done]
+        self.running = None
+        if len(alive) == 1:
+            events.append(Event(alive[0].request.id, error=_describe(error)))
+            return
+        self.reported = {sentence.request.id: sentence.num_reported for sentence in alive}
+        self.suspects.extend(sentence.request for sentence in alive)
+
+
+def _similar_sources(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """Splits requests into groups that are encoded together: prefixes have one length, and sources about ENCODED_POSITIONS
+    positions, few of them padding."""
+    order = sorted(requests, key=lambda request: (len(request.prefix), request.num_positions), reverse=True)
+    while order:
+        size, prefix = max(1, ENCODED_POSITIONS // (order[0].num_positions + 1)), len(order[0].prefix)
+        group = [request for request in order[:size] if len(request.prefix) == prefix]
+        yield group
+        order = order[len(group) :]
