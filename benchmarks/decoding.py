@@ -52,7 +52,7 @@ BATCH = 64
 
 
 def ours(saved: Saved) -> System:
-    keep_freed_memory()  # as regard.load does
+    keep_freed_memory()  # as `regard translate` does
     translator = Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
