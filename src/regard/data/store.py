@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.data.arrays import raw
+from regard.data.arrays import as_array
 from regard.data.batch import Example
 from regard.data.sources import FileAndText, num_positions_of_shapes
 from regard.errors import UserError
@@ -181,7 +181,7 @@ class _Part(NamedTuple):
     def write_tensor(self, numbers: Tensor) -> None:
         if _CODES.get(numbers.dtype) != self.code:
             raise ValueError(f"a source has type {numbers.dtype}, unlike those before it")
-        self.file.write(raw(numbers))
+        self.file.write(as_array(numbers).tobytes())
 
 
 def _code(size: int) -> str:
