@@ -35,7 +35,7 @@ from regard.contracts import SearchOptions
 from regard.core.devices import keep_freed_memory
 from regard.core.positions import sinusoidal
 from regard.data.batch import source_batch
-from regard.data.corpus import read_lines
+from regard.data.lines import read_lines
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
 from regard.models.transformer import Transformer, TransformerSettings
 from regard.pipeline import BATCH_HYPOTHESES, Segment, Translator

@@ -10,8 +10,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.data.corpus import CorpusCounts, stream_pairs
-from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
+from regard.data.columns import TWO_COLUMNS, Columns, WrongColumns
+from regard.data.corpus import stream_pairs
+from regard.data.counts import CorpusCounts
 from regard.errors import UserError, plural
 
 MOST_KEYS = 8192

@@ -21,6 +21,7 @@ from regard.core.summary import block_size
 from regard.data.arrays import as_array
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
+from regard.errors import shorten
 from regard.inspection.capture import Gates, Inspection, Layer
 
 EXACT, HALF = 1 << 20, 12 << 20
@@ -53,7 +54,7 @@ def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int 
     data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # so that no text can end the script element
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    title = html.escape(" → ".join(_short(readable(text)) for text in (seen.title or seen.text, seen.output)))
+    title = html.escape(" → ".join(shorten(readable(text)) for text in (seen.title or seen.text, seen.output)))
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
@@ -90,10 +91,6 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "picture": seen.picture,
         "sound": None if seen.sound is None else _sound(seen.sound, len(seen.source)),
     }
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _steps(seen: Inspection) -> list[dict[str, Any]]:
