@@ -423,6 +423,7 @@ def test_doctor_reports_what_is_installed(regard_command: Run) -> None:
     done = regard_command("doctor")
     assert done.returncode == 0
     assert re.search(r"torch +2\.13.*threads", done.stdout)
+    assert f"\nnumpy        {version('numpy')}\n" in done.stdout
     assert re.search(r"fused and plain differ by at most \d\.\de-0[67]", done.stdout)
 
 
