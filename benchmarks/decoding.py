@@ -34,7 +34,7 @@ from regard.checkpoint.folder import Saved, load
 from regard.core.devices import keep_freed_memory
 from regard.core.positions import sinusoidal
 from regard.data.batch import source_batch
-from regard.data.corpus import read_lines
+from regard.data.lines import read_lines
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
 from regard.models.transformer import Transformer, TransformerSettings
 from regard.options import SearchOptions
@@ -52,7 +52,7 @@ BATCH = 64
 
 
 def ours(saved: Saved) -> System:
-    keep_freed_memory()  # as regard.load does
+    keep_freed_memory()  # as `regard translate` does
     translator = Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:

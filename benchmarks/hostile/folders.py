@@ -258,15 +258,14 @@ def write_samples(root: Path) -> None:
     """Writes a small file of every type that a model reads."""
     import wave
 
+    import numpy as np
     import torch
     from PIL import Image
     from safetensors.torch import save_file
 
-    from regard.data.arrays import npy
-
     numbers = torch.arange(48.0)
-    (root / "frames.npy").write_bytes(npy(numbers.view(24, 2)))
-    (root / "grid.npy").write_bytes(npy(numbers.view(4, 6, 2)))
+    np.save(root / "frames.npy", numbers.view(24, 2))
+    np.save(root / "grid.npy", numbers.view(4, 6, 2))
     save_file({"features": numbers.view(24, 2).half()}, root / "frames.safetensors")
     picture = Image.new("RGB", (20, 12), "red")
     picture.putpixel((3, 4), (0, 200, 0))
@@ -326,6 +325,19 @@ class Sources(Area):
     def _changed_npy(self, content: bytes, rng: Random) -> tuple[bytes, str]:
         start = 10 + int.from_bytes(content[8:10], "little")
         types = ("<f4", "<f8", "|O", ">f4", "<i8", "|u1", [("a", "<f4")], ["<f4"], None, 4, "<c8", "|S4", "<M8[s]")
+        types += (
+            "<f16",
+            ">u2",
+            "|b1",
+            "|V9",
+            "i8,f4",
+            "(2,)f4",
+            "(9999999,9999999)f4",
+            "",
+            (),
+            ("<f4", (2**40, 2**40)),
+            ("|O", {}),
+        )
         shapes = ((24, 2), (2, 24), (48,), (0, 2**40), (2**32, 2**32), (0, 2**62, 2**62), (-1, 2), [24, 2], (1,) * 40, "ab", 48)
         header = {
             "descr": rng.choice((*types, "<f4", "<f4")),

@@ -241,7 +241,8 @@ class Tables(Area):
             raise max(errors, key=lambda error: len(str(error)) + 1000 * (not str(error).isprintable()))
 
     def _read(self, case: dict[str, Any], files: list[Path]) -> None:
-        from regard.data.corpus import Columns, read_pairs
+        from regard.data.columns import Columns
+        from regard.data.corpus import read_pairs
         from regard.errors import UserError
 
         columns = Columns(("source",), "target") if case["form"] == "jsonl" else Columns(("1",), "2", header=False)
@@ -262,7 +263,8 @@ class Tables(Area):
 
     def _guess(self, case: dict[str, Any], files: list[Path]) -> None:
         """Reads the files as a command does when no columns are given."""
-        from regard.data.corpus import Columns, read_pairs
+        from regard.data.columns import Columns
+        from regard.data.corpus import read_pairs
         from regard.evaluation import read_test_set
         from regard.training.data import survey
         from regard.training.settings import DataSettings, suggest

@@ -6,13 +6,12 @@ Public names are imported on first use, so that `import regard` and `regard --he
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import reference as reference
+    from regard import reference
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import cost
@@ -66,7 +65,7 @@ _MODULES = {
 }
 """Public module -> its path in the package."""
 
-__all__ = [  # without `reference`: it needs numpy, and `from regard import *` must work without numpy
+__all__ = [
     "AttentionOutput",
     "Convolution",
     "Dense",
@@ -88,14 +87,12 @@ __all__ = [  # without `reference`: it needs numpy, and `from regard import *` m
     "losses",
     "masks",
     "positions",
+    "reference",
     "scores",
     "self_attention",
     "summarise",
     "write_page",
 ]
-
-# numpy is optional (the plot extra installs it). Without it, torch prints a warning at every start, which we silence.
-warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 
 def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
@@ -105,23 +102,18 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
 
     device: "auto", "cpu", "cuda" or "mps".
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
-
-    On Linux the whole process keeps freed memory from now on, which makes searches faster (core.devices.keep_freed_memory).
     """
     from regard.checkpoint.folder import load as load_folder
-    from regard.core.devices import choose_device, keep_freed_memory
+    from regard.core.devices import choose_device
     from regard.inspection.align import read_alignment_head
-    from regard.pipeline import Translator, known_positions
+    from regard.pipeline import Translator
 
-    keep_freed_memory()
     saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    positions = known_positions(saved.settings)
-    return Translator(
+    return Translator.of_model(
         saved.model.to(chosen),
         saved.source,
         saved.target,
         chosen,
-        max_positions=positions,
         alignment_head=read_alignment_head(Path(path)),
         training=saved.training,
     )
@@ -139,4 +131,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "reference"]
+    return __all__

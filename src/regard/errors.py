@@ -38,7 +38,12 @@ class UserErrors(UserError):
 def one_line(text: object, most: int = 200) -> str:
     """Returns a text, such as the message of another library, as one line of at most `most` printable characters."""
     line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(str(text).split()))
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return shorten(line, most)
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """Returns the text, cut to `width` characters with an ellipsis if it is longer."""
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def shown(value: object, most: int = 80) -> str:

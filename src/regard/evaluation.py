@@ -16,9 +16,12 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from regard.data.corpus import NO_NORMALISATION, Columns, CorpusCounts, Normalisation, normalise_line, shorten, stream_pairs
-from regard.data.files import TWO_COLUMNS, BadLine, NumberedRow, good_rows, open_table
-from regard.errors import UserError, plural
+from regard.data.columns import TWO_COLUMNS, Columns
+from regard.data.corpus import NO_NORMALISATION, Normalisation, normalise_line, stream_pairs
+from regard.data.counts import CorpusCounts
+from regard.data.rows import BadLine, NumberedRow, good_rows
+from regard.data.tables import open_table
+from regard.errors import UserError, plural, shorten
 
 Tokens = tuple[str, ...]
 

@@ -1,7 +1,7 @@
 """Every formula of the lecture notes in NumPy, with their letters, one line each where possible. Read it next to the papers;
 the parity tests compare Regard's layers with it.
 
-Nothing here is fast, and no model uses it. Requires numpy (`pip install "regard[plot]"` installs it).
+Nothing here is fast, and no model uses it.
 
 Letters: Q (…, Lq, dq) queries, K (…, Lk, dk) keys, V (…, Lk, dv) values; s_t a decoder state, h_i an encoder state, H all h_i
 as rows; y_t an output token (its embedding), c_t a context vector; X, Z sequences of vectors as rows; W, U, V matrices, b a

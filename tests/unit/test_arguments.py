@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from regard.results import AttentionMap, Result
@@ -53,13 +54,12 @@ def test_flags_are_true_or_false(name: str) -> None:
 
 
 def test_numbers_of_any_library_are_numbers() -> None:
-    numpy = pytest.importorskip("numpy")
     query = torch.randn(5, 4)
-    for two in (2, numpy.float32(2), numpy.int64(2)):
+    for two in (2, np.float32(2), np.int64(2)):
         torch.testing.assert_close(
             regard.attend(query, query, query, score=scores.ScaledDot(two)), regard.attend(query, query, query)
         )
-    assert MultiHeadAttention(numpy.int64(8), numpy.int64(2)).heads == 2
+    assert MultiHeadAttention(np.int64(8), np.int64(2)).heads == 2
 
 
 @pytest.mark.parametrize("size", NO_SIZES)
@@ -330,7 +330,6 @@ def test_draw_requires_maps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_reference_is_imported_on_demand_without_torch() -> None:
-    pytest.importorskip("numpy")
     code = (
         "import sys, regard; assert not {'numpy', 'torch'} & set(sys.modules); "
         "print(regard.reference.causal(1, 2)); assert 'torch' not in sys.modules; assert 'reference' in dir(regard)"

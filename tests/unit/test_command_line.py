@@ -21,7 +21,6 @@ from test_folder import make_saved
 import regard
 from regard.checkpoint import folder
 from regard.cli.main import app, main
-from regard.data import files
 from regard.data.tokenizers.codec import EOS
 from regard.models.rnn_seq2seq import RnnSettings
 
@@ -255,7 +254,7 @@ def test_the_help_says_how_to_give_features(inside: Path) -> None:
 def test_a_long_line_of_standard_input_is_refused_without_reading_it_whole(
     inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LONGEST_LINE", 100)
+    monkeypatch.setattr("regard.data.lines.LONGEST_LINE", 100)
     fits, long = b"a" * 99 + b"\n", b"b" * 10_000 + b"\n"
     done = run("translate", "model", "--max-length", "3", stdin=fits + long + fits)
     assert len(done.out.splitlines()) == 1

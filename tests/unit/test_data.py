@@ -12,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batch import Batches, BatchOrder, Example, collate, derived_seed, encode_pairs, lengths, source_batch
-from regard.data.corpus import Columns, CorpusCounts, Pair, decode_lines, hash_fraction, is_held_out, join_columns, read_pairs
+from regard.data.columns import Columns
+from regard.data.corpus import Pair, join_columns, read_pairs
+from regard.data.counts import CorpusCounts
 from regard.data.dictionary import pronunciations, split_of
+from regard.data.held_out import hash_fraction, is_held_out
+from regard.data.lines import decode_lines
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
 
@@ -366,9 +370,9 @@ def test_any_text_survives_tsv_and_parallel_files(
 def test_repeats_and_shared_sources(pairs: list[tuple[str, str]], others: list[str]) -> None:
     counts, held = CorpusCounts("train.tsv"), CorpusCounts("dev.tsv")
     for pair in pairs:
-        counts.add(Pair(*pair))
+        counts.add(*pair)
     for source in others:
-        held.add(Pair(source, "x"))
+        held.add(source, "x")
     targets = {source: {pair[1] for pair in pairs if pair[0] == source} for source, _ in pairs}
     several = sum(len(distinct) > 1 for distinct in targets.values())
     assert counts.hashes.repeats() == (len(pairs) - len(set(pairs)), len(targets), several)
@@ -389,7 +393,7 @@ def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair
     """Returns (training, held out), split as a run splits a stream that it reads twice."""
     counts = CorpusCounts()
     for pair in pairs:
-        counts.add(pair)
+        counts.add(*pair)
     threshold = counts.threshold(share)
     sides: tuple[list[Pair], list[Pair]] = ([], [])
     for pair in pairs:
@@ -440,7 +444,7 @@ def test_the_split_depends_on_each_source_alone(
     assert [sorted(side) for side in hold_out(pairs[::-1], share)] == [sorted(training), sorted(held)]
     counts = CorpusCounts()
     for pair in pairs:
-        counts.add(pair)
+        counts.add(*pair)
     threshold = counts.threshold(share)  # as computed on a stream
     assert [pair for pair in pairs if is_held_out(pair.source, threshold)] == held
     if threshold == share:  # with enough sources, none changes sides when pairs are added

@@ -1,9 +1,10 @@
-"""The memory of tensors."""
+"""The memory of tensors, and what Regard leaves unchanged in the process that imports it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,37 @@ def test_freed_memory_is_used_again() -> None:
     )
     assert kept < 3_000
     assert plain > 30_000
+
+
+MODEL = Path(__file__).parents[1] / "frozen" / "models" / "rnn-luong"
+HOST = """
+import ctypes, os, signal, warnings
+import numpy, pydantic, rapidfuzz, safetensors, tokenizers, torch  # these change settings of the process themselves
+
+def settings():
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    return list(warnings.filters), dict(os.environ), handlers, torch.get_num_threads(), torch.get_rng_state().tolist()
+
+looked_up, find = [], ctypes.CDLL.__getattr__
+ctypes.CDLL.__getattr__ = lambda library, name: looked_up.append(name) or find(library, name)
+before = settings()
+{code}
+assert [one == other for one, other in zip(before, settings())] == [True] * 5
+print("mallopt" in looked_up)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "sets_malloc"),
+    [
+        ("import regard; regard.attend; regard.reference; regard.Translator; regard.inspect", False),
+        (f"import regard; regard.load({str(MODEL)!r}, device='cpu')('ab')", False),
+        ("from regard.cli.options import prepare_device; prepare_device('cpu', None)", True),
+    ],
+    ids=["import", "load", "command"],
+)
+def test_only_commands_change_settings_of_the_process(code: str, sets_malloc: bool) -> None:
+    """Warning filters, environment, signal handlers, threads and random numbers stay as they are; commands set up malloc."""
+    done = subprocess.run([sys.executable, "-c", HOST.format(code=code)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{sets_malloc and sys.platform == 'linux'}\n", "")

@@ -13,12 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import files
-from regard.data.corpus import Columns, CorpusCounts, read_pairs, stream_pairs
-from regard.data.files import read_bytes, read_lines
+from regard.data.columns import Columns
+from regard.data.corpus import read_pairs, stream_pairs
+from regard.data.counts import CorpusCounts
+from regard.data.files import read_bytes
+from regard.data.header import evidence
 from regard.data.labels import visible
+from regard.data.lines import read_lines
 from regard.data.pictures import open_picture
+from regard.data.rows import BadLine, Report
+from regard.data.separators import _PAIR_SPLITTERS
 from regard.data.sound import read_sound
+from regard.data.tables import open_table
 from regard.errors import UserError
 from regard.evaluation import read_test_set
 from regard.training.data import how_read
@@ -165,17 +171,17 @@ TABLES += [DATA / "codespell/dictionary.txt.gz", DATA / "scan/tasks_train_length
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs $REGARD_DATA or ../shared/data")
 def test_no_line_of_real_data_is_taken_for_a_header() -> None:
     for path in filter(Path.exists, TABLES):
-        report = files.Report()
-        opened = files.open_table(path, Columns(), report)
+        report = Report()
+        opened = open_table(path, Columns(), report)
         assert not opened.named, (path, opened.first)
-        rows = [row[1] for row, _ in zip(opened.rows, range(300), strict=False) if not isinstance(row, files.BadLine)]
+        rows = [row[1] for row, _ in zip(opened.rows, range(300), strict=False) if not isinstance(row, BadLine)]
         rows = [row for row in rows if len(row) == len(opened.first)]
         generator = random.Random(0)
         for _ in range(20):  # whichever line is first
             generator.shuffle(rows)
-            assert files.evidence(rows[0], rows[1:], usual=True) < 1, (path, rows[0])
+            assert evidence(rows[0], rows[1:], usual=True) < 1, (path, rows[0])
     for name, header in (("bible-en-pt-la/verses.tsv.gz", ["id", "en", "pt", "la"]), ("tatoeba-en-de/deu.txt.gz", ["1", "2"])):
-        opened = files.open_table(DATA / name, Columns(), files.Report())
+        opened = open_table(DATA / name, Columns(), Report())
         assert (opened.named, opened.first) == (True, header)
 
 
@@ -321,12 +327,12 @@ SLOW_PATTERNS = {
 def test_lines_are_split_as_by_the_slow_patterns(line: str) -> None:
     for sign, pattern in SLOW_PATTERNS.items():
         match = pattern.fullmatch(line)
-        assert files._PAIR_SPLITTERS[sign](line) == (match and match.groups())
+        assert _PAIR_SPLITTERS[sign](line) == (match and match.groups())
 
 
 def test_a_long_line_of_spaces_is_read_fast(tmp_path: Path) -> None:
     for line in ("IN:" + " " * 1_000_000, " " * 1_000_000 + "x", "IN:x" + "OUT:" * 200_000, "-" * 1_000_000):
-        for part in files._PAIR_SPLITTERS.values():
+        for part in _PAIR_SPLITTERS.values():
             assert part(line) is None
     with pytest.raises(UserError, match="found no tab in"):
         read_pairs(write(tmp_path / "a.txt", " " * 1_000_000 + "x"))
@@ -353,7 +359,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path: Path, name: str) -> None:
 
 
 def test_a_bomb_of_short_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_UNPACKED", 20_000)
+    monkeypatch.setattr("regard.data.lines._UNPACKED", 20_000)
     path = write(tmp_path / "a.tsv.gz", gzip.compress(b"a\tb\n" * 50_000))
     with pytest.raises(UserError, match=r"a.tsv.gz: the file unpacks to more than [\d,]+ bytes, over 200 times its size"):
         read_pairs(path)

@@ -13,7 +13,8 @@ from tones import write_words
 from regard.core import masks
 from regard.data.batch import source_batch
 from regard.data.codecs import read_source, recognise
-from regard.data.corpus import Columns, Pair, read_pairs
+from regard.data.columns import Columns
+from regard.data.corpus import Pair, read_pairs
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
 from regard.data.sources import FileAndText, auxiliary_vocabulary_size, num_positions, split_source

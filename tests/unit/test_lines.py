@@ -59,7 +59,7 @@ def test_invalid_utf8_is_an_error_after_the_lines_before_it(model: Path) -> None
 
 
 def groups_of(raw: bytes, out: io.StringIO) -> Iterator[None]:
-    from regard.data.corpus import decode_lines
+    from regard.data.lines import decode_lines
 
     for group in groups(decode_lines(io.BytesIO(raw), "standard input"), 10):
         for line in group:

@@ -17,7 +17,7 @@ from tones import write_wav, write_words
 import regard
 from regard import evaluation, pipeline
 from regard.data.batch import source_batch
-from regard.data.corpus import Columns
+from regard.data.columns import Columns
 from regard.data.sounds import Sounds
 from regard.data.tokenizers.codec import Codec
 from regard.decoding.workers import can_fork

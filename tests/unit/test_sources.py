@@ -17,7 +17,7 @@ from table import make_frontend_model, make_rows
 import regard
 from regard.checkpoint import folder
 from regard.core.losses import Baseline
-from regard.data.arrays import npy, read_array
+from regard.data.arrays import as_array, read_array
 from regard.data.batch import Batches, BatchOrder, Example, collate, lengths, source_batch
 from regard.data.codecs import FILE_CODECS, read_source, recognise
 from regard.data.corpus import Pair
@@ -63,39 +63,65 @@ def quiet() -> tuple[Console, io.StringIO]:
 # --- arrays ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "|u1"])
-@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 7), (0, 4), (1,)])
+FLOATS, INTEGERS = ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"], ["|i1", "<i2", ">i4", "<i8", "|u1", ">u2", "<u4", "<u8", "|b1"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 7), (0, 4), (1,), ()])
 def test_arrays_of_numpy_are_read(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    array = np.asarray(np.random.default_rng(3).random(shape) * 200, dtype=dtype)
-    np.save(tmp_path / "a.npy", array)
-    with open(tmp_path / "b.npy", "wb") as file:
+    array = np.asarray(np.random.default_rng(3).random(shape) * 120, dtype=dtype)
+    np.save(tmp_path / "c.npy", array)
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(array))
+    with open(tmp_path / "two.npy", "wb") as file:
         np.lib.format.write_array(file, array, version=(2, 0))
-    for name in ("a.npy", "b.npy"):
-        np.testing.assert_array_equal(read_array(tmp_path / name).numpy(), array)
-    save_file({"features": torch.from_numpy(array.copy())}, tmp_path / "c.safetensors")
-    assert torch.equal(read_array(tmp_path / "c.safetensors"), torch.from_numpy(array.copy()))
+    for name in ("c.npy", "fortran.npy", "two.npy"):
+        found = read_array(tmp_path / name)
+        np.testing.assert_array_equal(found.numpy(), array)
+        assert found.dtype == torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).dtype
+        assert found.is_contiguous()
+        np.testing.assert_array_equal(found.float().numpy(), array.astype(np.float32))  # what features are made of
+
+
+def test_tensors_of_safetensors_are_read(tmp_path: Path) -> None:
+    tensor = torch.randn(3, 5)
+    save_file({"features": tensor}, tmp_path / "c.safetensors")
+    assert torch.equal(read_array(tmp_path / "c.safetensors"), tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint16, torch.bool])
+def test_tensors_become_arrays(dtype: torch.dtype) -> None:
+    tensor = (torch.rand(3, 5) * 9).to(dtype)
+    array = as_array(tensor.T)
+    assert array.tolist() == tensor.T.tolist()
+    assert array.dtype == (np.float32 if dtype == torch.bfloat16 else tensor.numpy().dtype)
+    assert as_array(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 
 
 def test_files_that_are_not_plain_arrays_are_refused(tmp_path: Path) -> None:
-    good = npy(torch.zeros(3, 5))
+    np.save(tmp_path / "good.npy", np.zeros((3, 5), np.float32))
+    good = (tmp_path / "good.npy").read_bytes()
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    np.save(tmp_path / "big.npy", np.zeros((2, 3), dtype=">f4"))
-    np.save(tmp_path / "fortran.npy", np.asfortranarray(np.zeros((2, 3), dtype="f4")))
+    np.save(tmp_path / "complex.npy", np.zeros((2, 3), dtype="c8"))
+    np.save(tmp_path / "texts.npy", np.array(["a", "b"]))
+    np.save(tmp_path / "times.npy", np.zeros(3, dtype="M8[s]"))
     with open(tmp_path / "three.npy", "wb") as file:
         np.lib.format.write_array(file, np.zeros(2), version=(3, 0))
     (tmp_path / "short.npy").write_bytes(good[:-1])
     (tmp_path / "long.npy").write_bytes(good + b"\0")
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "magic.npy").write_bytes(good[:7])
     (tmp_path / "header.npy").write_bytes(good[:12] + b"{" + good[13:])
     (tmp_path / "size.npy").write_bytes(good.replace(b"(3, 5)", b"(9**9,"))
     save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "two.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"12345678901234")
     for name, text in {
-        "objects.npy": r"contains numbers of type '\|O' in C order, expected one of <f2, <f4, <f8, \|u1",
-        "big.npy": "'>f4' in C order",
-        "fortran.npy": "'<f4' in Fortran order",
-        "three.npy": "has version 03 of the .npy format, expected 1 or 2",
+        "objects.npy": r"contains numbers of type '\|O', expected floating-point numbers, integers or booleans of at most",
+        "complex.npy": "contains numbers of type '<c8'",
+        "texts.npy": "contains numbers of type '<U1'",
+        "times.npy": r"contains numbers of type '<M8\[s\]'",
+        "three.npy": r"has version '3\.0' of the .npy format, expected 1\.0 or 2\.0",
+        "magic.npy": "has version '1' of the .npy format",
         "short.npy": r"damaged: its header declares the shape \(3, 5\), which takes 60 bytes, but 59 follow",
         "long.npy": "but 61 follow",
         "text.npy": "is not a .npy file: it starts with b'no arr'",
@@ -121,9 +147,14 @@ def header(descr: object = "<f4", shape: object = (3, 5), fortran: object = Fals
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (header([("a", "<f4"), ("b", "<f4")]), r"numbers of type \[\('a', '<f4'\), \('b', '<f4'\)\] in C order"),
-        (header(["<f4"]), r"numbers of type \['<f4'\]"),
-        (header({"a": ()}), "numbers of type"),
+        (header([("a", "<f4"), ("b", "<f4")]), r"numbers of type \[\('a', '<f4'\), \('b', '<f4'\)\], expected"),
+        (header("<f16"), "numbers of type '<f16'"),
+        (header("(2,)<f4"), "numbers of type"),
+        (header(["<f4"]), "its header cannot be read"),
+        (header({"a": ()}), "its header cannot be read"),
+        (header(()), "its header cannot be read"),
+        (header(None), "its header cannot be read"),
+        (header("nonsense"), "its header cannot be read"),
         (header(shape=[3, 5]), "its header cannot be read"),
         (header(shape=(3, 5.0)), "its header cannot be read"),
         (header(shape=(True, 15)), "its header cannot be read"),
@@ -177,7 +208,7 @@ def test_features_are_normalised_by_the_training_data(tmp_path: Path) -> None:
     torch.manual_seed(3)
     grids = [torch.randn(rows, columns, 3) * torch.tensor([1.0, 5.0, 0.0]) + 2 for rows, columns in ((2, 3), (4, 1), (3, 3))]
     for number, grid in enumerate(grids):
-        (tmp_path / f"{number}.npy").write_bytes(npy(grid))
+        np.save(tmp_path / f"{number}.npy", grid)
     names = [f"{number}.npy" for number in range(3)]
     codec = Grids.fit(["missing.npy", *names], tmp_path, picture_size=8)
     flat = torch.cat([grid.flatten(0, 1) for grid in grids])
@@ -194,10 +225,10 @@ def test_features_are_normalised_by_the_training_data(tmp_path: Path) -> None:
     assert codec.labels("0.npy", (2, 3)) == ("0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
     with pytest.raises(UserError, match=r"0.npy has shape \(2, 3, 3\), expected \(frames, features\)"):
         Frames.fit(names, tmp_path, picture_size=8)
-    (tmp_path / "nan.npy").write_bytes(npy(torch.full((2, 2, 3), torch.nan)))
+    np.save(tmp_path / "nan.npy", torch.full((2, 2, 3), torch.nan))
     with pytest.raises(UserError, match=r"nan.npy contains NaN or infinite numbers"):
         codec.encode("nan.npy")
-    (tmp_path / "wide.npy").write_bytes(npy(torch.zeros(2, 2, 4)))
+    np.save(tmp_path / "wide.npy", torch.zeros(2, 2, 4))
     with pytest.raises(UserError, match=r"wide.npy has 4 features, but this model reads 3"):
         codec.encode("wide.npy")
 
@@ -338,8 +369,8 @@ def test_files_are_recognised_and_settings_chosen(tmp_path: Path) -> None:
     chosen = suggestion.settings
     assert (chosen.data.source_unit, chosen.data.target_unit, chosen.model.frontend) == ("picture", "words", "picture")  # type: ignore[union-attr]
     assert "names of pictures, such as p/0.png" in suggestion.reasons["data.source_unit"]
-    (tmp_path / "f.npy").write_bytes(npy(torch.zeros(4, 3)))
-    (tmp_path / "g.npy").write_bytes(npy(torch.zeros(4, 2, 3)))
+    np.save(tmp_path / "f.npy", torch.zeros(4, 3))
+    np.save(tmp_path / "g.npy", torch.zeros(4, 2, 3))
     assert recognise(["gone.npy", "f.npy"], tmp_path) is Frames
     assert recognise(["g.npy"], tmp_path) is Grids
     assert recognise(["a.PNG", "b.jpeg"], tmp_path) is Pictures
@@ -468,7 +499,7 @@ def test_a_model_of_frames_is_trained(tmp_path: Path) -> None:
     for number in range(150):
         word = [chance.randrange(4) for _ in range(chance.randrange(1, 4))]
         frames = torch.cat([F * torch.ones(chance.randrange(2, 4), 1) for F in torch.eye(4)[word].unsqueeze(1)])
-        (tmp_path / f"{number}.npy").write_bytes(npy(frames))
+        np.save(tmp_path / f"{number}.npy", frames)
         rows.append({"features": f"{number}.npy", "text": " ".join("abcd"[letter] for letter in word)})
     settings = RunSettings(
         data=replace(

@@ -173,7 +173,8 @@ import json, sys
 from pathlib import Path
 from random import Random
 
-from regard.data.corpus import CorpusCounts, stream_pairs
+from regard.data.corpus import stream_pairs
+from regard.data.counts import CorpusCounts
 from regard.data.store import Store, write_store
 from regard.data.batch import Example
 

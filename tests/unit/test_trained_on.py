@@ -17,7 +17,8 @@ from regard.cli.align import align
 from regard.cli.evaluate import evaluate
 from regard.cli.score import score
 from regard.data import trained as trained_module
-from regard.data.corpus import Columns, stream_pairs
+from regard.data.columns import Columns
+from regard.data.corpus import stream_pairs
 from regard.data.trained import Sources, TrainedOn
 from regard.errors import UserError
 from regard.evaluation import ErrorRates, read_test_set

@@ -16,7 +16,9 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
-from regard.data.corpus import CorpusCounts, Normalisation, Pair, is_held_out, stream_pairs
+from regard.data.corpus import Normalisation, Pair, stream_pairs
+from regard.data.counts import CorpusCounts
+from regard.data.held_out import is_held_out
 from regard.data.sounds import Sounds
 from regard.data.tokenizers.codec import UNK, Codec, TokenUnit, train_shared
 from regard.data.tokenizers.normal import nfc
@@ -155,14 +157,14 @@ def test_invisible_characters_are_counted(tmp_path: Path) -> None:
 
 def test_a_character_that_becomes_a_semicolon_separates_features(tmp_path: Path) -> None:
     path = write(tmp_path / "p.tsv", [("aller", "va", "V\u037ePRS")])
-    from regard.data.corpus import Columns
+    from regard.data.columns import Columns
 
     (pair,) = stream_pairs(path, Columns(("1", "3"), "2"), normalisation=Normalisation(True, True))
     assert pair == ("aller\tV\tPRS", "va")
 
 
 def test_file_names_are_not_normalised(tmp_path: Path) -> None:
-    from regard.data.corpus import Columns
+    from regard.data.columns import Columns
 
     name = nfd("é.wav")
     path = write(tmp_path / "p.tsv", [(name, nfd("sagt é"), nfd("é"))])

@@ -23,7 +23,7 @@ def sha256(content: bytes) -> str:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Returns tensors in the safetensors format, without the conversion to NumPy that safetensors.torch makes."""
+    """Returns tensors in the safetensors format. Unlike `safetensors.torch.save`, it accepts tensors that share memory."""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     specs = {
         name: TensorSpec(

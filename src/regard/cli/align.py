@@ -58,7 +58,7 @@ def align(
     import sys
 
     from regard.data.corpus import read_pairs
-    from regard.data.files import read_lines
+    from regard.data.lines import read_lines
     from regard.data.trained import TrainedOn
     from regard.inspection import align
 

@@ -27,7 +27,7 @@ def doctor() -> None:
     line(
         "torch", f"{torch.__version__}, {plural(torch.get_num_threads(), 'thread')}, {torch.backends.cpu.get_cpu_capability()}"
     )
-    for name in ("tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
+    for name in ("numpy", "tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
         line(name, version(name))
     line("devices", ", ".join(name for name, available in available_devices().items() if available))
     extras = {

@@ -42,7 +42,8 @@ def score(
     import math
     import sys
 
-    from regard.data.corpus import CorpusCounts, Pair, stream_pairs
+    from regard.data.corpus import Pair, stream_pairs
+    from regard.data.counts import CorpusCounts
     from regard.data.trained import TrainedOn
     from regard.pipeline import Refused, Scored
 

@@ -266,7 +266,7 @@ def inputs(translator: "Translator", files: Sequence[Path]) -> "Iterator[tuple[T
     file's folder."""
     from dataclasses import replace
 
-    from regard.data.files import decode_lines, raw_lines, read_lines
+    from regard.data.lines import decode_lines, raw_lines, read_lines
 
     for file in files:
         yield replace(translator, source=translator.source.at(file.parent)), read_lines(file)

@@ -39,7 +39,8 @@ def keep_freed_memory() -> None:
     """Makes glibc reuse freed memory instead of returning it to the system. Does nothing on systems without glibc's mallopt.
 
     By default the memory of large tensors is returned and requested again each time, and every page then costs a page fault:
-    about a tenth of the time of a search (docs/LOG.md).
+    about a tenth of the time of a search (docs/LOG.md). The setting holds for the whole process, so only Regard's commands make
+    it; a server or a notebook may call this function itself.
     """
     if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallopt"):
         return

@@ -1,15 +1,17 @@
-"""Reads and writes tensors without NumPy: the .npy format, implemented here, and safetensors."""
+"""Reads arrays from .npy and .safetensors files; nothing in a file is executed."""
 
 from __future__ import annotations
 
-import ast
-import ctypes
 import io
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.lib import format as npy
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -17,38 +19,18 @@ from regard.data.documents import few
 from regard.data.files import read_bytes
 from regard.errors import UserError, one_line, shown
 
-WRITTEN = {torch.float32: "<f4", torch.float64: "<f8", torch.int64: "<i8", torch.uint8: "|u1", torch.uint16: "<u2"}
-READ = {"<f2": torch.float16, "<f4": torch.float32, "<f8": torch.float64, "|u1": torch.uint8}
-"""Types of .npy files that are written, and that are read."""
-MAGIC = b"\x93NUMPY"
-MOST_AXES = 32
+READ_HEADER = {"1.0": npy.read_array_header_1_0, "2.0": npy.read_array_header_2_0}
+"""By version of the .npy format. Version 3.0 differs in names of fields only, and arrays with fields are not read."""
 LONGEST_HEADER = 10_000
-"""Limit in bytes; plain arrays need about a hundred. A header is parsed as a Python literal, which takes time and memory."""
+"""Limit in bytes, as in NumPy; plain arrays need about a hundred. A header is parsed as a Python literal, which takes time and
+memory."""
+MOST_AXES = 32
 NUMBERS = frozenset("F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL".split())
 """Types of safetensors that can be read as features."""
 
 
-def raw(numbers: Tensor) -> bytes:
-    """Returns the bytes of a tensor in C order, without NumPy."""
-    contiguous = numbers.detach().cpu().contiguous()
-    return ctypes.string_at(contiguous.data_ptr(), contiguous.nbytes) if contiguous.numel() else b""
-
-
-def npy(numbers: Tensor) -> bytes:
-    """Returns the content of a .npy file (version 1.0). It does not use NumPy, which is an optional dependency."""
-    numbers = numbers if numbers.dtype in WRITTEN else numbers.float()
-    header = {"descr": WRITTEN[numbers.dtype], "fortran_order": False, "shape": tuple(numbers.shape)}
-    text = repr(header)
-    text += " " * (63 - (10 + len(text)) % 64) + "\n"
-    out = io.BytesIO()
-    out.write(MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin-1"))
-    out.write(raw(numbers))
-    return out.getvalue()
-
-
 def read_array(path: Path) -> Tensor:
-    """Reads a .npy file, or a .safetensors file with one tensor; nothing in the file is executed. Raises UserError with the
-    file's name if it cannot be read."""
+    """Reads a .npy file, or a .safetensors file with one tensor. Raises UserError with the file's name if it cannot be read."""
     return _read_safetensors(path) if path.suffix == ".safetensors" else _read_npy(path)
 
 
@@ -72,55 +54,50 @@ def _read_safetensors(path: Path) -> Tensor:
 
 
 def _check_axes(path: Path, shape: Sequence[int]) -> None:
-    """Raises UserError if a shape is too large. Must run before torch creates the tensor: the product of large sizes overflows
-    even if another size is 0."""
+    """Raises UserError if a shape is too large. Must run before the array is created: the product of large sizes overflows even
+    if another size is 0."""
     if len(shape) > MOST_AXES or math.prod(size or 1 for size in shape) >= 2**48:
         raise UserError(f"{path} has {len(shape)} axes of sizes {shown(shape)}, expected two or three axes of moderate size")
 
 
 def _read_npy(path: Path) -> Tensor:
-    """Reads versions 1 and 2 in C order: little-endian floating-point numbers or bytes. The file must have exactly the size
-    that its header implies."""
+    """Reads real numbers of every type that torch has. The file must have exactly the size that its header implies."""
     content = read_bytes(path)
-    if not content.startswith(MAGIC):
+    if not content.startswith(npy.MAGIC_PREFIX):
         raise UserError(
-            f"{path} is not a .npy file: it starts with {content[:6]!r}, expected {MAGIC!r}; write it with numpy.save"
+            f"{path} is not a .npy file: it starts with {content[:6]!r}, expected {npy.MAGIC_PREFIX!r}; write it with "
+            "numpy.save"
         )
-    version = content[6:7]
-    width = {b"\x01": 2, b"\x02": 4}.get(version)  # of the header's length field
-    if width is None:
-        raise UserError(f"{path} has version {version.hex()} of the .npy format, expected 1 or 2; write it with numpy.save")
-    start = 8 + width + int.from_bytes(content[8 : 8 + width], "little")
-    descr, fortran, sizes = _npy_header(path, content[8 + width : min(start, 8 + width + LONGEST_HEADER + 1)])
-    dtype = READ.get(descr) if isinstance(descr, str) else None
-    if dtype is None or fortran:
-        order = "Fortran" if fortran else "C"
+    shape, fortran, dtype, start = _npy_header(path, content[:LONGEST_HEADER])
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise UserError(
-            f"{path} contains numbers of type {shown(descr)} in {order} order, expected one of {', '.join(READ)} in C order; "
-            "write it again with numpy.save(path, numpy.ascontiguousarray(x, dtype='float32'))"
+            f"{path} contains numbers of type {shown(npy.dtype_to_descr(dtype))}, expected floating-point numbers, integers or "
+            "booleans of at most 64 bits; write it again with numpy.save(path, x.astype('float32'))"
         )
-    _check_axes(path, sizes)
-    expected = math.prod(sizes) * dtype.itemsize
-    if len(content) - start != expected:
+    _check_axes(path, shape)
+    expected, found = math.prod(shape) * dtype.itemsize, len(content) - start
+    if found != expected:
         raise UserError(
-            f"{path} is damaged: its header declares the shape {sizes}, which takes {expected:,} bytes, but "
-            f"{len(content) - start:,} follow"
+            f"{path} is damaged: its header declares the shape {shape}, which takes {expected:,} bytes, but {found:,} follow"
         )
-    if not expected:
-        return torch.zeros(sizes, dtype=dtype)
-    return torch.frombuffer(bytearray(content[start:]), dtype=dtype).view(sizes)
+    stored = np.ndarray(shape, dtype, content, start, order="F" if fortran else "C")
+    return torch.from_numpy(stored.astype(dtype.newbyteorder("="), order="C"))  # a copy, which can be written to
 
 
-def _npy_header(path: Path, text: bytes) -> tuple[object, bool, tuple[int, ...]]:
-    """Returns (type of the numbers, whether they are in Fortran order, shape)."""
+def _npy_header(path: Path, head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Returns (shape, whether the numbers are in Fortran order, their type, where they start)."""
+    version = ".".join(map(str, head[6:8]))
+    if version not in READ_HEADER:
+        raise UserError(
+            f"{path} has version {version!r} of the .npy format, expected {' or '.join(READ_HEADER)}; write it with numpy.save"
+        )
+    file = io.BytesIO(head)
+    file.seek(npy.MAGIC_LEN)
     try:
-        if len(text) > LONGEST_HEADER:
-            raise ValueError
-        match ast.literal_eval(text.decode("latin-1")):
-            case {"descr": descr, "fortran_order": bool(fortran), "shape": tuple(shape)} if all(
-                type(size) is int and size >= 0 for size in shape
-            ):
-                return descr, fortran, shape
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        with warnings.catch_warnings(action="ignore"):  # about headers that Python 2 wrote
+            shape, fortran, dtype = READ_HEADER[version](file)
+        if all(type(size) is int and size >= 0 for size in shape):
+            return shape, fortran, dtype, file.tell()
+    except Exception:  # numpy raises many types for damaged headers
         pass
     raise UserError(f"{path} is damaged: its header cannot be read; write it again with numpy.save")

@@ -1,41 +1,23 @@
-"""Reads pairs of texts from files and decides which of them are held out. Pairs that are skipped are always counted.
+"""Reads pairs of texts from files. Pairs that are skipped are always counted.
 
 `stream_pairs` reads files of any size; `read_pairs` returns a corpus that fits into memory.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from array import array
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.contracts import SourceText
-from regard.data.files import MAX_LISTED, TWO_COLUMNS, Columns, Report, decode_lines, list_lines, read_lines, read_rows, shorten
+from regard.data.columns import TWO_COLUMNS, Columns
+from regard.data.counts import CorpusCounts
+from regard.data.formats import read_rows
 from regard.data.source_text import flat
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError, plural
-
-__all__ = [
-    "Columns",
-    "Corpus",
-    "CorpusCounts",
-    "Normalisation",
-    "Pair",
-    "decode_lines",
-    "hash_fraction",
-    "is_held_out",
-    "normalise_line",
-    "read_lines",
-    "read_pairs",
-    "shorten",
-    "stream_pairs",
-]
 
 
 class Pair(NamedTuple):
@@ -70,146 +52,6 @@ _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]"
 )
 """Characters that are invisible, or look like a space, but make a text different."""
-
-
-class Repeats(NamedTuple):
-    """The numbers of repeated pairs, of distinct sources, and of sources with several targets (ambiguous)."""
-
-    pairs: int
-    sources: int
-    ambiguous: int
-
-
-class Hashes:
-    """Hashes of pairs, 8 bytes each: 44 bits of the source, 12 of which select the bucket, and 32 bits of the target."""
-
-    def __init__(self) -> None:
-        self._buckets: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
-
-    def add(self, source: int, target: str) -> None:
-        """Adds a pair. source: the 64-bit hash of its source."""
-        target_hash = int.from_bytes(blake2b(target.encode(), digest_size=4).digest())
-        self._buckets[source & 4095].append((source >> 12 & 0xFFFFFFFF) << 32 | target_hash)
-
-    def repeats(self) -> Repeats:
-        """Returns how often pairs and sources are repeated."""
-        pairs = sources = ambiguous = 0
-        for bucket in self._buckets.values():
-            distinct = set(bucket)
-            targets = Counter(number >> 32 for number in distinct)
-            pairs += len(bucket) - len(distinct)
-            sources += len(targets)
-            ambiguous += sum(count > 1 for count in targets.values())
-        return Repeats(pairs, sources, ambiguous)
-
-    def shared_sources(self, other: Hashes) -> int:
-        """Returns the number of distinct sources that occur in both corpora."""
-        both = self._buckets.keys() & other._buckets.keys()
-        return sum(
-            len({number >> 32 for number in self._buckets[at]} & {number >> 32 for number in other._buckets[at]}) for at in both
-        )
-
-
-@dataclass
-class CorpusCounts(Report):
-    """Counts collected while pairs are read; complete at the end of the stream.
-
-    lines: the number of lines, including blank ones and the header.   pairs: the number of pairs that were kept.
-    empty: lines skipped because source or target is empty.
-    too_long: pairs skipped because source or target exceeds max_length; too_long_at: the numbers of the first few lines.
-    with_breaks: texts in which tabs or line breaks became spaces.
-    normalised: lines that NFC changed.   not_normalised: lines that NFC would change, but which were kept as they are.
-    invisible: the number of lines that contain an invisible character or an unusual space, by character.
-    without: the number of rows that lack one of several source columns, by its name or number.
-    lowest, highest: the lowest and the highest `hash_fraction` of a source.
-    """
-
-    name: str = ""
-    lines: int = 0
-    pairs: int = 0
-    empty: int = 0
-    too_long: int = 0
-    too_long_at: list[int] = field(default_factory=list)
-    max_length: int | None = None
-    with_breaks: int = 0
-    normalised: int = 0
-    not_normalised: int = 0
-    invisible: Counter[str] = field(default_factory=Counter)
-    without: Counter[str] = field(default_factory=Counter)
-    hashes: Hashes = field(default_factory=Hashes, repr=False, compare=False)
-    lowest: float = 1.0
-    highest: float = 0.0
-
-    def add(self, pair: Pair) -> None:
-        """Counts a pair that is kept."""
-        number = _number(flat(pair.source))
-        self.hashes.add(number, pair.target)
-        fraction = number / 2**64
-        self.lowest, self.highest = min(self.lowest, fraction), max(self.highest, fraction)
-        self.pairs += 1
-
-    def threshold(self, share: float) -> float:
-        """Returns the threshold for `is_held_out` that holds out this fraction of the sources.
-
-        It equals `share`, unless no source would be held out, or none left to train on; then it is the nearest threshold
-        that avoids this. To hold out about n pairs at most, pass min(share, n / counts.pairs). Raises UserError if there are
-        fewer than two distinct sources.
-        """
-        if self.lowest >= self.highest:
-            raise UserError("found fewer than 2 distinct sources, expected at least 2: one to train on and one to hold out")
-        return min(max(share, math.nextafter(self.lowest, 1)), self.highest)
-
-    def describe(self) -> str:
-        """Returns a summary for the console, in sentences. Counts of zero are not mentioned."""
-        repeats = self.hashes.repeats()
-        skipped = []
-        if self.empty:
-            skipped.append(f"{plural(self.empty, 'line')} with an empty source or target")
-        if self.too_long:
-            where = list_lines(self.too_long_at, self.too_long)
-            skipped.append(f"{plural(self.too_long, 'pair')} longer than {self.max_length or 0:,} characters ({where})")
-        skipped += self.skipped_lines()
-        kept = [
-            (repeats.pairs, "repeated pair", ""),
-            (repeats.ambiguous, "source with several targets", "sources with several targets"),
-            (self.with_breaks, "text whose tabs or line breaks became spaces", "texts whose tabs or line breaks became spaces"),
-        ]
-        kept += [(rows, f"row without column {name!r}", f"rows without column {name!r}") for name, rows in self.without.items()]
-        sentences = [f"{self.name}: {plural(self.pairs, 'pair')} in {plural(self.lines, 'line')}"]
-        if skipped:
-            sentences.append(f"Skipped: {', '.join(skipped)}")
-        if counted := [plural(*entry) for entry in kept if entry[0]]:
-            sentences.append(f"Kept: {', '.join(counted)}")
-        sentences += [*self.notes, *self.describe_normalisation()]
-        return ". ".join(sentences) + "."
-
-    def describe_reading(self) -> list[str]:
-        """Returns notes for commands that do not print all counts: guesses, skipped lines, normalisation; one clause each."""
-        return [*self.notes, *self.describe_bad_lines(), *self.describe_normalisation()]
-
-    def describe_normalisation(self) -> list[str]:
-        """Returns notes about texts that can look the same and differ, one clause each."""
-        notes = []
-        if self.normalised:
-            notes.append(f"Normalised {plural(self.normalised, 'line')} to Unicode NFC")
-        if self.not_normalised:
-            kept = plural(self.not_normalised, "line that is", "lines that are")
-            notes.append(f"Kept {kept} not in Unicode NFC; texts that look the same may differ")
-        if self.invisible:
-            which = ", ".join(f"U+{ord(char):04X} in {plural(lines, 'line')}" for char, lines in self.invisible.most_common(5))
-            notes.append(f"Kept invisible characters or unusual spaces ({which}{', …' if len(self.invisible) > 5 else ''})")
-        return notes
-
-    def describe_shared(self, held_out: CorpusCounts) -> str:
-        """Returns a sentence that says how many held-out sources also occur in the training data; empty if none does."""
-        shared = self.hashes.shared_sources(held_out.hashes)
-        if not shared:
-            return ""
-        total = held_out.hashes.repeats().sources
-        return (
-            f"{shared:,} of the {plural(total, 'source')} in {held_out.name} also {'occurs' if shared == 1 else 'occur'} in "
-            f"{self.name}; results on such sources say little about new ones."
-        )
 
 
 @dataclass(frozen=True)
@@ -273,13 +115,11 @@ def stream_pairs(
             continue
         pair = Pair(tuple(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
         if max_length is not None and max(len(flat(pair.source)), len(pair.target)) > max_length:
-            counts.too_long += 1
-            if len(counts.too_long_at) < MAX_LISTED:
-                counts.too_long_at.append(number)
+            counts.add_too_long(number)
             continue
         counts.without.update(name for name, cell in zip(columns.source, cells[:-1], strict=False) if not cell)
         try:
-            counts.add(pair)
+            counts.add(*pair)
         except UnicodeEncodeError as error:
             raise UserError(
                 f"{files[0]}:{number}: a lone surrogate (\\u{ord(error.object[error.start]):04x}) in {pair!a}, "
@@ -312,25 +152,3 @@ def normalise_line(cells: list[str], normalisation: Normalisation, counts: Corpu
     counts.normalised += result != cells
     counts.not_normalised += result != fully
     return result
-
-
-# --- held-out sources --------------------------------------------------------------------------------------------------------
-
-
-def _number(text: str) -> int:
-    """Returns a 64-bit hash, the same on every machine."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
-
-
-def hash_fraction(source: SourceText) -> float:
-    """Returns a number from 0 to 1 that depends only on the text of the source, and is uniformly distributed."""
-    return _number(flat(source)) / 2**64
-
-
-def is_held_out(source: SourceText, threshold: float) -> bool:
-    """Whether a source is held out.
-
-    This depends on the source alone, so it works on a stream and stays the same when pairs are added.
-    threshold: from `CorpusCounts.threshold`.
-    """
-    return hash_fraction(source) < threshold

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -69,7 +70,7 @@ class Pictures(FileCodec):
         width, height = (max(1, round(side * scale / CELL)) * CELL for side in picture.size)
         if (width, height) != picture.size:
             picture = picture.resize((width, height))
-        pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+        pixels = torch.from_numpy(np.array(picture))
         return pixels.view(height, width, self.channels).permute(2, 0, 1).contiguous()
 
     def preview(self, name: str) -> str:
@@ -147,8 +148,7 @@ def _plain(picture: Image) -> Image:
     if picture.mode.startswith("I;16"):
         return _scaled(picture, 65535.0)
     if picture.mode in ("I", "F"):  # 32 bits per pixel: the values decide the scale
-        numbers = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.float32 if picture.mode == "F" else torch.int32)
-        if not numbers.isfinite().all():
+        if not np.isfinite(np.asarray(picture)).all():
             raise ValueError("it contains numbers that are not finite")
         low, high = cast("tuple[float, float]", picture.getextrema())
         top = 65535.0 if picture.mode == "I" and high > 255 else 255.0 if high > 1 else 1.0

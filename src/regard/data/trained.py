@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.contracts import SourceText
-from regard.data.corpus import CorpusCounts, stream_pairs
-from regard.data.files import TWO_COLUMNS, Columns, WrongColumns
+from regard.data.columns import TWO_COLUMNS, Columns, WrongColumns
+from regard.data.corpus import stream_pairs
+from regard.data.counts import CorpusCounts
 from regard.data.source_text import flat
 from regard.errors import UserError, plural
 

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.contracts import Array, Event, Hypothesis, Request
+from regard.core.arrays import as_array
 from regard.core.largest import largest
 from regard.decoding.constraints import NEVER
 from regard.look import Seen, Summary
@@ -325,8 +326,8 @@ def as_arrays(seen: Seen[Tensor]) -> Seen[Array]:
     summary = None
     if seen.summary is not None:
         parts = (getattr(seen.summary, part.name) for part in fields(seen.summary))
-        summary = Summary(*(None if part is None else part.cpu().numpy() for part in parts))
-    return Seen(seen.kind, seen.layer, seen.heads, seen.rows, seen.weights_BHTS.cpu().numpy(), seen.what, summary)
+        summary = Summary(*(None if part is None else as_array(part) for part in parts))  # type: ignore[arg-type]
+    return Seen(seen.kind, seen.layer, seen.heads, seen.rows, as_array(seen.weights_BHTS), seen.what, summary)
 
 
 def common_prefix(sequences: Sequence[tuple[int, ...]]) -> int:

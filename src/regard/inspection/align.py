@@ -14,11 +14,10 @@ from regard.checkpoint.files import replace_file
 from regard.checkpoint.folder import read_config, read_settings
 from regard.contracts import AlignmentHead
 from regard.data.documents import mapping, validated
-from regard.data.files import shorten
 from regard.data.labels import label, readable
 from regard.data.sources import FileCodec, num_positions
 from regard.data.tokenizers.codec import Codec
-from regard.errors import UserError, plural, shown
+from regard.errors import UserError, plural, shorten, shown
 from regard.inspection.capture import LONGEST, Inspection, Layer, inspect
 from regard.models.build import ModelSettings
 from regard.models.transformer import TransformerSettings

@@ -6,20 +6,21 @@ import base64
 import html
 import io
 import json
-import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from regard.checkpoint.files import new_file, write
+from regard.core.arrays import as_array
 from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
-from regard.data.arrays import WRITTEN, npy, raw
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
+from regard.errors import shorten
 from regard.inspection.capture import Gates, Inspection, Layer
 from regard.look import Kind, check_kind
 
@@ -53,7 +54,7 @@ def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int 
     data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # so that no text can end the script element
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    title = html.escape(" → ".join(_short(readable(text)) for text in (seen.title or seen.text, seen.output)))
+    title = html.escape(" → ".join(shorten(readable(text)) for text in (seen.title or seen.text, seen.output)))
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
@@ -90,10 +91,6 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "picture": seen.picture,
         "sound": None if seen.sound is None else _sound(seen.sound, len(seen.source)),
     }
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _steps(seen: Inspection) -> list[dict[str, Any]]:
@@ -151,7 +148,8 @@ def packed(numbers: Tensor, num_numbers: int = 0) -> dict[str, Any]:
 
 
 def _coded(numbers: Tensor) -> dict[str, Any]:
-    return {"type": WRITTEN[numbers.dtype], "data": base64.b64encode(raw(numbers)).decode()}
+    array = as_array(numbers)
+    return {"type": array.dtype.str, "data": base64.b64encode(array.tobytes()).decode()}
 
 
 def _gates(gates: Gates) -> dict[str, Any]:
@@ -195,27 +193,26 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     with `auxiliary`, the tokens of the auxiliary text (the keys of fusion), and `seconds`, the start time of each position of a
     sound, if there are any.
     """
-    arrays: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
+    tensors: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
     for layer in seen.layers:
         name = f"{layer.kind}.{layer.layer}"
-        arrays |= {f"{name}.{what}": numbers for what, numbers in layer.numbers.items()}
+        tensors |= {f"{name}.{what}": numbers for what, numbers in layer.numbers.items()}
         if layer.summary is not None:
             parts = vars(layer.summary)
-            arrays |= {f"{name}.summary.{part}": numbers for part, numbers in parts.items() if numbers is not None}
+            tensors |= {f"{name}.summary.{part}": numbers for part, numbers in parts.items() if numbers is not None}
     for gates in seen.gates:
         name = gates.where.replace(", ", ".").replace(" ", "_")
-        arrays |= {f"gates.{name}.{gate}": opened for gate, opened in gates.opened.items()}
+        tensors |= {f"gates.{name}.{gate}": opened for gate, opened in gates.opened.items()}
     words: dict[str, Any] = {"text": seen.text, "output": seen.output}
     words |= {"source": seen.source, "target": seen.target, "read": seen.read}
     if seen.auxiliary:
         words["auxiliary"] = seen.auxiliary
     if seen.sound is not None:
         words["seconds"] = [round(position * STRIDE * HOP, 2) for position in range(len(seen.source))]
-    arrays["tokens.json"] = torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
+    arrays = {name: as_array(numbers) for name, numbers in tensors.items()}
+    arrays["tokens.json"] = np.frombuffer(json.dumps(words).encode(), np.uint8)
     path, content = Path(path), io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, numbers in arrays.items():
-            archive.writestr(f"{name}.npy", npy(numbers))
+    np.savez_compressed(content, allow_pickle=False, **arrays)
     with new_file(path) as fresh:
         write(fresh, content.getvalue())
     return path

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from regard.data.batch import Example
-from regard.data.corpus import shorten
 from regard.data.tokenizers.codec import UNK, Codec
-from regard.errors import plural
+from regard.errors import plural, shorten
 from regard.evaluation import ErrorRates, Tokens, can_use_sacrebleu, chrf, error_rates
 from regard.training.predictions import Prediction
 from regard.training.settings import RunSettings, side_of

@@ -24,7 +24,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from regard.checkpoint import migrate
 from regard.checkpoint.files import replace_file
-from regard.data.corpus import read_lines
+from regard.data.lines import read_lines
 from regard.errors import UserError, UserErrors, plural
 from regard.training.settings import RunSettings, WrongSetting, check, leaves, model_tree, put, show, unknown
 

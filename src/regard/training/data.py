@@ -20,7 +20,10 @@ from regard.checkpoint.files import replace_file, sha256, writing
 from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_codec, read_source_codec, source_name
 from regard.data.batch import Batches, BatchOrder, Example, encode_pairs, lengths
 from regard.data.codecs import FILE_CODECS, recognise
-from regard.data.corpus import Columns, CorpusCounts, Normalisation, Pair, is_held_out, read_pairs, stream_pairs
+from regard.data.columns import Columns
+from regard.data.corpus import Normalisation, Pair, read_pairs, stream_pairs
+from regard.data.counts import CorpusCounts
+from regard.data.held_out import is_held_out
 from regard.data.sources import FileAndText, FileCodec, SourceCodec, split_source
 from regard.data.store import Store, file_fingerprint, write_store
 from regard.data.tokenizers.codec import Codec, TokenUnit, train_shared

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from regard.data.batch import derived_seed
-from regard.data.corpus import Pair, shorten
+from regard.data.corpus import Pair
 from regard.data.labels import readable
-from regard.errors import plural
+from regard.errors import plural, shorten
 from regard.evaluation import ErrorRates, error_rates
 from regard.pipeline import ProgressCallback, Translator
 from regard.results import Result
