@@ -34,7 +34,7 @@ import torch
 from dated import write_result
 from rich.console import Console
 
-from regard.models.build import ModelSettings
+from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.data import in_memory

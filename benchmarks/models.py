@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.core import masks
-from regard.core.losses import projected_loss, sequence_loss
+from regard.core.losses import sequence_loss
 from regard.core.positions import sinusoidal
 from regard.data.batch import Batch, Example, collate
 from regard.data.tokenizers.codec import EOS, PAD, SOS
@@ -64,7 +64,7 @@ def ours() -> tuple[Model, Loss]:
 
     def loss(batch: Batch) -> Tensor:
         decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-        return projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
+        return decoded.loss(batch.target_out_BT, pad=PAD, smoothing=SMOOTHING)
 
     return model, loss
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from regard.models.build import SETTINGS
+from regard.models.build import FAMILIES
 from regard.training.config import meanings
 from regard.training.settings import RunSettings, leaves
 
@@ -15,7 +15,7 @@ TABLES = re.compile(r"(<!-- settings -->\n).*(<!-- end -->)", re.DOTALL)
 def tables() -> str:
     """Returns one table per section of a run file and one per model family."""
     sections = {section: RunSettings() for section in ("", "data", "train", "start")}
-    families = {f"model, {kind}": RunSettings(model=family()) for kind, family in SETTINGS.items()}
+    families = {f"model, {kind}": RunSettings(model=family.settings()) for kind, family in FAMILIES.items()}
     parts = []
     for title, settings in {**sections, **families}.items():
         section, descriptions = title.partition(",")[0], meanings(settings)

@@ -9,8 +9,8 @@ from regard.core.score import Score
 from regard.core.spectrum import BANDS
 from regard.data.sources import FileAndText, SourceRow
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
-from regard.models.build import Model, ModelSettings, build
-from regard.models.contract import Source
+from regard.models.build import build
+from regard.models.contract import Model, ModelSettings, Source
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
@@ -155,12 +155,12 @@ def num_channels(name: str) -> int:
 
 def reads_source(name: str) -> bool:
     """Returns whether this model encodes a source; language models do not."""
-    return not isinstance(MODELS[name], RnnLmSettings | DecoderOnlySettings)
+    return not MODELS[name].traits.continues_text
 
 
 def has_cross(name: str) -> bool:
     """Returns whether this model attends to its source."""
-    return reads_source(name) and getattr(MODELS[name], "decoder", None) != "fixed"
+    return "cross" in MODELS[name].traits.attention
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float64) -> Model:

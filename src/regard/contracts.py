@@ -187,14 +187,18 @@ class Traits:
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
     attention: its kinds of attention, with the number of layers and the number of heads in each.
+    soft_cross_attention: whether the weights of its cross-attention come from a softmax.
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
+    shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
     """
 
     continues_text: bool = False
     max_positions: int | None = None
     attention: Mapping[Kind, tuple[int, int]] = field(default_factory=dict)
+    soft_cross_attention: bool = False
     frontend: str = "tokens"
     score: str | None = None
+    shares_vocabulary: bool = False
 
 
 @dataclass(frozen=True)

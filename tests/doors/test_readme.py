@@ -12,7 +12,7 @@ import pytest
 import regard
 from regard.cli.main import main
 from regard.data.dictionary import pronunciations
-from regard.models.build import PRESETS
+from regard.models.build import presets
 from regard.training.config import parse_config
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_the_run_files_of_the_pages_are_valid() -> None:
             if language == "yaml":
                 settings = parse_config(text, page.name)
                 assert (settings.seed, settings.data.files, settings.train.steps) == (7, ("pairs.tsv",), 2000)
-                assert settings.model == PRESETS["small"]
+                assert settings.model == presets()["small"]
 
 
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 import torch
-from regard.results import Result
 from table import MODELS, has_cross, reads_source
 
 from regard import pipeline
@@ -15,6 +14,7 @@ from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
 from regard.models.build import build
 from regard.pipeline import Translator
+from regard.results import Result
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train

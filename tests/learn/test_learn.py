@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.data.corpus import Pair
-from regard.models.build import Model, ModelSettings, build
-from regard.models.contract import Source
+from regard.models.build import build
+from regard.models.contract import Model, ModelSettings, Source
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings

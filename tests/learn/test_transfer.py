@@ -9,7 +9,8 @@ from rich.console import Console
 from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
 from regard.errors import UserError
-from regard.models.build import ModelSettings, build
+from regard.models.build import build
+from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.data import StartCodecs, in_memory

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from regard.results import AttentionMap, Result
 from torch import Tensor
 
 import regard
 from regard import Edit, Look, MultiHeadAttention, Tap, losses, masks, positions, scores
 from regard.errors import UserError
 from regard.models.contract import Source
+from regard.results import AttentionMap, Result
 
 NOT_NUMBERS = [None, "sqrt", 0, -1.0, float("nan"), float("inf"), True, [1]]
 NO_SIZES = [None, "sqrt", 0, -3, 2.5, float("nan"), True, [1], torch.zeros(2, 3), "x" * 5000]

@@ -16,14 +16,15 @@ from ruamel.yaml import YAML
 from regard.data.codecs import FITTING
 from regard.errors import UserError
 from regard.layers.scores import SCORES
-from regard.models.build import PRESETS, SETTINGS, ModelSettings
+from regard.models.build import FAMILIES, presets
+from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.models.transformer import TransformerSettings
+from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import config
 from regard.training.config import parse_config, read_config, save_config, write_config
 from regard.training.settings import DEMO, DataSettings, RunSettings, TrainSettings, leaves, override
 
-EVERY_KIND = {**PRESETS, **{kind: settings() for kind, settings in SETTINGS.items()}}
+EVERY_KIND = {**presets(), **{kind: family.settings() for kind, family in FAMILIES.items()}}
 
 
 def errors_of(text: str) -> list[str]:
@@ -479,7 +480,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("kind", [*SETTINGS])
+@pytest.mark.parametrize("kind", [*FAMILIES])
 def test_any_value_gives_settings_or_an_error(kind: str) -> None:
     settings = override(RunSettings(), [f"model.kind={kind}"])
     keys = [key for key, _ in leaves(asdict(settings))]

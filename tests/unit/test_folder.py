@@ -19,7 +19,8 @@ from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.models.build import Model, ModelSettings, build
+from regard.models.build import build
+from regard.models.contract import Model, ModelSettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings

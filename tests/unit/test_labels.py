@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from regard.results import AttentionMap
 
 from regard.data import labels
 from regard.data.labels import label, readable
 from regard.errors import UserError
 from regard.inspection import render
+from regard.results import AttentionMap
 
 EVERYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
 

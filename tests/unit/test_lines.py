@@ -11,13 +11,13 @@ from threading import Event
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regard.results import Alternative, Result
 from test_folder import make_saved
 
 from regard.checkpoint import folder
 from regard.cli.translate import as_they_come, groups, moses, one_line, translate
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
+from regard.results import Alternative, Result
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from regard.data import store
 from regard.data.batch import Example
 from regard.data.sources import FileAndText
 from regard.errors import UserError
-from regard.models.build import SETTINGS
+from regard.models.build import FAMILIES
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.config import parse_config
@@ -27,17 +27,17 @@ FROZEN = Path(__file__).parents[1] / "frozen" / "models"
 
 
 def test_every_old_spelling_leads_to_a_setting_and_every_value_is_one() -> None:
-    trees = [asdict(RunSettings(model=family())) for family in SETTINGS.values()]
+    trees = [asdict(RunSettings(model=family.settings())) for family in FAMILIES.values()]
     known = {key for tree in trees for key, _ in leaves(tree)}
     assert set(migrate.SETTINGS.values()) <= known
     assert not set(migrate.SETTINGS) & known
     for key, values in migrate.VALUES.items():
         for old, new in values.items():
             kind = "rnn" if key.startswith("model.") else "transformer"
-            changed = override(RunSettings(model=SETTINGS[kind]()), [f"{key}={new}"])
+            changed = override(RunSettings(model=FAMILIES[kind].settings()), [f"{key}={new}"])
             assert dict(leaves(asdict(changed)))[key] == new
             with pytest.raises(UserError, match=rf'{key}.*got {old!r}; did you mean "{new}"\?'):
-                override(RunSettings(model=SETTINGS[kind]()), [f"{key}={old}"])
+                override(RunSettings(model=FAMILIES[kind].settings()), [f"{key}={old}"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from regard.results import AttentionMap
 
 import regard
 from regard.data import pictures
@@ -23,6 +22,7 @@ from regard.inspection.render import draw_over, in_words
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.results import AttentionMap
 
 RED, GREY = (255, 0, 0), 128
 

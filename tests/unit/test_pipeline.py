@@ -9,7 +9,6 @@ import sacrebleu
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regard.results import AttentionMap, Result
 from rich.console import Console
 from test_folder import make_saved
 from tones import write_wav, write_words
@@ -24,13 +23,15 @@ from regard.decoding.workers import can_fork
 from regard.errors import UserError
 from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
 from regard.inspection import render
-from regard.models.build import ModelSettings, build
+from regard.models.build import build
+from regard.models.contract import ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.options import SearchOptions
 from regard.pipeline import Refused, Segment, Translator, known_positions, sentences, similar_lengths
+from regard.results import AttentionMap, Result
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 

@@ -3,7 +3,6 @@
 from unittest.mock import Mock
 
 from regard.results import Result
-
 from regard.training.predictions import Prediction
 
 

@@ -17,8 +17,8 @@ from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.layers.scores import Location, make_score
 from regard.look import Look, Tap
-from regard.models.build import ModelSettings, build
-from regard.models.contract import Source
+from regard.models.build import build
+from regard.models.contract import ModelSettings, Source
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 

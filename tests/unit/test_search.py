@@ -17,7 +17,7 @@ from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
 from regard.decoding.search import TorchEngine, common_prefix, expand, sample
 from regard.errors import UserError
-from regard.models.contract import Decoded, Memory, Source, Step
+from regard.models.contract import Memory, Projected, Source, Step
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 from regard.options import SearchOptions
 
@@ -74,14 +74,14 @@ class TableModel:
         after = TableState(lengths_B=state.lengths_B + 1, which_B=state.which_B, past_BKT=past_BKT)
         return Step(torch.tensor(rows, dtype=torch.float64).log().clamp(min=-1e4), after)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> Decoded:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> Projected:
         state, logits = self.start(memory), []
         for ids_B1 in ids_BT.split(1, dim=1):
             step = self.step(ids_B1, state)
             logits.append(step.logits_BKV)
             state = step.state  # type: ignore[assignment]
         logits_BTV = torch.cat(logits, dim=1)
-        return Decoded(logits_BTV, torch.eye(logits_BTV.shape[-1], dtype=logits_BTV.dtype), logits_BTV.new_zeros(()))
+        return Projected(logits_BTV, torch.eye(logits_BTV.shape[-1], dtype=logits_BTV.dtype), logits_BTV.new_zeros(()))
 
 
 def search(*sources: list[int], **options: Any) -> list[Event]:

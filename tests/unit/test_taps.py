@@ -13,7 +13,7 @@ from regard.core.mechanism import Mechanism
 from regard.core.taps import attend_with_look
 from regard.layers.attention import MultiHeadAttention
 from regard.look import Kind, Look, Seen, Summary, Tap, What
-from regard.models.build import Model
+from regard.models.contract import Model
 from regard.models.transformer import Transformer
 
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")

@@ -21,8 +21,8 @@ from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import EOS
 from regard.errors import UserError
 from regard.layers.dropout import Dropout
-from regard.models.build import Model, build, num_parameters
-from regard.models.contract import Decoded
+from regard.models.build import build, num_parameters
+from regard.models.contract import Model, Projected
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import progress
@@ -51,7 +51,14 @@ def test_decisions_are_rewarded_relative_to_the_baseline(affects_later_steps: bo
     """Σ_t (R_t − b n_t) log π(a_t): the baseline is b for each of the n_t tokens that a decision affects."""
     batch = collate([Example([5], [1, 4]), Example([5], [])])
     logits, log_pi = torch.randn(2, 3, 5), -torch.rand(2, 3)
-    decoded = Decoded(logits, torch.eye(5), torch.zeros(5), log_pi, torch.rand(2, 3), affects_later_steps=affects_later_steps)
+    decoded = Projected(
+        logits,
+        torch.eye(5),
+        torch.zeros(5),
+        attention_log_prob_BT=log_pi,
+        attention_entropy_BT=torch.rand(2, 3),
+        affects_later_steps=affects_later_steps,
+    )
     log_probs = logits.log_softmax(-1)
     one, four, end, short = (log_probs[b, t, token].item() for b, t, token in ((0, 0, 1), (0, 1, 4), (0, 2, EOS), (1, 0, EOS)))
     gains = [one + four + end + 6, four + end + 4, end + 2] if affects_later_steps else [one + 2, four + 2, end + 2]

@@ -11,10 +11,10 @@ from regard.core import masks
 from regard.core.losses import sequence_loss
 from regard.errors import UserError
 from regard.look import Look, Tap
-from regard.models.build import PRESETS, SETTINGS, build, num_parameters
+from regard.models.build import FAMILIES, build, num_parameters
 from regard.models.contract import Source
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
-from regard.models.transformer import Transformer, TransformerSettings
+from regard.models.transformer import PRESETS, Transformer, TransformerSettings
 from regard.training.settings import RunSettings, override
 
 
@@ -126,5 +126,5 @@ def test_pooling_ignores_padding(pooling: str) -> None:
 
 
 def test_every_family_has_a_name() -> None:
-    assert set(SETTINGS) >= {"rnn", "transformer", "decoder_only"}
-    assert all(settings().kind == kind for kind, settings in SETTINGS.items())
+    assert set(FAMILIES) >= {"rnn", "transformer", "decoder_only"}
+    assert all(family.settings().kind == kind for kind, family in FAMILIES.items())

@@ -29,7 +29,8 @@ from regard.data.sources import SourceCodec, auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, shown
 from regard.layers.scores import SCORES, ScoreMaker
-from regard.models.build import SETTINGS, Model, ModelSettings, build
+from regard.models.build import FAMILIES, build, file_readers
+from regard.models.contract import Model, ModelSettings
 
 CONFIG, CARD = "config.json", "card.md"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
@@ -148,7 +149,7 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
             f"{folder / CONFIG} gives the vocabulary sizes as {shown(config['vocabulary'])}, but the tokenizers have {sizes}"
         )
     try:
-        check_fit("text" if isinstance(source, Codec) else source.unit, getattr(settings, "frontend", "tokens"))
+        check_fit("text" if isinstance(source, Codec) else source.unit, settings.traits.frontend, file_readers())
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
     _check_score(folder, settings, scores or {})
@@ -220,16 +221,17 @@ def read_settings(folder: Path, given: Any) -> ModelSettings:
     """Returns the model settings in the section `model` of config.json. Raises UserError if they are invalid."""
     try:
         kind = mapping(given, "model").get("kind")
-        if not isinstance(kind, str) or kind not in SETTINGS:
-            raise UserError(f"its kind is {shown(kind)}, expected one of {', '.join(SETTINGS)}")
-        return validated(SETTINGS[kind], given, kind)
+        if not isinstance(kind, str) or kind not in FAMILIES:
+            raise UserError(f"its kind is {shown(kind)}, expected one of {', '.join(FAMILIES)}")
+        settings: ModelSettings = validated(FAMILIES[kind].settings, given, kind)
+        return settings
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: the model settings cannot be read: {error}", error.details) from None
 
 
 def _check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, ScoreMaker]) -> None:
     """Raises UserError if the model uses a custom score function that is not in `scores`."""
-    score = getattr(settings, "score", None)  # recurrent language models have none
+    score = settings.traits.score
     if score is not None and score not in SCORES and score not in scores:
         raise UserError(
             f"{folder} uses the custom score {shown(score)}, which is not part of regard: load it with "

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from regard.checkpoint import migrate
 from regard.errors import UserError, one_line, plural, shown
 from regard.layers.scores import ScoreMaker
-from regard.models.build import Model, ModelSettings
+from regard.models.contract import Model, ModelSettings
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """Accepted types of weights; a model stores them in 32 bits."""
@@ -77,8 +77,8 @@ def _check_types(types: Mapping[str, str]) -> None:
 def _check_layers(settings: ModelSettings, num_tensors: int) -> None:
     """Raises UserError if the model has more layers than the file has tensors. Each layer has at least one tensor, and a model
     with a million layers would take minutes to build, even without memory."""
-    for name, number in vars(settings).items():
-        if name.endswith("layers") and number > num_tensors:
+    for name, number in settings.num_layers.items():
+        if number > num_tensors:
             raise UserError(f"{name} is {number:,}, but the file has only {plural(num_tensors, 'tensor')}")
 
 

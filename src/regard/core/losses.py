@@ -11,13 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.core import masks
+from regard.errors import UserError
+
 MAX_LOGITS = 2**22
 """The most logits that `projected_loss` holds at a time."""
 
 
 def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
     """Computes the cross-entropy with label smoothing, summed over all targets except padding."""
-    _check_targets(logits_BTV, targets_BT, smoothing)
+    _check_targets(logits_BTV.shape[:-1], targets_BT)
+    _check_smoothing(smoothing)
     return F.cross_entropy(
         logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=pad, label_smoothing=smoothing, reduction="sum"
     )
@@ -30,19 +34,43 @@ def projected_loss(
 
     Logits and their gradient are computed for some rows at a time, and not at all for padding. First derivatives only.
     """
-    _check_targets(states_BTD, targets_BT, smoothing)
+    _check_targets(states_BTD.shape[:-1], targets_BT)
+    _check_smoothing(smoothing)
     real_N = targets_BT.flatten().ne(pad).nonzero().squeeze(-1)
     states_ND, targets_N = states_BTD.flatten(0, 1)[real_N], targets_BT.flatten()[real_N]
     loss: Tensor = _ProjectedLoss.apply(states_ND, weight_VD, bias_V, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _check_targets(rows_BTX: Tensor, targets_BT: Tensor, smoothing: float) -> None:
-    """Raises ValueError for wrong shapes or smoothing. (T, B) has as many targets as (B, T), so no later check would notice."""
-    if targets_BT.shape != rows_BTX.shape[:-1]:
-        raise ValueError(
-            f"the targets have shape {tuple(targets_BT.shape)}, expected {tuple(rows_BTX.shape[:-1])}, one for each position"
+def target_log_probs(log_probs_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Returns the log-probability of each target, (B, T)."""
+    _check_targets(log_probs_BTV.shape[:-1], targets_BT)
+    return log_probs_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
+
+
+def smoothed_loss(log_probs_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float) -> Tensor:
+    """Computes `sequence_loss` from log-probabilities, for models without logits: −(1−ε) log p(y) − ε/V Σ_v log p(v).
+
+    Raises UserError if a token has the probability 0, because label smoothing expects some of it from every token.
+    """
+    _check_smoothing(smoothing)
+    real_BT = masks.not_padding(targets_BT, pad)
+    log_probs_NV = log_probs_BTV[real_BT]
+    if torch.isneginf(log_probs_NV).any():
+        raise UserError(
+            f"label smoothing is {smoothing}, but this model gives some tokens the probability 0; set train.label_smoothing=0"
         )
+    log_prob_N = target_log_probs(log_probs_BTV, targets_BT)[real_BT]
+    return -((1 - smoothing) * log_prob_N + smoothing * log_probs_NV.mean(-1)).sum()
+
+
+def _check_targets(expected: tuple[int, ...], targets_BT: Tensor) -> None:
+    """Raises ValueError for a wrong shape. (T, B) has as many targets as (B, T), so no later check would notice."""
+    if targets_BT.shape != expected:
+        raise ValueError(f"the targets have shape {tuple(targets_BT.shape)}, expected {tuple(expected)}, one for each position")
+
+
+def _check_smoothing(smoothing: float) -> None:
     if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing <= 1:
         raise ValueError(f"smoothing is {smoothing!r}, expected a number from 0 to 1")
 

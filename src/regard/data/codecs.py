@@ -36,13 +36,16 @@ FITTING: dict[str, tuple[str, ...]] = {
 """unit -> allowed values of the model's setting `frontend`; for every unit of text it is "tokens"."""
 
 
-def check_fit(unit: str, frontend: str) -> None:
-    """Raises UserError if a model with this `frontend` cannot read sources of this unit."""
+def check_fit(unit: str, frontend: str, file_readers: Sequence[str]) -> None:
+    """Raises UserError if a model with this `frontend` cannot read sources of this unit.
+
+    file_readers: the model families that have a setting `frontend`.
+    """
     fitting = FITTING.get(unit, ("tokens",))
     if frontend not in fitting:
         raise UserError(
             f"the model reads {frontend} (model.frontend), but the sources have the unit {unit}; set model.frontend="
-            f"{' or '.join(fitting)}, in a model of kind rnn or transformer"
+            f"{' or '.join(fitting)}, in a model of kind {' or '.join(file_readers)}"
         )
 
 

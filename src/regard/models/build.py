@@ -1,47 +1,57 @@
-"""Builds a model from its settings. Every model family has an entry in `SETTINGS` and in `MODELS`."""
+"""The model families, and how a model is built from its settings."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from regard.layers.scores import ScoreMaker
+from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.rnn_lm import RnnLm, RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
+from regard.models.stack import Scores
 from regard.models.transformer import PRESETS as TRANSFORMERS
 from regard.models.transformer import Transformer, TransformerSettings
 
-Model = RnnSeq2Seq | RnnLm | Transformer | DecoderOnly
-ModelSettings = RnnSettings | RnnLmSettings | TransformerSettings | DecoderOnlySettings
+Settings = TypeVar("Settings", bound=ModelSettings)
 
-SETTINGS: dict[str, type[ModelSettings]] = {
-    "rnn": RnnSettings,
-    "rnn_lm": RnnLmSettings,
-    "transformer": TransformerSettings,
-    "decoder_only": DecoderOnlySettings,
+
+@dataclass(frozen=True)
+class Family(Generic[Settings]):
+    """A model family.
+
+    settings: the class of its settings.  model: the class of its models; arguments as in `build`.
+    presets: settings that have a name.
+    """
+
+    settings: type[Settings]
+    model: Callable[[Settings, int, int, Scores, int], Model]
+    presets: Mapping[str, Settings] = field(default_factory=dict)
+
+
+FAMILIES: dict[str, Family[Any]] = {
+    "rnn": Family(RnnSettings, RnnSeq2Seq),
+    "rnn_lm": Family(RnnLmSettings, RnnLm),
+    "transformer": Family(TransformerSettings, Transformer, TRANSFORMERS),
+    "decoder_only": Family(DecoderOnlySettings, DecoderOnly),
 }
-"""Name of a model family -> its settings class."""
-
-PRESETS: dict[str, ModelSettings] = {**TRANSFORMERS}
-"""Name of a preset -> its settings."""
-
-MODELS: dict[type[ModelSettings], type[Model]] = {
-    RnnSettings: RnnSeq2Seq,
-    RnnLmSettings: RnnLm,
-    TransformerSettings: Transformer,
-    DecoderOnlySettings: DecoderOnly,
-}
-"""Settings class -> model class."""
+"""`kind` in the settings -> the family. This is the only list of families: settings files, model folders and `build` use it."""
 
 
-def build(
-    settings: ModelSettings,
-    source_vocab: int,
-    target_vocab: int,
-    scores: Mapping[str, ScoreMaker] | None = None,
-    *,
-    auxiliary: int = 0,
-) -> Model:
+def presets() -> dict[str, ModelSettings]:
+    """Returns the presets of all families by name."""
+    return {name: preset for family in FAMILIES.values() for name, preset in family.presets.items()}
+
+
+def file_readers() -> list[str]:
+    """Returns the families whose models can read files: their settings have the field `frontend`."""
+    return [kind for kind, family in FAMILIES.items() if "frontend" in family.settings.__dataclass_fields__]
+
+
+def build(settings: ModelSettings, source_vocab: int, target_vocab: int, scores: Scores = None, *, auxiliary: int = 0) -> Model:
     """Returns a new model with randomly initialised weights.
 
     source_vocab: number of source tokens; with a frontend, numbers per pixel, cell or frame.
@@ -49,11 +59,7 @@ def build(
     scores: the user's own score functions, by the names used in the settings.
     auxiliary: vocabulary size of the auxiliary texts; 0 if there are none.
     """
-    if isinstance(settings, RnnSettings):
-        return RnnSeq2Seq(settings, source_vocab, target_vocab, scores, auxiliary)
-    if isinstance(settings, TransformerSettings):
-        return Transformer(settings, source_vocab, target_vocab, scores, auxiliary)
-    return MODELS[type(settings)](settings, source_vocab, target_vocab, scores)  # type: ignore[arg-type]
+    return FAMILIES[settings.kind].model(settings, source_vocab, target_vocab, scores, auxiliary)
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -1,4 +1,5 @@
-"""What every model keeps: the types that carry tensors between data, models, search, training and inspection.
+"""What every model keeps: its base class and that of its settings, and the types that carry tensors between data, models,
+search, training and inspection.
 
 `encode` turns a `Source` into a `Memory`; `start` turns the Memory into a `State`; each `step` consumes a State and returns a
 `Step` (logits, the next State, captured attention). Training reads the whole target at once: `decode` returns `Decoded`.
@@ -11,16 +12,19 @@ Capital letters at the end of a tensor's name are its axes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.contracts import Traits
+from regard.core import masks
+from regard.core.losses import projected_loss, smoothed_loss, target_log_probs
 from regard.equality import ByValue
+from regard.errors import check_numbers
 from regard.look import Look, Seen
 
 
@@ -101,56 +105,73 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one decoder step: a logit for every token of the vocabulary, the next State, and what a Look requested."""
+    """The result of one decoder step: a logit for every token of the vocabulary, the next State, and what a Look requested.
+
+    Log-probabilities are logits, too: their softmax gives the probabilities.
+    """
 
     logits_BKV: Tensor
     state: State
     seen: tuple[Seen[Tensor], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Decoded(ByValue):
-    """The result of decoding whole target sequences (teacher forcing): logits = states · weightᵀ + bias, computed on first use.
+    """The result of decoding whole target sequences (teacher forcing): the distribution of every token given those before it.
 
-    The logits are by far the largest tensor; core.losses.projected_loss computes the loss without them.
+    A subclass defines `distribution`; `log_probs` and `loss` follow from it, and may be replaced by something cheaper.
     attention_log_prob, attention_entropy (B, T): of the choices of hard or gated attention; None for other types.
     affects_later_steps: whether such a choice also affects later tokens, not only the token of its own step.
     """
 
-    states_BTD: Tensor
-    weight_VD: Tensor
-    bias_V: Tensor
     attention_log_prob_BT: Tensor | None = None
     attention_entropy_BT: Tensor | None = None
     affects_later_steps: bool = True
     seen: tuple[Seen[Tensor], ...] = ()
 
-    @cached_property
-    def logits_BTV(self) -> Tensor:
-        """states · weightᵀ + bias."""
-        return F.linear(*self.projection)
+    def distribution(self) -> Tensor:
+        """Returns the log-probability of every token of the vocabulary at every position, (B, T, V)."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method distribution()")
 
     def log_probs(self, targets_BT: Tensor) -> Tensor:
         """Returns the log-probability of each target, (B, T)."""
-        return self.distribution().gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
+        return target_log_probs(self.distribution(), targets_BT)
+
+    def loss(self, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
+        """Returns the cross-entropy with label smoothing, summed over all targets except padding."""
+        if smoothing:
+            return smoothed_loss(self.distribution(), targets_BT, pad=pad, smoothing=smoothing)
+        return -self.log_probs(targets_BT)[masks.not_padding(targets_BT, pad)].sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Projected(Decoded):
+    """The result of a model with an output projection: logits = states · weightᵀ + bias, computed on first use.
+
+    The logits are by far the largest tensor; the loss is computed without them.
+    """
+
+    states_BTD: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor
+
+    @cached_property
+    def logits_BTV(self) -> Tensor:
+        """states · weightᵀ + bias."""
+        return F.linear(self.states_BTD, self.weight_VD, self.bias_V)
 
     def distribution(self) -> Tensor:
-        """Returns the log-probability of every token of the vocabulary at every step, (B, T, V)."""
         return self.logits_BTV.log_softmax(-1)
 
-    @property
-    def projection(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(states, weight, bias), the arguments of F.linear and core.losses.projected_loss."""
-        return self.states_BTD, self.weight_VD, self.bias_V
+    def loss(self, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
+        return projected_loss(self.states_BTD, self.weight_VD, self.bias_V, targets_BT, pad=pad, smoothing=smoothing)
 
 
 class Seq2Seq(Protocol):
     """The interface of every model. Search, training and inspection use nothing else."""
 
-    @property
-    def traits(self) -> Traits:
-        """What the model is, as far as others need to know."""
-        ...
+    traits: Traits
+    """What this model is: the traits of its settings, and fusion if it reads an auxiliary text."""
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
         """Runs the encoder."""
@@ -173,3 +194,42 @@ class Seq2Seq(Protocol):
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
         """Reads whole target sequences that start with <sos> (teacher forcing); position t depends on the tokens up to t."""
         ...
+
+
+# --- families ----------------------------------------------------------------------------------------------------------------
+
+
+class ModelSettings:
+    """The base class of the settings of a model family: a frozen dataclass, which decides on the order of its fields.
+
+    Invalid values raise a ValueError that says what to do.
+    """
+
+    kind: str
+    """Model family."""
+    width: int
+    dropout: float
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    @property
+    def traits(self) -> Traits:
+        """What a model with these settings is."""
+        raise NotImplementedError(f"{type(self).__name__} needs a property traits")
+
+    @property
+    def num_layers(self) -> dict[str, int]:
+        """The settings that are numbers of layers, by name."""
+        return {name: value for name, value in vars(self).items() if name.endswith("layers")}
+
+
+class Model(nn.Module, Seq2Seq):
+    """The base class of the models of a family."""
+
+    settings: ModelSettings
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.settings, self.traits = settings, settings.traits

@@ -19,7 +19,7 @@ from regard.layers.blocks import DecoderLayer
 from regard.layers.dropout import Dropout
 from regard.layers.embed import Output
 from regard.look import Look, Seen
-from regard.models.contract import Decoded, Memory, State, Step
+from regard.models.contract import Memory, Projected, State, Step
 from regard.models.stack import Scores, StackSettings, last_norm, make_decoder_layer, make_embedding
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
@@ -134,13 +134,13 @@ class TransformerDecoder(nn.Module):
         x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
         return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.next_state(), seen)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
         decoded, _ = self._decode(ids_BT, memory, look)
         return decoded
 
     def _decode(
         self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False
-    ) -> tuple[Decoded, CausalSelfAttention]:
+    ) -> tuple[Projected, CausalSelfAttention]:
         """Returns the output and the self-attention that computed it. keep: whether the latter keeps its keys and values."""
         num_positions, device = ids_BT.shape[1], ids_BT.device
         allow_TT = masks.causal(num_positions, device=device)
@@ -149,7 +149,7 @@ class TransformerDecoder(nn.Module):
         causal = CausalSelfAttention(allow_TT, exact=self.window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
         x_BTD, seen = self._stack(x_BTD, causal, self._source(memory), memory.allow_BS, look)
-        return Decoded(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), causal
+        return Projected(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), causal
 
     def _source(self, memory: Memory) -> list[KeysValues]:
         """Returns the keys and values of the memory for each layer, computed once per sentence; none in a language model."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.contracts import Traits
 from regard.look import Look
-from regard.models.contract import Decoded, Memory, Source, State, Step
+from regard.models.contract import Memory, Model, Projected, Source, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.stack import Scores, StackSettings
 
@@ -24,12 +25,23 @@ class DecoderOnlySettings(StackSettings):
     tie: Literal["none", "output"] = "none"
     """Shared matrices: none, or output (the output matrix is the embedding matrix)."""
 
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            continues_text=True,
+            max_positions=self.counted_positions,
+            attention={"decoder": (self.layers, self.heads)},
+            score=self.score,
+        )
 
-class DecoderOnly(nn.Module):
+
+class DecoderOnly(Model):
     """A Transformer language model with the interface of `Seq2Seq`. Its Memory has no positions: the source is ignored."""
 
-    def __init__(self, settings: DecoderOnlySettings, source_vocab: int, target_vocab: int, scores: Scores = None) -> None:
-        super().__init__()
+    def __init__(
+        self, settings: DecoderOnlySettings, source_vocab: int, target_vocab: int, scores: Scores = None, auxiliary: int = 0
+    ) -> None:
+        super().__init__(settings)
         self.width = settings.width
         self.decoder = TransformerDecoder(
             settings, settings.layers, target_vocab, scores, cross=False, tied=settings.tie == "output"
@@ -46,5 +58,5 @@ class DecoderOnly(nn.Module):
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         return self.decoder.step(ids_BK, state, look)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
         return self.decoder.decode(ids_BT, memory, look)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
+from regard.contracts import Traits
 from regard.core import masks
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
-from regard.layers.frontends import Frontend, FrontendOutput
+from regard.layers.frontends import Frontend, FrontendOutput, FusionFrontend
 from regard.look import Look, Seen
 from regard.models.contract import Memory, Source
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
@@ -61,6 +64,13 @@ class TransformerEncoder(nn.Module):
             return output
         positions_S = torch.arange(source.values.shape[1], device=source.values.device)
         return FrontendOutput(embedding(source.values, positions_S), source.allow, (len(positions_S),))
+
+
+def with_fusion(traits: Traits, frontend: Frontend) -> Traits:
+    """Returns the traits of a model with this frontend: those of its settings, and fusion if it reads an auxiliary text."""
+    if not isinstance(frontend, FusionFrontend):
+        return traits
+    return replace(traits, attention={**traits.attention, "fusion": (1, frontend.attention.heads)})
 
 
 def masked_mean(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:

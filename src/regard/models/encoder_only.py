@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from regard.contracts import Traits
 from regard.layers.blocks import Activation
 from regard.look import Look
 from regard.models.contract import Memory, Source
@@ -29,6 +30,10 @@ class EncoderOnlySettings(StackSettings):
     activation: Activation = "gelu"
     pooling: Pooling = "mean"
     """How the vectors of a text are combined into one for classification: mean, max, or first (the first position)."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(max_positions=self.counted_positions, attention={"encoder": (self.layers, self.heads)}, score=self.score)
 
 
 class EncoderOnly(nn.Module):

@@ -9,12 +9,12 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from regard.errors import check_numbers
+from regard.contracts import Traits
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker
 from regard.look import Look
-from regard.models.contract import Decoded, Memory, Source, State, Step
+from regard.models.contract import Memory, Model, ModelSettings, Projected, Source, State, Step
 from regard.models.state import BatchState, per_hypothesis
 
 # B sentences  K hypotheses  N = B·K  T target positions  R = K·T rows, where K or T is 1  D width  L layers
@@ -22,11 +22,10 @@ from regard.models.state import BatchState, per_hypothesis
 
 
 @dataclass(frozen=True, kw_only=True)
-class RnnLmSettings:
+class RnnLmSettings(ModelSettings):
     """Settings of `RnnLm`."""
 
     kind: Literal["rnn_lm"] = "rnn_lm"
-    """Model family."""
     cell: Cell = "gru"
     """Type of recurrent cell."""
     width: int = 192
@@ -39,8 +38,12 @@ class RnnLmSettings:
     """Dropout probability during training."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         check_cell(self.cell)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(continues_text=True)
 
 
 @dataclass(kw_only=True)
@@ -50,13 +53,18 @@ class RnnLmState(BatchState):
     hidden_BKLX: Tensor = per_hypothesis()
 
 
-class RnnLm(nn.Module):
+class RnnLm(Model):
     """A recurrent language model with the interface of `Seq2Seq`. Its Memory has no positions: the source is ignored."""
 
     def __init__(
-        self, settings: RnnLmSettings, source_vocab: int, target_vocab: int, scores: Mapping[str, ScoreMaker] | None = None
+        self,
+        settings: RnnLmSettings,
+        source_vocab: int,
+        target_vocab: int,
+        scores: Mapping[str, ScoreMaker] | None = None,
+        auxiliary: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(settings)
         self.embedding = nn.Embedding(target_vocab, settings.embedding)
         self.stack = make_stack(settings.cell, settings.embedding, settings.width, settings.layers, settings.dropout)
         self.output = nn.Linear(settings.width, target_vocab)
@@ -84,9 +92,9 @@ class RnnLm(nn.Module):
         states_BKD, next_state = self._recur(ids_BK.unsqueeze(-1), state)
         return Step(self.output(self.dropout(states_BKD)), next_state)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
         states_BTD, _ = self._recur(ids_BT.unsqueeze(1), self.start(memory))
-        return Decoded(self.dropout(states_BTD), self.output.weight, self.output.bias)
+        return Projected(self.dropout(states_BTD), self.output.weight, self.output.bias)
 
     def _recur(self, ids_BKT: Tensor, state: RnnLmState) -> tuple[Tensor, RnnLmState]:
         """Reads one token of K hypotheses, or T tokens of one. Returns the states (B, R, D) and the State after them."""

@@ -22,20 +22,20 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from regard.contracts import Traits
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.devices import default_generator
 from regard.core.mechanism import Mechanism
 from regard.core.taps import attend_with_look, join_steps
 from regard.core.weights import AttentionType
-from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepwiseStack, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
 from regard.look import Look
-from regard.models.contract import Decoded, Memory, Source, State, Step
-from regard.models.encoder import masked_mean
+from regard.models.contract import Memory, Model, ModelSettings, Projected, Source, State, Step
+from regard.models.encoder import masked_mean, with_fusion
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source positions  T target positions  R = K·T rows, where K or T is 1  L layers
@@ -43,11 +43,10 @@ from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class RnnSettings:
+class RnnSettings(ModelSettings):
     """Settings of `RnnSeq2Seq`."""
 
     kind: Literal["rnn"] = "rnn"
-    """Model family."""
     width: int = 192
     """Width of the decoder states."""
     encoder_width: int | None = None
@@ -90,7 +89,7 @@ class RnnSettings:
     """Dropout probability during training."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         check_cell(self.cell)
         check_frontend(self.frontend, self.memory_width, self.channels)
         if self.frontend == "patches":
@@ -120,6 +119,18 @@ class RnnSettings:
             raise ValueError(
                 f"every_step requires decoder=fixed, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
             )
+
+    @property
+    def traits(self) -> Traits:
+        attends = self.decoder != "fixed"
+        counts = attends and self.score == "location" and self.beyond == "error"
+        return Traits(
+            max_positions=self.max_positions if counts else None,
+            attention={"cross": (1, 1)} if attends else {},
+            soft_cross_attention=attends and self.attention == "soft",
+            frontend=self.frontend,
+            score=self.score if attends else None,
+        )
 
     @property
     def memory_width(self) -> int:
@@ -166,8 +177,10 @@ AttendStep = Callable[[Tensor, int], AttentionOutput]
 """(queries (B, K, D), step number) -> the result of attention; axis 1 of its tensors is the single head."""
 
 
-class RnnSeq2Seq(nn.Module):
+class RnnSeq2Seq(Model):
     """A recurrent encoder-decoder. Arguments: see `build`."""
+
+    settings: RnnSettings
 
     def __init__(
         self,
@@ -177,9 +190,8 @@ class RnnSeq2Seq(nn.Module):
         scores: Mapping[str, ScoreMaker] | None = None,
         auxiliary: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(settings)
         width, memory_width, dropout, cell = settings.width, settings.memory_width, settings.dropout, settings.cell
-        self.settings = settings
         self.source_embedding: nn.Embedding | Frontend
         grid = settings.frontend in GRIDS
         if settings.frontend == "tokens":
@@ -189,6 +201,7 @@ class RnnSeq2Seq(nn.Module):
             self.source_embedding = make_frontend(
                 settings.frontend, source_vocab, frontend_width, settings.channels, positions=False, auxiliary=auxiliary
             )
+            self.traits = with_fusion(self.traits, self.source_embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         if not grid:
             self.encoder = RecurrentEncoder(
@@ -255,7 +268,7 @@ class RnnSeq2Seq(nn.Module):
         decoded = self._readout(outputs, state, cross_look)
         return Step(decoded.logits_BTV, next_state, decoded.seen)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
         state, cross_look = self.start(memory), self._cross_look(look)
         outputs, _ = self._recur(ids_BT.unsqueeze(1), state, cross_look)
         return self._readout(outputs, state, cross_look)
@@ -344,10 +357,10 @@ class RnnSeq2Seq(nn.Module):
         )
         return outputs, steps.join(hidden), fed_ND
 
-    def _readout(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Decoded:
+    def _readout(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Projected:
         """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step."""
         if self.settings.decoder == "fixed":
-            return Decoded(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
+            return Projected(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
         attended = outputs.attended or self._attend(state, look)(outputs.states_BRD)
         context_BRE = attended.context.squeeze(1)
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
@@ -355,12 +368,12 @@ class RnnSeq2Seq(nn.Module):
         else:
             attentional_BRD = outputs.attentional_BRD
             readout = self._attentional(context_BRE, outputs.states_BRD) if attentional_BRD is None else attentional_BRD
-        return Decoded(
+        return Projected(
             self.dropout(readout),
             self.output.weight,
             self.output.bias,
-            None if attended.log_prob is None else attended.log_prob.squeeze(1),
-            None if attended.entropy is None else attended.entropy.squeeze(1),
+            attention_log_prob_BT=None if attended.log_prob is None else attended.log_prob.squeeze(1),
+            attention_entropy_BT=None if attended.entropy is None else attended.entropy.squeeze(1),
             affects_later_steps=self.settings.runs_stepwise,
             seen=attended.seen,
         )

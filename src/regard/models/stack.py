@@ -11,7 +11,6 @@ from typing import Literal
 from torch import nn
 
 from regard.core.positions import Layout
-from regard.errors import check_numbers
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.blocks import (
     Activation,
@@ -25,17 +24,17 @@ from regard.layers.blocks import (
 )
 from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position_encoding
 from regard.layers.scores import ScoreMaker, make_score
+from regard.models.contract import ModelSettings
 
 Scores = Mapping[str, ScoreMaker] | None
 """The user's own score functions by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackSettings:
+class StackSettings(ModelSettings):
     """Settings that all Transformers share."""
 
     kind: str = ""
-    """Model family."""
     width: int = 128
     """Width of the token vectors in all layers."""
     heads: int = 4
@@ -78,7 +77,7 @@ class StackSettings:
     """What the location score does with positions beyond max_positions: error, or ignore them with a warning."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         check_position_encoding(self.positions, self.width, self.appended)
         if self.key_dim is None and self.width % self.heads:
             divisor = math.lcm(2, self.heads)  # sinusoidal positions consist of pairs
@@ -94,6 +93,16 @@ class StackSettings:
             raise ValueError(
                 f"rotary positions rotate pairs of numbers, but a head has width {self.head_width}; make key_dim even"
             )
+
+    @property
+    def counted_positions(self) -> int | None:
+        """The number of positions that a Transformer with these settings can count; None if it is unlimited."""
+        limits = []
+        if self.positions == "one_hot":
+            limits.append(self.appended or self.width)
+        if self.positions == "learned" or (self.score == "location" and self.beyond == "error"):
+            limits.append(self.max_positions)
+        return min(limits, default=None)
 
     @property
     def appended(self) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.contracts import Traits
 from regard.errors import UserError
 from regard.layers.frontends import FrontendName, check_frontend, make_frontend
 from regard.look import Look
-from regard.models.contract import Decoded, Memory, Source, State, Step
+from regard.models.contract import Memory, Model, Projected, Source, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
-from regard.models.encoder import TransformerEncoder
+from regard.models.encoder import TransformerEncoder, with_fusion
 from regard.models.stack import Scores, StackSettings
 
 
@@ -40,6 +41,18 @@ class TransformerSettings(StackSettings):
                 f"tie=all shares the embedding of source tokens, but this model reads {self.frontend}; use tie=output"
             )
 
+    @property
+    def traits(self) -> Traits:
+        decoder = self.decoder_layers, self.heads
+        return Traits(
+            max_positions=self.counted_positions,
+            attention={"encoder": (self.encoder_layers, self.heads), "decoder": decoder, "cross": decoder},
+            soft_cross_attention=True,
+            frontend=self.frontend,
+            score=self.score,
+            shares_vocabulary=self.tie == "all",
+        )
+
 
 PRESETS: dict[str, TransformerSettings] = {
     "tiny": TransformerSettings(width=128, heads=4, feed_forward=256, encoder_layers=4, decoder_layers=4),
@@ -52,15 +65,14 @@ PRESETS: dict[str, TransformerSettings] = {
 """Presets. base is the base model of Vaswani et al. 2017; deep-shallow decodes fast (Kasai et al. 2021)."""
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """A Transformer encoder-decoder. Arguments: see `build`. Raises UserError if tie=all and the vocabularies differ."""
 
     def __init__(
         self, settings: TransformerSettings, source_vocab: int, target_vocab: int, scores: Scores = None, auxiliary: int = 0
     ) -> None:
-        super().__init__()
-        self.shares = settings.tie == "all"
-        if self.shares and source_vocab != target_vocab:
+        super().__init__(settings)
+        if self.traits.shares_vocabulary and source_vocab != target_vocab:
             raise UserError(
                 f"tie=all requires one vocabulary for both sides, but there are {source_vocab} source and {target_vocab} "
                 "target tokens; use tie=output"
@@ -70,14 +82,15 @@ class Transformer(nn.Module):
             frontend = make_frontend(
                 settings.frontend, source_vocab, settings.width, settings.channels, positions=True, auxiliary=auxiliary
             )
-        encoder_vocab = None if frontend or self.shares else source_vocab
+            self.traits = with_fusion(self.traits, frontend)
+        encoder_vocab = None if frontend or self.traits.shares_vocabulary else source_vocab
         self.encoder = TransformerEncoder(settings, settings.encoder_layers, encoder_vocab, scores, frontend)
         self.decoder = TransformerDecoder(
             settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
         )
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
-        return self.encoder.encode(source, look, self.decoder.embedding if self.shares else None)
+        return self.encoder.encode(source, look, self.decoder.embedding if self.traits.shares_vocabulary else None)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
         return self.decoder.start(memory, prefix_BP)
@@ -85,5 +98,5 @@ class Transformer(nn.Module):
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         return self.decoder.step(ids_BK, state, look)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
         return self.decoder.decode(ids_BT, memory, look)

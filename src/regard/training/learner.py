@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.checkpoint.runs import Checkpoint, Damaged
 from regard.core.losses import Baseline
-from regard.models.build import Model
+from regard.models.contract import Model
 from regard.training.settings import TrainSettings
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

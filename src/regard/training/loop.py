@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.core import masks
-from regard.core.losses import Baseline, doubly_stochastic_loss, policy_gradient, projected_loss, reward_to_go
+from regard.core.losses import Baseline, doubly_stochastic_loss, policy_gradient, reward_to_go
 from regard.data.batch import Batch, derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.look import Look, Tap
-from regard.models.build import Model
-from regard.models.contract import Decoded
+from regard.models.contract import Decoded, Model
 from regard.training.learner import Learner, TrainingState
 from regard.training.settings import TrainSettings
 
@@ -141,8 +140,7 @@ def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Ba
     memory = model.encode(batch.source)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
     decoded = model.decode(batch.target_in_BT, memory, look)
-    smoothing = settings.label_smoothing
-    total = projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD, smoothing=smoothing)
+    total = decoded.loss(batch.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
     if settings.doubly_stochastic:
         weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
         real_BT = masks.not_padding(batch.target_out_BT, PAD)
@@ -158,10 +156,8 @@ def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entr
     assert decoded.attention_log_prob_BT is not None
     assert decoded.attention_entropy_BT is not None
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
-    log_probs_BTV = decoded.logits_BTV.detach().log_softmax(-1)
-    log_prob_BT = log_probs_BTV.gather(-1, batch.target_out_BT.unsqueeze(-1)).squeeze(-1) * real_BT
-    num_rewards_BT = real_BT.to(log_prob_BT.dtype)
-    reward_BT = log_prob_BT.detach()
+    log_prob_BT = decoded.log_probs(batch.target_out_BT).detach().masked_fill(~real_BT, 0.0)
+    reward_BT, num_rewards_BT = log_prob_BT, real_BT.to(log_prob_BT.dtype)
     if decoded.affects_later_steps:
         reward_BT, num_rewards_BT = reward_to_go(reward_BT), reward_to_go(num_rewards_BT)
     loss = policy_gradient(
@@ -171,4 +167,4 @@ def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entr
         baseline=baseline.value * num_rewards_BT,
         entropy_bonus=entropy_bonus,
     )
-    return loss, baseline.after((log_prob_BT.detach().sum() / batch.num_targets).item())
+    return loss, baseline.after((log_prob_BT.sum() / batch.num_targets).item())

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from regard.checkpoint.folder import Saved, weights_digest
 from regard.checkpoint.runs import Checkpoint, Damaged
-from regard.core.losses import projected_loss
 from regard.data.batch import BatchOrder, Example, collate, encode_pairs, lengths
 from regard.data.labels import visible
 from regard.data.sources import auxiliary_vocabulary_size
@@ -28,7 +27,8 @@ from regard.data.trained import TrainedOn
 from regard.errors import UserError, plural
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, signature, text_fingerprint
 from regard.layers.scores import ScoreMaker
-from regard.models.build import Model, build, num_parameters
+from regard.models.build import build, num_parameters
+from regard.models.contract import Model
 from regard.pipeline import Translator, known_positions
 from regard.training.assess import Assessment, Losses, assess
 from regard.training.data import TrainingData
@@ -382,7 +382,7 @@ def mean_loss(
         for part in order.update(number):
             batch = collate([examples[index] for index in part]).to(device)
             decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-            total += projected_loss(*decoded.projection, batch.target_out_BT, pad=PAD).item()
+            total += decoded.loss(batch.target_out_BT, pad=PAD).item()
             num_targets += batch.num_targets
     return total / num_targets
 

@@ -6,10 +6,13 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema
 
 from regard.checkpoint import migrate
 from regard.data.codecs import SourceUnit, check_fit, recognise
@@ -19,12 +22,10 @@ from regard.data.sources import FileCodec, split_source
 from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import LARGEST_SIZE, UserError, WrongNumbers, did_you_mean, is_utf_8, plural
 from regard.layers.scores import check_score_name
-from regard.models.build import PRESETS, SETTINGS
-from regard.models.decoder_only import DecoderOnlySettings
-from regard.models.rnn_lm import RnnLmSettings
+from regard.models.build import FAMILIES, file_readers, presets
+from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS as TRANSFORMERS
-from regard.models.transformer import TransformerSettings
 
 NormalForm = Literal["nfc", "none"]
 
@@ -169,6 +170,14 @@ class StartSettings:
             raise UserError("--start-from takes a whole model and --encoder-from only an encoder; use one of them")
 
 
+class AnyFamily:
+    """Makes pydantic read the settings of a model as those of the family that their `kind` names."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        union = reduce(or_, (family.settings for family in FAMILIES.values()))
+        return handler.generate_schema(Annotated[union, Field(discriminator="kind")])
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """All settings of a run. Raises UserError if they contradict each other."""
@@ -176,21 +185,19 @@ class RunSettings:
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of all random numbers; another seed gives another run."""
     data: DataSettings = DataSettings()
-    model: Annotated[RnnSettings | RnnLmSettings | TransformerSettings | DecoderOnlySettings, Field(discriminator="kind")] = (
-        RnnSettings()
-    )
+    model: Annotated[ModelSettings, AnyFamily()] = RnnSettings()
     train: TrainSettings = TrainSettings()
     start: StartSettings = StartSettings()
 
     def __post_init__(self) -> None:
-        check_fit(self.data.source_unit, getattr(self.model, "frontend", "tokens"))
-        soft = getattr(self.model, "attention", "soft") == "soft" and getattr(self.model, "decoder", "") != "fixed"
-        if self.train.doubly_stochastic and not (soft and hasattr(self.model, "frontend")):
+        traits = self.model.traits
+        check_fit(self.data.source_unit, traits.frontend, file_readers())
+        if self.train.doubly_stochastic and not traits.soft_cross_attention:
             raise UserError(
                 f"doubly_stochastic is {self.train.doubly_stochastic}, but this model has no soft attention to its source; "
                 "set train.doubly_stochastic=0"
             )
-        if getattr(self.model, "tie", None) == "all" and not self.data.shared:
+        if traits.shares_vocabulary and not self.data.shared:
             raise UserError("tie=all requires one vocabulary for both sides; set data.shared=true, or tie=output")
 
 
@@ -428,7 +435,6 @@ def expectation(number: int) -> str | None:
 
 # --- errors ------------------------------------------------------------------------------------------------------------------
 
-_ADAPTER = TypeAdapter(RunSettings)
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -459,9 +465,8 @@ def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool 
     numbers that are given as strings."""
     wrong: list[WrongSetting] = []
     try:
-        settings: RunSettings = (
-            _ADAPTER.validate_json(json.dumps(tree), strict=True) if typed else _ADAPTER.validate_python(tree)
-        )
+        adapter = _adapter(tuple(family.settings for family in FAMILIES.values()))
+        settings = adapter.validate_json(json.dumps(tree), strict=True) if typed else adapter.validate_python(tree)
     except ValidationError as error:
         wrong += (setting for details in error.errors() for setting in _explain(details))
     score = tree["model"].get("score")  # a recurrent language model has none
@@ -473,13 +478,19 @@ def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool 
     return wrong or settings
 
 
+@cache
+def _adapter(families: tuple[type[ModelSettings], ...]) -> TypeAdapter[RunSettings]:
+    """Returns the validator of all settings. It knows the families of the moment, so other families have another validator."""
+    return TypeAdapter(RunSettings)
+
+
 def model_tree(kind: str) -> dict[str, Any] | WrongSetting:
     """Returns all settings of a family or a preset."""
-    if kind in PRESETS:
-        return asdict(PRESETS[kind])
-    if kind in SETTINGS:
-        return asdict(SETTINGS[kind]())
-    kinds = [*SETTINGS, *PRESETS]
+    if kind in (named := presets()):
+        return asdict(named[kind])
+    if kind in FAMILIES:
+        return asdict(FAMILIES[kind].settings())
+    kinds = [*FAMILIES, *named]
     text = f"expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}"
     return WrongSetting("model.kind", f"--set model.kind={kind}: {text}", f"got {kind!r}, {text}")
 
@@ -515,7 +526,7 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
         if isinstance(model, WrongSetting):
             raise UserError(model.on_command_line)
         if "frontend" in model:  # depends on the data, not on the family
-            model["frontend"] = getattr(settings.model, "frontend", "tokens")
+            model["frontend"] = settings.model.traits.frontend
         tree["model"] = model
     known = dict(leaves(tree))
     for key, value in pairs.items():
@@ -581,7 +592,7 @@ def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _explain(error: Any) -> Iterator[WrongSetting]:
     """Translates a pydantic error; errors that a settings class raises have the type "value_error"."""
-    where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in SETTINGS) or "model"
+    where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in FAMILIES) or "model"
     text, value, context = error["msg"].removeprefix("Value error, "), error["input"], error.get("ctx", {})
     on_command_line = f"--set {where}: {text[0].lower()}{text[1:]}"
     if isinstance(context.get("error"), WrongNumbers):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from regard.checkpoint.folder import Saved
 from regard.errors import UserError, plural
-from regard.models.build import Model
+from regard.models.contract import Model
 
 ENCODER = ("encoder.", "source_embedding.")
 """The prefixes of the names of encoder weights, in every model."""
