@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from regard.decoding.scoring import score
 from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_frontend_model, make_rows, make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -13,7 +14,6 @@ from regard.core import masks
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
 from regard.data.sources import FileAndText, num_positions
-from regard.decoding.scoring import score
 from regard.decoding.search import TorchEngine
 from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
 from regard.look import Look, Tap

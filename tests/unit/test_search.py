@@ -4,18 +4,20 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from searching import make_engine, make_requests, outputs, run
 from torch import Tensor
 
 from regard.contracts import Event, Hypothesis
 from regard.core.largest import largest
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
-from regard.decoding.search import TorchEngine, common_prefix, expand, sample
+from regard.decoding.search import common_prefix, expand, sample
+from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
 from regard.models.contract import Memory, Projected, Source, Step
 from regard.models.state import BatchState, per_hypothesis, per_sentence
@@ -84,14 +86,21 @@ class TableModel:
         return Projected(logits_BTV, torch.eye(logits_BTV.shape[-1], dtype=logits_BTV.dtype), logits_BTV.new_zeros(()))
 
 
-def search(*sources: list[int], **options: Any) -> list[Event]:
-    engine = TorchEngine(TableModel(), sos=SOS, eos=EOS, never=(PAD, SOS))
-    batches = [Source(torch.tensor(rows)[:, None], torch.tensor(rows)[:, None] > 0) for rows in sources]
-    return list(engine.generate(batches, SearchOptions(**options)))
+def table_engine(model: TableModel | None = None) -> TorchEngine:
+    return make_engine(model or TableModel(), sos=SOS, eos=EOS, never=(PAD, SOS))
 
 
-def hypotheses_of(*sources: list[int], **options: Any) -> dict[int, tuple[Hypothesis, ...]]:
-    return {event.sentence: event.hypotheses for event in search(*sources, **options) if event.hypotheses}
+def search(*batches: list[int], **given: Any) -> list[Event]:
+    """Searches batches of sentences, one batch after the other; a sentence is the number of its table."""
+    events, first = [], 0
+    for batch in batches:
+        events += run(table_engine(), make_requests([[table] for table in batch], first, **given))
+        first += len(batch)
+    return events
+
+
+def hypotheses_of(*batches: list[int], **given: Any) -> dict[int, tuple[Hypothesis, ...]]:
+    return {event.id: event.hypotheses for event in search(*batches, **given) if event.hypotheses}
 
 
 def every_output(table: int, max_length: int) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -106,13 +115,13 @@ def every_output(table: int, max_length: int) -> Iterator[tuple[tuple[int, ...],
 
 def test_greedy_follows_the_table() -> None:  # SPEC A7.5
     events = search([1, 2], [1], max_length=10, stream=True, length_penalty=0.0)
-    ends = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
+    ends = {event.id: event.hypotheses[0] for event in events if event.hypotheses}
     assert [ends[number].ids for number in range(3)] == [(A, B), (), (A, B)]
     assert ends[0].log_prob == pytest.approx(math.log(0.6 * 0.6 * 0.8))
     assert ends[0].token_log_probs == pytest.approx([math.log(0.6), math.log(0.6), math.log(0.8)])
     assert ends[1].log_prob == pytest.approx(math.log(0.9))
     assert all(end.finished and end.rank_score == pytest.approx(end.log_prob) for end in ends.values())
-    streamed = [event.ids for event in events if event.sentence == 0]
+    streamed = [event.ids for event in events if event.id == 0]
     assert streamed == [(A,), (B,), ()]
     assert [event.ids for event in search([1], max_length=10)] == [(A, B)]  # without a stream, all at once
 
@@ -180,20 +189,18 @@ def test_stopping_early_changes_nothing(penalty: float | str) -> None:
             steps.append(len(ids_BK))
             return super().step(ids_BK, state)
 
-    engine = TorchEngine(Counting(), sos=SOS, eos=EOS, never=(PAD, SOS))
-    source = Source(torch.tensor([[1]]), torch.tensor([[1]]) > 0)
-    list(engine.generate([source], SearchOptions(beam=3, length_penalty=0.0, max_length=99)))
+    outputs(table_engine(Counting()), [[1]], beam=3, length_penalty=0.0, max_length=99)
     assert len(steps) < 6  # and it does stop
 
 
 def test_finished_sentences_leave_the_batch_and_numbers_are_kept() -> None:
-    engine = TorchEngine(TableModel(), sos=SOS, eos=EOS, never=(PAD, SOS))
-    rows = torch.tensor([[1], [2], [3], [4], [2], [2], [1]])
-    events = engine.generate([Source(rows, rows > 0)], SearchOptions(beam=2, max_length=7), numbers=[7, 6, 5, 4, 3, 2, 1])
-    ours = {event.sentence: event.hypotheses for event in events}
+    tables = [1, 2, 3, 4, 2, 2, 1]
+    requests = make_requests([[table] for table in tables], beam=2, max_length=7)
+    events = run(table_engine(), [replace(request, id=7 - request.id) for request in requests])
+    ours = {event.id: event.hypotheses for event in events}
     assert sorted(ours) == [1, 2, 3, 4, 5, 6, 7]
-    for number, row in zip((7, 6, 5, 4, 3, 2, 1), rows[:, 0].tolist(), strict=True):
-        assert ours[number] == hypotheses_of([row], beam=2, max_length=7)[0]
+    for number, table in zip((7, 6, 5, 4, 3, 2, 1), tables, strict=True):
+        assert ours[number] == hypotheses_of([table], beam=2, max_length=7)[0]
 
 
 # --- expansion, as a table ---------------------------------------------------------------------------------------------------
@@ -345,7 +352,7 @@ def test_options_restrict_what_is_sampled() -> None:
 def test_streams_report_what_is_certain() -> None:
     events = search([4, 1], beam=2, stream=True, length_penalty=0.0)
     for sentence in (0, 1):
-        mine = [event for event in events if event.sentence == sentence]
+        mine = [event for event in events if event.id == sentence]
         assert [bool(event.hypotheses) for event in mine] == [False] * (len(mine) - 1) + [True]
         written: tuple[int, ...] = ()
         for event in mine:
@@ -353,7 +360,7 @@ def test_streams_report_what_is_certain() -> None:
             best = mine[-1].hypotheses[0].ids
             assert written == best[: len(written)]
         assert written == best
-    first = next(event for event in events if event.sentence == 0)
+    first = next(event for event in events if event.id == 0)
     assert (first.ids, first.tail) == ((), (A,))  # A leads, but B wins
 
 
@@ -396,11 +403,8 @@ def test_the_common_prefix_of_sequences(sequences: Sequence[tuple[int, ...]], le
         ({"no_repeat": 10**18}, "no_repeat is 1000000000000000000, expected a whole number from 0 to 100,000"),
         ({"sample": True, "beam": 4}, "sample=True cannot be combined with a beam, but beam is 4"),
         ({"sample": "no"}, "sample is 'no', expected True or False"),
-        ({"stream": 1}, "stream is 1, expected True or False"),
         ({"top_k": 4}, "temperature, top_k and top_p apply to sampling only; set sample=True"),
         ({"sample": True, "top_k": 2**64}, "top_k is 18446744073709551616, expected a whole number from 0 to 2,147,483,647"),
-        ({"seed": -1}, "seed is -1, expected a whole number from 0"),
-        ({"seed": 10**5000}, "seed is a number of more than 4,300 digits, expected a whole number from 0"),
         ({"sample": True, "temperature": 0.0}, r"temperature is 0\.0, expected a number, 1e-06 or more"),
         ({"sample": True, "temperature": 1e-320}, "temperature is 1e-320, expected a number, 1e-06 or more"),
         ({"sample": True, "temperature": "1"}, "temperature is '1', expected a number, 1e-06 or more"),
@@ -430,13 +434,7 @@ def test_the_common_prefix_of_sequences(sequences: Sequence[tuple[int, ...]], le
         ({"banned": [5]}, r"banned is \[5\], expected a list of lists of token ids"),
         ({"banned": None}, "banned is None, expected a list of lists of token ids"),
         ({"banned": [["a"]]}, r"banned is \[\['a'\]\], expected a list of lists of token ids"),
-        ({"prefix": 5}, "prefix is 5, expected a list of token ids"),
-        ({"prefix": "ab"}, "prefix is 'ab', expected a list of token ids"),
-        ({"prefix": [4, -1]}, r"prefix is \[4, -1\], expected a list of token ids"),
-        ({"prefix": torch.tensor(4)}, r"prefix is tensor\(4\), expected a list of token ids"),
         ({"banned": torch.tensor(4)}, r"banned is tensor\(4\), expected a list of lists of token ids"),
-        ({"prefix": [4.0]}, r"prefix is \[4\.0\], expected a list of token ids"),
-        ({"prefix": [4, 4], "max_length": 2}, "the prefix has 2 tokens, but max_length is 2; raise max_length"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
@@ -453,12 +451,9 @@ def test_numbers_of_other_libraries_become_plain_numbers() -> None:
         length_penalty=np.float32(0.5),
         max_ratio=np.float64(2),
         repetition_penalty=2,
-        prefix=np.array([4, 5]),
         banned=[np.array([4, 6]), (7,)],
     )
-    plain = SearchOptions(
-        beam=4, n_best=2, length_penalty=0.5, max_ratio=2.0, repetition_penalty=2.0, prefix=(4, 5), banned=((4, 6), (7,))
-    )
+    plain = SearchOptions(beam=4, n_best=2, length_penalty=0.5, max_ratio=2.0, repetition_penalty=2.0, banned=((4, 6), (7,)))
     assert repr(options) == repr(plain)
     assert SearchOptions(length_penalty="mean").length_penalty == "mean"
 
@@ -475,7 +470,7 @@ def test_numbers_of_other_libraries_become_plain_numbers() -> None:
         {"sample": True, "temperature": 1e-6},
         {"sample": True, "temperature": 1.7e308},
         {"sample": True, "top_p": 5e-324},
-        {"sample": True, "top_k": 2**31 - 1, "seed": 2**63 - 1},
+        {"sample": True, "top_k": 2**31 - 1, "seed": 2**50},
     ],
     ids=str,
 )
@@ -490,10 +485,3 @@ def test_the_lowest_temperature_takes_the_best_token_every_time() -> None:
     (greedy,) = hypotheses_of([4], max_length=9).values()
     (drawn,) = hypotheses_of([4], max_length=9, sample=True, temperature=1e-6).values()
     assert drawn[0].ids == greedy[0].ids
-
-
-def test_a_limit_counts_what_follows_the_prefix() -> None:
-    """A language model's prompt is a prefix: it does not count towards the limit."""
-    assert SearchOptions(prefix=(4,) * 500, max_length=100_500).max_length == 100_500
-    with pytest.raises(UserError, match="max_length is 100501, expected a whole number from 1 to 100,500"):
-        SearchOptions(prefix=(4,) * 500, max_length=100_501)

@@ -326,7 +326,7 @@ def as_arrays(seen: Seen[Tensor]) -> Seen[Array]:
     summary = None
     if seen.summary is not None:
         parts = (getattr(seen.summary, part.name) for part in fields(seen.summary))
-        summary = Summary(*(None if part is None else as_array(part) for part in parts))  # type: ignore[arg-type]
+        summary = Summary[Array](*(None if part is None else as_array(part) for part in parts))  # type: ignore[arg-type]
     return Seen(seen.kind, seen.layer, seen.heads, seen.rows, as_array(seen.weights_BHTS), seen.what, summary)
 
 
