@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from regard.contracts import SourceText
     from regard.evaluation import TestSet
     from regard.pipeline import Translator
     from regard.results import Result
@@ -80,6 +81,7 @@ def evaluate(
     import torch
 
     from regard.checkpoint.folder import weights_digest
+    from regard.data.source_text import flat
     from regard.data.trained import TrainedOn
     from regard.evaluation import read_test_set, signature
 
@@ -94,7 +96,7 @@ def evaluate(
     texts = normalised_texts(systems[0], results)
     if outputs:
         for source, text, references in zip(data.sources, texts, data.references, strict=True):
-            print(*map(one_cell, (source, text, references[0])), sep="\t")  # a console would turn TABs into spaces
+            print(*map(one_cell, (flat(source), text, references[0])), sep="\t")  # a console would turn TABs into spaces
     console = make_console()
     print_test_set(console, data, unreadable)
     for line in (*columns.describe(), *describe_seen(folders, systems, data.sources)):
@@ -121,7 +123,9 @@ def normalised_texts(system: "Translator", results: "Sequence[Result]") -> list[
     return [system.target.normalised(result.text) for result in results]
 
 
-def describe_seen(folders: "Sequence[Path]", systems: "Sequence[Translator]", sources: "Sequence[str]") -> "Iterator[str]":
+def describe_seen(
+    folders: "Sequence[Path]", systems: "Sequence[Translator]", sources: "Sequence[SourceText]"
+) -> "Iterator[str]":
     """Yields a line for each model that was trained on some of these sources."""
     from regard.data.trained import TrainedOn
 
@@ -142,7 +146,7 @@ def translate_test_set(
     from functools import partial
 
     from regard.data.sources import FileCodec
-    from regard.pipeline import Refused
+    from regard.results import Refused
     from regard.training.progress import with_progress
 
     progress = partial(with_progress, what="translating", console=make_console(stderr=True))
@@ -150,7 +154,7 @@ def translate_test_set(
     results: list[dict[int, Result]] = []
     for system in systems:
         for source in test_set.sources:
-            system.check_columns(source)
+            system.reader.check_columns(source)
     for system in systems:
         translated: dict[int, Result] = {}
         for index, result in enumerate(system.translate(test_set.sources, progress=progress, **search)):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, strip_source
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
 
 if TYPE_CHECKING:
     from regard.inspection.explain import Explanation, Line
@@ -31,7 +31,7 @@ def explain(
     from regard.inspection.explain import explain as explain_token
 
     translator = open_model(model, score, device, threads)
-    explanation = explain_token(translator, strip_source(translator, text), token, layer=layer, head=head)
+    explanation = explain_token(translator, translator.reader.line(text), token, layer=layer, head=head)
     if as_json:
         print(json.dumps(explanation.as_dict(), ensure_ascii=False))
         return

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model, strip_source
+from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
 
 PAGE, ARRAYS = ".html", ".npz"
 
@@ -44,8 +44,9 @@ def inspect(
     import regard
     from regard.data.labels import readable, visible
     from regard.data.pictures import Pictures
-    from regard.data.sources import FileCodec, split_source
+    from regard.data.source_text import file_and_text
     from regard.errors import UserError
+    from regard.inspection.capture import translate_whole
     from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw_over, in_terminal, in_words
     from regard.look import Kind
 
@@ -59,11 +60,11 @@ def inspect(
             )
         check_drawing(out)
     translator = open_model(model, score, device, threads)
-    text = strip_source(translator, text if auxiliary is None else f"{text}\t{auxiliary}")
-    result = translator.translate_unsplit(text)
+    reader = translator.reader
+    source = reader.line(text) if auxiliary is None else (text.strip(), auxiliary.strip())
+    result = translate_whole(translator, source, {})
     console = make_console()
-    title = translator.source.title(text) if isinstance(translator.source, FileCodec) else translator.read(text).text
-    console.print(f"{readable(title)} -> {readable(result.text)}\n")
+    console.print(f"{readable(reader.title(result.source))} -> {readable(result.text)}\n")
     all_layers = ending in (PAGE, ARRAYS)
     try:
         attention = result.attention(kind, layer) if len(result.source_tokens) + len(result.tokens) <= 400 else None  # type: ignore[arg-type]
@@ -84,7 +85,9 @@ def inspect(
         from regard.inspection.capture import inspect
         from regard.inspection.report import first_layer, write_npz, write_page
 
-        inspection = inspect(translator, text, output=result.ids, finished=result.finished, what=("weights", "scores", "norms"))
+        inspection = inspect(
+            translator, source, output=result.ids, finished=result.finished, what=("weights", "scores", "norms")
+        )
         first_layer(inspection, kind, layer)  # type: ignore[arg-type]  # raises if there is no such layer
         name = f"{model} · regard {regard.__version__}"
         if ending == PAGE:
@@ -95,10 +98,11 @@ def inspect(
     attention = attention or result.attention(kind, layer)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        file, _ = file_and_text(source)
         if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
-            drawn = draw_over(attention, split_source(text)[0], out)
+            drawn = draw_over(attention, file, out)
         else:
-            drawn = regard.draw(attention, out, over=split_source(text)[0] if attention.seconds else None)
+            drawn = regard.draw(attention, out, over=file if attention.seconds else None)
     console.print(f"written to {drawn}")
     for warning in caught:
         print(f"regard: {warning.message}", file=sys.stderr)

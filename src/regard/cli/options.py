@@ -78,13 +78,13 @@ MaxSource = Annotated[int, typer.Option(min=1, max=100_000, help="Split texts wi
 def check_search(given: dict[str, Any]) -> dict[str, Any]:
     """Checks search options as typed, before a model is loaded, and returns them with length_penalty as a number.
 
-    `banned` and `prefix` are still words, so they are not checked here.
+    `banned` and `prefix` are still words, so the Reader of the model checks them, and the seed.
     """
     from regard.options import SearchOptions
 
     with suppress(ValueError):  # "mean" stays a word; any other word is refused by SearchOptions
         given["length_penalty"] = float(given["length_penalty"])
-    SearchOptions(**{name: value for name, value in given.items() if name not in ("banned", "prefix")})
+    SearchOptions(**{name: value for name, value in given.items() if name not in ("banned", "prefix", "seed")})
     return given
 
 
@@ -104,8 +104,8 @@ def open_model(
     prepare_device(device, threads)
     translator = regard.load(folder, device=device, scores=load_score(score))
     if listed_in is not None:
-        translator = replace(translator, source=translator.source.at(listed_in.parent))
-    return translator if max_source is None else replace(translator, max_source=max_source)
+        translator = translator.at(listed_in.parent)
+    return translator if max_source is None else replace(translator, reader=replace(translator.reader, max_source=max_source))
 
 
 def load_score(spec: str | None) -> "dict[str, ScoreMaker]":
@@ -147,16 +147,6 @@ def split_columns(text: str | None) -> tuple[str, ...]:
 def on_bad_lines(skip: bool) -> Literal["stop", "skip"]:
     """Returns the value of `bad_lines` for --skip-bad-lines."""
     return "skip" if skip else "stop"
-
-
-def strip_source(translator: "Translator", text: str) -> str:
-    """Strips a text as the sides of a pair are stripped in training. If the model reads files with an auxiliary text, a leading
-    TAB is kept: the file before it may be missing."""
-    from regard.data.sources import auxiliary_vocabulary_size
-
-    if auxiliary_vocabulary_size(translator.source):
-        return text.strip(" \r\n") if text.strip() else ""
-    return text.strip()
 
 
 def one_cell(text: str) -> str:

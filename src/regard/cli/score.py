@@ -44,19 +44,23 @@ def score(
 
     from regard.data.corpus import Pair, stream_pairs
     from regard.data.counts import CorpusCounts
+    from regard.data.source_text import flat
     from regard.data.trained import TrainedOn
-    from regard.pipeline import Refused, Scored
+    from regard.results import Refused, Scored
 
     translator = open_model(model, custom_score, device, threads, listed_in=pairs[0])
     columns = TrainedOn.from_facts(translator.training).columns(
         pairs, split_columns(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
     counts, lines, given = CorpusCounts(), list[int](), list[Pair]()
-    for pair in stream_pairs(pairs, columns.each[0], counts=counts, normalisation=translator.normalisation):
+    reader = translator.reader
+    continues = reader.traits.continues_text
+    for pair in stream_pairs(
+        pairs, columns.each[0], counts=counts, normalisation=translator.normalisation, needs_source=not continues
+    ):
         given.append(pair)
         lines.append(counts.lines)
-    for pair in given:
-        translator.check_columns(pair.source)
+        reader.check_columns(pair.source)
     results = translator.score_each([pair.source for pair in given], [pair.target for pair in given])
     for line, pair, result in zip(lines, given, results, strict=True):
         if isinstance(result, Refused):
@@ -64,7 +68,7 @@ def score(
             continue
         if json:
             record = {
-                "source": pair.source,
+                "source": flat(pair.source),
                 "output": pair.target,
                 "log_prob": result.log_prob,
                 "tokens": result.tokens,
@@ -73,7 +77,7 @@ def score(
             }
             print(as_json.dumps(record, ensure_ascii=False))
         else:
-            print(f"{result.log_prob:.6f}\t{one_cell(pair.source)}\t{one_cell(pair.target)}")
+            print(f"{result.log_prob:.6f}\t{one_cell(flat(pair.source))}\t{one_cell(pair.target)}")
     scored = [result for result in results if isinstance(result, Scored)]
     if not scored:
         raise UserError(f"none of the {len(given):,} pairs in {counts.name} can be scored, for the reasons above")

@@ -2,12 +2,12 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.lines import Lines, is_pipe, lines_of
 from regard.cli.options import (
     Beam,
     Device,
@@ -20,70 +20,14 @@ from regard.cli.options import (
     check_search,
     describe_unknown,
     open_model,
-    strip_source,
 )
 from regard.data.labels import visible
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
-    from regard.pipeline import Refused, Translator
-    from regard.results import Result
-
-CHUNK_LINES = 1024
-
-
-def groups(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
-    """Yields lists of up to `size` lines, stripped as the sides of a pair are in training. When a line cannot be read, yields
-    the lines before it, then raises UserError."""
-    group: list[str] = []
-    try:
-        for line in lines:
-            group.append(trim(line))
-            if len(group) == size:
-                yield group
-                group = []
-    except UserError:
-        yield group
-        raise
-    yield group
-
-
-def as_they_come(lines: Iterator[str], size: int, trim: Callable[[str], str] = str.strip) -> Iterator[list[str]]:
-    """Like `groups`, for a pipe: yields the lines that arrived while the last list was translated, and at least one.
-
-    A thread reads during the translation, so a slow pipe is answered line by line and a fast one in full chunks.
-    """
-    from queue import Empty, Queue
-    from threading import Thread
-
-    arrived: Queue[str | BaseException | None] = Queue(maxsize=4 * size)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                arrived.put(trim(line))
-        except BaseException as error:
-            arrived.put(error)
-        else:
-            arrived.put(None)
-
-    Thread(target=read, daemon=True).start()
-    while True:
-        group: list[str] = []
-        item = arrived.get()
-        while isinstance(item, str):
-            group.append(item)
-            if len(group) == size:
-                break
-            try:
-                item = arrived.get_nowait()
-            except Empty:
-                break
-        yield group
-        if item is None:
-            return
-        if isinstance(item, BaseException):
-            raise item
+    from regard.contracts import SourceText
+    from regard.pipeline import Translator
+    from regard.results import Refused, Result
 
 
 def one_line(text: str) -> str:
@@ -106,46 +50,38 @@ def aligned(result: "Result") -> str:
     return f"{one_line(result.text)} ||| {' '.join(f'{source}-{target}' for source, target in result.alignment())}"
 
 
-def as_json(number: int, source: str, result: "Result", *, align: bool) -> str:
+def as_json(number: int, source: "SourceText", result: "Result", *, align: bool) -> str:
     import json
 
+    plain = result.as_dict()
     record = {
         "line": number + 1,
-        "source": source,
-        "text": result.text,
-        "source_tokens": result.source_tokens,
-        "tokens": result.tokens,
-        "token_log_probs": result.n_best[0].token_log_probs,
-        "log_prob": result.log_prob,
-        "rank_score": result.rank_score,
-        "finished": result.finished,
-        "unknown": result.unknown,
-        "n_best": [
-            {
-                "text": output.text,
-                "tokens": output.tokens,
-                "token_log_probs": output.token_log_probs,
-                "log_prob": output.log_prob,
-                "rank_score": output.rank_score,
-                "finished": output.finished,
-            }
-            for output in result.n_best
-        ],
+        "source": as_line(source),
+        **{name: plain[name] for name in ("text", "source_tokens", "tokens")},
+        "token_log_probs": plain["n_best"][0]["token_log_probs"],
+        **{name: plain[name] for name in ("log_prob", "rank_score", "finished", "unknown", "n_best")},
     }
     if align:
         record["alignment"] = result.alignment()
     return json.dumps(record, ensure_ascii=False)
 
 
-def refused_as_json(number: int, source: str, reason: str) -> str:
+def as_line(source: "SourceText") -> str:
+    """Returns a source as it stands in a line: columns are separated by TABs."""
+    return source if isinstance(source, str) else "\t".join(source)
+
+
+def refused_as_json(number: int, source: "SourceText", reason: str) -> str:
     import json
 
-    return json.dumps({"line": number + 1, "source": source, "text": "", "error": reason}, ensure_ascii=False)
+    return json.dumps({"line": number + 1, "source": as_line(source), "text": "", "error": reason}, ensure_ascii=False)
 
 
-def format_result(number: int, source: str, result: "Result | Refused", *, json: bool, align: bool, lists: bool) -> str | None:
+def format_result(
+    number: int, source: "SourceText", result: "Result | Refused", *, json: bool, align: bool, lists: bool
+) -> str | None:
     """Formats the result of a line. lists: as an n-best list, which has no entry for a refused line: returns None."""
-    from regard.pipeline import Refused
+    from regard.results import Refused
 
     if isinstance(result, Refused):
         return refused_as_json(number, source, result.reason) if json else None if lists else ""
@@ -229,79 +165,49 @@ def translate(
         if not file.exists():
             raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
     translator = open_model(model, score, device, threads, max_source)
-    from functools import partial
-
-    from regard.data.tokenizers.codec import Codec
-    from regard.inspection.align import cut_differently
-    from regard.pipeline import Refused
 
     lists = n_best > 1 and not json
-    diagnostics = Diagnostics(
-        max_length, of_text=isinstance(translator.source, Codec), refused_are="skipped" if lists else "left empty"
-    )
-
-    trim = partial(strip_source, translator)
+    diagnostics = Diagnostics(max_length, refused_are="skipped" if lists else "left empty")
+    workers = None if stream else translator.workers()
+    if workers is not None and not files and is_pipe():
+        workers.start()  # before the thread that reads the pipe
     number = 0
-    for reader, lines in inputs(translator, files or ()):
-        if stream:
-            number = stream_lines(reader, lines, search, diagnostics, trim, number)
-            continue
-        for group in groups(lines, CHUNK_LINES, trim) if files else chunks(lines, trim):
-            diagnostics.num_normalised += sum(reader.source.normalised(text) != text for text in group)
-            for text, result in zip(group, reader.translate(group, first=number, **search), strict=True):
-                line = format_result(number, text, result, json=json, align=align, lists=lists)
-                if line is not None:
-                    print(line)
-                diagnostics.add(number, result)
-                if align and diagnostics.of_text and not diagnostics.cut and not isinstance(result, Refused):
-                    diagnostics.cut = cut_differently(reader, [(text, result.text)])
-                number += 1
-            sys.stdout.flush()
-            diagnostics.progress(number)
+    try:
+        for folder, lines in lines_of(files or ()):
+            system = translator if folder is None else translator.at(folder)
+            sources = Lines(system.reader, lines)
+            if stream:
+                number = stream_lines(system, sources, search, diagnostics, number)
+            else:
+                for result in system.translate(sources, first=number, workers=workers, **search):
+                    source = sources.unanswered.popleft()
+                    line = format_result(number, source, result, json=json, align=align, lists=lists)
+                    if line is not None:
+                        print(line, flush=True)
+                    diagnostics.add(number, result)
+                    if align:
+                        diagnostics.check_units(system, source, result)
+                    number += 1
+                    diagnostics.progress(number)
+            diagnostics.num_normalised += sources.num_normalised
+            if sources.error is not None:
+                raise sources.error
+    finally:
+        if workers is not None:
+            workers.close()
     diagnostics.print()
 
 
-def inputs(translator: "Translator", files: Sequence[Path]) -> "Iterator[tuple[Translator, Iterator[str]]]":
-    """Yields a translator and the lines for each file, or for standard input. Paths of pictures and sounds are relative to the
-    file's folder."""
-    from dataclasses import replace
-
-    from regard.data.lines import decode_lines, raw_lines, read_lines
-
-    for file in files:
-        yield replace(translator, source=translator.source.at(file.parent)), read_lines(file)
-    if files:
-        return
-    if sys.stdin is None:
-        raise UserError("there is no standard input; name a file of texts, e.g. regard translate model texts.txt")
-    if sys.stdin.isatty():
-        print("regard: reading standard input: type a text and press Enter; press Ctrl-D to end", file=sys.stderr)
-    yield translator, decode_lines(raw_lines(sys.stdin.buffer.readline, "standard input"), "standard input")
-
-
-def chunks(lines: Iterator[str], trim: Callable[[str], str]) -> Iterator[list[str]]:
-    """Groups the lines of standard input: always in the same way if it is a file, as they arrive from a pipe or a keyboard."""
-    import os
-    import stat
-
-    whole = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
-    return groups(lines, CHUNK_LINES, trim) if whole else as_they_come(lines, CHUNK_LINES, trim)
-
-
 def stream_lines(
-    translator: "Translator",
-    lines: Iterator[str],
-    search: dict[str, object],
-    diagnostics: "Diagnostics",
-    trim: Callable[[str], str],
-    number: int,
+    translator: "Translator", sources: Lines, search: dict[str, object], diagnostics: "Diagnostics", number: int
 ) -> int:
     """Prints each output while it is generated. number: the number of the first line. Returns the number of the next line."""
-    for line in lines:
+    for source in sources:
+        if source is None:
+            continue
         num_printed = 0
-        diagnostics.num_normalised += translator.source.normalised(line) != line
         try:
-            for part in translator.stream(trim(line), **search):
+            for part in translator.stream(source, **search):
                 text = one_line(part.text)
                 print(text[num_printed:], end="", flush=True)
                 num_printed = max(num_printed, len(text))
@@ -317,18 +223,18 @@ def stream_lines(
 class Diagnostics:
     """The messages on standard error, during the translation and at its end.
 
-    of_text: whether sources are texts, not files. refused_are: what happens to lines that cannot be translated. cut: a text
-    whose tokens are not words, for --align.
+    refused_are: what happens to lines that cannot be translated. cut: a text whose tokens are not words, for --align.
     """
 
-    def __init__(self, max_length: int, *, of_text: bool = True, refused_are: str = "left empty") -> None:
-        self.max_length, self.of_text, self.refused_are = max_length, of_text, refused_are
+    def __init__(self, max_length: int, *, refused_are: str = "left empty") -> None:
+        self.max_length, self.refused_are = max_length, refused_are
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = self.num_normalised = 0
         self.cut = ""
+        self.shown_at = 0.0
 
     def add(self, number: int, result: "Result | Refused") -> None:
-        from regard.pipeline import Refused
+        from regard.results import Refused
 
         if isinstance(result, Refused):
             sys.stdout.flush()  # so that a message follows the line that it is about
@@ -342,8 +248,21 @@ class Diagnostics:
         self.num_refused += 1
         print(f"regard: line {number + 1} is {self.refused_are}: {reason}", file=sys.stderr)
 
+    def check_units(self, translator: "Translator", source: "SourceText", result: "Result | Refused") -> None:
+        """Remembers the first text whose tokens are not words, unless sources are files."""
+        from regard.data.tokenizers.codec import Codec
+        from regard.inspection.align import cut_differently
+        from regard.results import Result
+
+        if not self.cut and isinstance(result, Result) and isinstance(translator.source, Codec):
+            self.cut = cut_differently(translator, [(source, result.text)])
+
     def progress(self, number: int) -> None:
-        if sys.stderr.isatty() and not sys.stdout.isatty():
+        """Shows the number of lines, some times a second, if the output goes elsewhere."""
+        from time import monotonic
+
+        if monotonic() - self.shown_at > 0.1 and sys.stderr.isatty() and not sys.stdout.isatty():
+            self.shown_at = monotonic()
             print(f"\r{plural(number, 'line')}", end="", file=sys.stderr, flush=True)
 
     def print(self) -> None:
@@ -368,5 +287,4 @@ class Diagnostics:
                 file=sys.stderr,
             )
         if self.num_refused:
-            which = "lines that were too long to translate" if self.of_text else "lines whose file could not be read"
-            raise UserError(f"{which} and were {self.refused_are}: {self.num_refused:,}")
+            raise UserError(f"lines that could not be translated and were {self.refused_are}: {self.num_refused:,}")

@@ -86,6 +86,8 @@ def stream_pairs(
     max_length: int | None = None,
     counts: CorpusCounts | None = None,
     normalisation: Normalisation = NO_NORMALISATION,
+    *,
+    needs_source: bool = True,
 ) -> Iterator[Pair]:
     """Yields the pairs of one file with source and target, or of two parallel files. Text is UTF-8 and may be gzipped.
 
@@ -102,6 +104,7 @@ def stream_pairs(
 
     columns: the columns to read.   counts: receives the counts.
     normalisation: applied before anything is counted or compared.
+    needs_source: whether pairs without a source are skipped; language models need none.
     """
     files = [files] if isinstance(files, Path) else list(files)
     counts = CorpusCounts() if counts is None else counts
@@ -110,7 +113,7 @@ def stream_pairs(
     for number, row in read_rows(files, columns, counts):
         counts.lines = number
         cells = normalise_line([_clean(cell, counts) for cell in row], normalisation, counts)
-        if not any(cells[:-1]) or not cells[-1]:
+        if (needs_source and not any(cells[:-1])) or not cells or not cells[-1]:
             counts.empty += 1
             continue
         pair = Pair(tuple(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])

@@ -279,14 +279,26 @@ class Reader:
 
     def rows(self, sources: Sequence[SourceText]) -> list[SourceRow]:
         """Encodes sources. Raises UserError if one of them cannot be read, or has columns that the model does not read."""
+        for source in sources:
+            self.check_columns(source)
         if isinstance(self.codec, FileCodec):
             return [self._file(source, self.codec) for source in sources]
-        for source in sources:
-            if isinstance(source, tuple) and not self.has_columns:
-                raise UserError(f"this model reads one column, but got {len(source)}: {shown(source, 60)}; give a text only")
         if len(sources) == 1:
             return [self.codec.encode(flat(sources[0]))]
         return [*self.codec.encode_batch([flat(source) for source in sources])]
+
+    def check_columns(self, source: SourceText) -> None:
+        """Raises UserError if a source has columns that the model does not read."""
+        if isinstance(source, str):
+            return
+        if not self.has_columns:
+            raise UserError(f"this model reads one column, but got {len(source)}: {shown(source, 60)}; give a text only")
+        name, text = file_and_text(source)
+        if isinstance(self.source, FileCodec) and self.source.auxiliary is None and text:
+            raise UserError(
+                f"this model reads no auxiliary text with its {self.source.nouns}, got {text!r} with {name or 'no file'}; "
+                "give file names only"
+            )
 
     def given_output(self, source: SourceText, target: str, line: int = 0) -> GivenOutput:
         """Reads a source and a given output, for `Engine.force`.
@@ -358,12 +370,6 @@ class Reader:
 
     def _file(self, source: SourceText, codec: FileCodec) -> SourceRow:
         """Reads a file and its auxiliary text, if the model has one."""
-        name, text = file_and_text(source)
-        if text and codec.auxiliary is None:
-            raise UserError(
-                f"this model reads no auxiliary text with its {codec.nouns}, got {text!r} with {name or 'no file'}; "
-                "give file names only"
-            )
         try:
             return codec.encode(source)
         except UserError as error:
