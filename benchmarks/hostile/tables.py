@@ -265,7 +265,8 @@ class Tables(Area):
         from regard.data.corpus import Columns, read_pairs
         from regard.evaluation import read_test_set
         from regard.training.data import survey
-        from regard.training.settings import DataSettings, suggest
+        from regard.training.settings import DataSettings
+        from regard.training.suggest import suggest
 
         columns = Columns(bad_lines="skip" if case["skip"] else "stop")
         corpus = read_pairs(files, columns)

@@ -27,7 +27,8 @@ from regard.layers.frontends import FrameFrontend, FusionFrontend
 from regard.models.build import build
 from regard.pipeline import Translator
 from regard.training.data import in_memory
-from regard.training.settings import DataSettings, TrainSettings, suggest
+from regard.training.settings import DataSettings, TrainSettings
+from regard.training.suggest import suggest
 
 TRAIN = TrainSettings(batch_tokens=4096)
 

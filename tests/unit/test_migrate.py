@@ -21,7 +21,8 @@ from regard.models.build import SETTINGS
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.config import parse_config
-from regard.training.settings import RunSettings, leaves, override
+from regard.training.overrides import leaves, override
+from regard.training.settings import RunSettings
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "models"
 

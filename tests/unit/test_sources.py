@@ -31,8 +31,10 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.data import from_files, survey
 from regard.training.loop import batch_loss
+from regard.training.overrides import override
 from regard.training.run import run
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, override, suggest
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.suggest import suggest
 
 COLOURS = {"red": (230, 20, 30), "green": (10, 200, 40), "blue": (20, 40, 220)}
 

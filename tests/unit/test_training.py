@@ -29,9 +29,11 @@ from regard.training import progress
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
+from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
 from regard.training.run import Trained, averaged, run
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, expectation, override, suggest
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.suggest import expectation, suggest
 
 
 def test_loss_by_hand_ignores_padding() -> None:

@@ -14,7 +14,8 @@ from regard.errors import UserError
 from regard.models.build import PRESETS, SETTINGS, build, num_parameters
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import Transformer, TransformerSettings
-from regard.training.settings import RunSettings, override
+from regard.training.overrides import override
+from regard.training.settings import RunSettings
 
 
 def test_the_papers_base_model() -> None:  # SPEC A7.3

@@ -36,8 +36,9 @@ def demo(
     from regard.inspection.render import can_draw, draw, in_terminal
     from regard.inspection.report import write_page
     from regard.training.data import in_memory
+    from regard.training.overrides import override
     from regard.training.run import run
-    from regard.training.settings import DEMO, override
+    from regard.training.settings import DEMO
 
     console = make_console()
     context.with_resource(locked(out / "model"))

@@ -288,7 +288,9 @@ def choose_settings(
     from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
     from regard.training.data import folder_of, names_files, survey
-    from regard.training.settings import DataSettings, RunSettings, override, suggest
+    from regard.training.overrides import override
+    from regard.training.settings import DataSettings, RunSettings
+    from regard.training.suggest import suggest
 
     def with_options(settings: RunSettings) -> RunSettings:
         data = replace(settings.data, **{name: value for name, value in options.items() if value})
@@ -329,7 +331,8 @@ def print_settings(
     reasons: Mapping[str, str],
 ) -> None:
     """Prints a description of the data and the settings of the run."""
-    from regard.training.settings import describe, expectation
+    from regard.training.overrides import describe
+    from regard.training.suggest import expectation
 
     console.print(surveyed.counts.describe())
     if advice := expectation(surveyed.counts.pairs):
@@ -382,7 +385,8 @@ def check_same_run(
 ) -> None:
     """Raises if a run cannot continue with these settings. previous: its settings so far. num_updates: how many it has done."""
     from regard.training.loop import same_rates
-    from regard.training.settings import OLDER, RunSettings, leaves
+    from regard.training.overrides import leaves
+    from regard.training.settings import OLDER, RunSettings
 
     defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that an older version did not have
     old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (previous, asdict(settings)))

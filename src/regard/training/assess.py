@@ -14,7 +14,8 @@ from regard.data.tokenizers.codec import UNK, Codec
 from regard.errors import plural
 from regard.evaluation import ErrorRates, Tokens, can_use_sacrebleu, chrf, error_rates
 from regard.training.predictions import Prediction
-from regard.training.settings import RunSettings, side_of
+from regard.training.settings import RunSettings
+from regard.training.suggest import side_of
 
 MOST_COUNTED = 20_000
 """The number of examples among which the most frequent target is counted."""
