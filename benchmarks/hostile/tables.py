@@ -263,7 +263,7 @@ class Tables(Area):
     def _guess(self, case: dict[str, Any], files: list[Path]) -> None:
         """Reads the files as a command does when no columns are given."""
         from regard.data.corpus import Columns, read_pairs
-        from regard.evaluation import read_test_set
+        from regard.data.test_set import read_test_set
         from regard.training.data import survey
         from regard.training.settings import DataSettings
         from regard.training.suggest import suggest

@@ -19,8 +19,8 @@ from regard.data.files import read_bytes, read_lines
 from regard.data.labels import visible
 from regard.data.pictures import open_picture
 from regard.data.sound import read_sound
+from regard.data.test_set import read_test_set
 from regard.errors import UserError
-from regard.evaluation import read_test_set
 from regard.training.data import how_read
 from regard.training.settings import DataSettings
 

@@ -19,10 +19,11 @@ from regard.contracts import AttentionMap, Result, SearchOptions
 from regard.data.batch import source_batch
 from regard.data.corpus import Columns
 from regard.data.sounds import Sounds
+from regard.data.test_set import read_test_set
 from regard.data.tokenizers.codec import Codec
 from regard.decoding.workers import can_fork
 from regard.errors import UserError
-from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
+from regard.evaluation import by_length, error_rates, measures
 from regard.inspection import render
 from regard.models.build import ModelSettings, build
 from regard.models.decoder_only import DecoderOnlySettings
@@ -30,6 +31,7 @@ from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.pipeline import Refused, Segment, Translator, known_positions, sentences, similar_lengths
+from regard.signatures import signature
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 

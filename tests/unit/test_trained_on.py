@@ -18,9 +18,10 @@ from regard.cli.evaluate import evaluate
 from regard.cli.score import score
 from regard.data import trained as trained_module
 from regard.data.corpus import Columns, stream_pairs
+from regard.data.test_set import read_test_set
 from regard.data.trained import Sources, TrainedOn
 from regard.errors import UserError
-from regard.evaluation import ErrorRates, read_test_set
+from regard.evaluation import ErrorRates
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training.data import from_files, survey
 from regard.training.run import run

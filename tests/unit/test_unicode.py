@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 
 from regard.data.corpus import CorpusCounts, Normalisation, Pair, is_held_out, stream_pairs
 from regard.data.sounds import Sounds
+from regard.data.test_set import read_test_set
 from regard.data.tokenizers.codec import UNK, Codec, TokenUnit, train_shared
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError
-from regard.evaluation import read_test_set
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.pipeline import Translator

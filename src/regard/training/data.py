@@ -22,11 +22,11 @@ from regard.data.batch import Batches, BatchOrder, Example, encode_pairs, length
 from regard.data.codecs import FILE_CODECS, recognise
 from regard.data.corpus import Columns, CorpusCounts, Normalisation, Pair, is_held_out, read_pairs, stream_pairs
 from regard.data.sources import FileAndText, FileCodec, SourceCodec, split_source
-from regard.data.store import Store, file_fingerprint, write_store
+from regard.data.store import Store, write_store
 from regard.data.tokenizers.codec import Codec, TokenUnit, train_shared
 from regard.data.trained import Sources
 from regard.errors import UserError, plural
-from regard.evaluation import text_fingerprint
+from regard.signatures import file_fingerprint, text_fingerprint
 from regard.training.progress import with_progress
 from regard.training.settings import OLDER, DataSettings, TrainSettings
 

@@ -26,10 +26,11 @@ from regard.data.sources import auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import PAD, REMARKS, Codec
 from regard.data.trained import TrainedOn
 from regard.errors import UserError, plural
-from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu, signature, text_fingerprint
+from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, bleu, can_use_sacrebleu
 from regard.layers.scores import ScoreMaker
 from regard.models.build import Model, build, num_parameters
 from regard.pipeline import Translator, known_positions
+from regard.signatures import signature, text_fingerprint
 from regard.training.assess import Assessment, Losses, assess
 from regard.training.data import TrainingData
 from regard.training.learner import Learner
