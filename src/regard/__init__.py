@@ -106,9 +106,9 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
 
     On Linux the whole process keeps freed memory from now on, which makes searches faster (core.devices.keep_freed_memory).
     """
+    from regard.checkpoint.alignment import read_alignment_head
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device, keep_freed_memory
-    from regard.inspection.align import read_alignment_head
     from regard.pipeline import Translator, known_positions
 
     keep_freed_memory()

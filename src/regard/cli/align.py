@@ -57,6 +57,7 @@ def align(
     """
     import sys
 
+    from regard.checkpoint.alignment import read_alignment_head, write_alignment_head
     from regard.data.corpus import read_pairs
     from regard.data.files import read_lines
     from regard.data.trained import TrainedOn
@@ -81,7 +82,7 @@ def align(
         )
     if cut:
         print(f"regard: the numbers count tokens, not words: {cut}", file=sys.stderr)
-    head = align.read_alignment_head(model)
+    head = read_alignment_head(model)
     inspections = align.inspect_pairs(translator, texts)
     if gold:
         lines = list(read_lines(gold))
@@ -90,13 +91,13 @@ def align(
             raise UserError(f"{sizes}; expected one line per pair")
         links = [align.parse_pharaoh(line) for line in lines]
         head, error = align.best_alignment_head(inspections, [sure for sure, _ in links], [possible for _, possible in links])
-        align.write_alignment_head(model, head, error_rate=error, by="gold")
+        write_alignment_head(model, head, error_rate=error, by="gold")
     elif backward:
         other = open_model(backward, score, device, threads)
         exchanged = align.inspect_pairs(other, [(target, source) for source, target in texts])
         head, backward_head, error = align.best_agreement(inspections, exchanged)
-        align.write_alignment_head(model, head, error_rate=error, by="agreement")
-        align.write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
+        write_alignment_head(model, head, error_rate=error, by="agreement")
+        write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
     if gold or backward:
         print(f"regard: aligned by {head}, alignment error rate {error:.3f}; saved in {model}", file=sys.stderr)
     for inspection in inspections:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoint.files import replace_file
-from regard.checkpoint.folder import read_config, read_settings
 from regard.contracts import AlignmentHead
-from regard.data.documents import mapping, validated
 from regard.data.files import shorten
 from regard.data.labels import label, readable
 from regard.data.sources import FileCodec, num_positions
 from regard.data.tokenizers.codec import Codec
-from regard.errors import UserError, plural, shown
+from regard.errors import UserError, plural
 from regard.inspection.capture import LONGEST, Inspection, Layer, inspect
-from regard.models.build import ModelSettings
-from regard.models.transformer import TransformerSettings
 from regard.pipeline import Translator
 
 # H heads  T target positions  S source positions
@@ -202,50 +193,3 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
     ]
     error, forward_head, backward_head = min(rated, key=lambda triple: triple[0])
     return forward_head, backward_head, error
-
-
-# --- the alignment head in the model folder ----------------------------------------------------------------------------------
-
-
-def write_alignment_head(folder: Path, head: AlignmentHead, **facts: Any) -> None:
-    """Writes the alignment head into the config.json of a model folder, with facts on how it was chosen."""
-    path = folder / "config.json"
-    config = json.loads(path.read_bytes())
-    config["alignment"] = {**asdict(head), **facts}
-    try:
-        replace_file(path, json.dumps(config, indent=2, ensure_ascii=False).encode())
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}; copy the model to a folder that you may write to"
-        ) from None
-
-
-def read_alignment_head(folder: Path) -> AlignmentHead:
-    """Returns the alignment head of a model folder; by default the mean of the heads of the last layer.
-
-    Raises UserError if config.json holds one that the model does not have.
-    """
-    config = read_config(folder)
-    if config.get("alignment") is None:
-        return AlignmentHead()
-    try:
-        given, names = mapping(config["alignment"], "alignment"), AlignmentHead.__dataclass_fields__
-        if missing := names.keys() - given.keys():
-            raise UserError(f"alignment lacks {', '.join(sorted(missing))}")
-        head = validated(AlignmentHead, {name: given[name] for name in names}, "alignment")
-        _check_exists(head, read_settings(folder, config["model"]))
-    except UserError as error:
-        raise UserError(
-            f"{folder / 'config.json'}: {error}; choose the head again with regard align --gold or --backward"
-        ) from None
-    return head
-
-
-def _check_exists(head: AlignmentHead, settings: ModelSettings) -> None:
-    """Raises if a model of these settings has no such layer or head. Each decoder layer of a Transformer has all heads; other
-    models have one layer and one head."""
-    layers, heads = (settings.decoder_layers, settings.heads) if isinstance(settings, TransformerSettings) else (1, 1)
-    if head.layer is not None and not -layers <= head.layer < layers:
-        raise UserError(f"alignment: layer is {shown(head.layer)}, but the model has {plural(layers, 'layer')}")
-    if head.head is not None and not 0 <= head.head < heads:
-        raise UserError(f"alignment: head is {shown(head.head)}, but a layer has {plural(heads, 'head')}")
