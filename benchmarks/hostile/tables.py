@@ -264,9 +264,9 @@ class Tables(Area):
         """Reads the files as a command does when no columns are given."""
         from regard.data.corpus import Columns, read_pairs
         from regard.data.test_set import read_test_set
-        from regard.training.data import survey
         from regard.training.settings import DataSettings
         from regard.training.suggest import suggest
+        from regard.training.survey import survey
 
         columns = Columns(bad_lines="skip" if case["skip"] else "stop")
         corpus = read_pairs(files, columns)

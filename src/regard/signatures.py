@@ -9,9 +9,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 
+class Fingerprint:
+    """Six hexadecimal digits that identify some lines of text in a signature."""
+
+    def __init__(self) -> None:
+        self._digest, self._separator = hashlib.sha256(), b""
+
+    def add(self, line: str) -> None:
+        """Adds a line."""
+        self._digest.update(self._separator + line.encode())
+        self._separator = b"\n"
+
+    def __str__(self) -> str:
+        return self._digest.hexdigest()[:6]
+
+
 def text_fingerprint(lines: Iterable[str]) -> str:
-    """Returns six hexadecimal digits that identify the data in a signature."""
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
+    """Returns the fingerprint of all these lines."""
+    fingerprint = Fingerprint()
+    for line in lines:
+        fingerprint.add(line)
+    return str(fingerprint)
 
 
 def file_fingerprint(*parts: Path | str) -> str:

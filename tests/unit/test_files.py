@@ -21,8 +21,8 @@ from regard.data.pictures import open_picture
 from regard.data.sound import read_sound
 from regard.data.test_set import read_test_set
 from regard.errors import UserError
-from regard.training.data import how_read
 from regard.training.settings import DataSettings
+from regard.training.tokenise import how_read
 
 DATA = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -23,9 +23,10 @@ from regard.data.trained import Sources, TrainedOn
 from regard.errors import UserError
 from regard.evaluation import ErrorRates
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.data import from_files, survey
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.survey import survey
+from regard.training.tokenise import from_files
 
 ROWS = [(f"{a}{b}e", f"{b}{a}ed", f"V;{'PST' if a < 'e' else 'PRS'}") for a in "abcdefgh" for b in "mnpqr"]
 HEADER = ("lemma", "form", "features")

@@ -27,12 +27,13 @@ from regard.models.build import Model, build, num_parameters
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import progress
+from regard.training.callbacks import averaged
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
 from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
-from regard.training.run import Trained, averaged, run
+from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.suggest import expectation, suggest
 

@@ -8,7 +8,7 @@ import typer
 from regard.cli.options import Device, Set, Threads, make_console, prepare_device
 
 if TYPE_CHECKING:
-    from regard.training.predictions import Prediction
+    from regard.training.validation import Prediction
 
 NUM_SHOWN = 5
 

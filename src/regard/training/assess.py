@@ -13,9 +13,9 @@ from regard.data.corpus import shorten
 from regard.data.tokenizers.codec import UNK, Codec
 from regard.errors import plural
 from regard.evaluation import ErrorRates, Tokens, can_use_sacrebleu, chrf, error_rates
-from regard.training.predictions import Prediction
 from regard.training.settings import RunSettings
 from regard.training.suggest import side_of
+from regard.training.validation import Prediction
 
 MOST_COUNTED = 20_000
 """The number of examples among which the most frequent target is counted."""
