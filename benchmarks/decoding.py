@@ -35,10 +35,12 @@ from regard.core.devices import keep_freed_memory
 from regard.core.positions import sinusoidal
 from regard.data.batch import source_batch
 from regard.data.lines import read_lines
+from regard.data.reader import Segment
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
+from regard.decoding.schedule import BATCH_HYPOTHESES
 from regard.models.transformer import Transformer, TransformerSettings
 from regard.options import SearchOptions
-from regard.pipeline import BATCH_HYPOTHESES, Segment, Translator
+from regard.pipeline import Translator
 
 Ids = list[int]
 System = Callable[[Sequence[Ids], int], list[Ids]]

@@ -40,8 +40,9 @@ from torch import Tensor
 from regard.data.corpus import Pair, join_columns
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training.data import in_memory
+from regard.training.overrides import override
 from regard.training.run import Trained, run
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 ORDERS: Mapping[str, Callable[[list[int]], list[int]]] = {
     "as it is": lambda digits: digits,

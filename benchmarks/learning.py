@@ -38,10 +38,10 @@ from regard.data.corpus import Pair
 from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.data import in_memory
-from regard.training.predictions import Prediction, predict
+from regard.training.data import HeldOut, in_memory
 from regard.training.run import run
 from regard.training.settings import RunSettings, TrainSettings
+from regard.training.validation import Prediction, predict
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 SEEDS = 1, 2, 3
@@ -134,7 +134,9 @@ def measure(job: Job, seed: int) -> Outcome:
     training_data = in_memory(job.task, training, first[1], settings.data)
     trained = run(training_data, settings, Console(quiet=True), torch.device("cpu"))
     predictions = {first[0]: trained.predictions}
-    predictions |= {name: predict(trained.translator, pairs, max_length=2 * LONG + 10) for name, pairs in others}
+    for name, pairs in others:
+        held_out = HeldOut.encode(pairs, training_data.codecs)
+        predictions[name] = predict(trained.translator, held_out, max_length=2 * LONG + 10)
     exact = {name: sum(one.right for one in found) / len(found) for name, found in predictions.items()}
     aligned = alignment(trained.predictions) if job.task == "reverse" and not others else None
     return Outcome(exact, aligned, time.process_time(), trained.signature)

@@ -39,7 +39,8 @@ from regard.pipeline import Translator
 from regard.training.data import TrainingData, in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
+from regard.training.overrides import override
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 MARKS = 10, 20, 30, 40, 45, 80
 SETTINGS = RunSettings(

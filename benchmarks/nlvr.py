@@ -44,9 +44,9 @@ from regard.inspection.render import draw_over
 from regard.inspection.report import write_page
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training.data import in_memory
-from regard.training.predictions import Prediction
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.validation import Prediction
 
 ORDERS = {"0": (0, 1, 2), "1": (0, 2, 1), "2": (1, 0, 2)}
 """The last number in a picture's name -> the order of the boxes; found by comparing the structures with the pixels."""

@@ -46,9 +46,10 @@ from regard.data.corpus import Pair
 from regard.data.sound import read_sound
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training.data import in_memory
-from regard.training.predictions import Prediction
+from regard.training.overrides import override
 from regard.training.run import run
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, override
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.validation import Prediction
 
 SPEAKERS = "george jackson nicolas yweweler".split()
 NAMES = "zero one two three four five six seven eight nine".split()

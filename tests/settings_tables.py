@@ -6,7 +6,8 @@ from pathlib import Path
 
 from regard.models.build import FAMILIES
 from regard.training.config import meanings
-from regard.training.settings import RunSettings, leaves
+from regard.training.overrides import leaves
+from regard.training.settings import RunSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 TABLES = re.compile(r"(<!-- settings -->\n).*(<!-- end -->)", re.DOTALL)

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import torch
 
+from regard.contracts import FileAndText, SourceRow
 from regard.core import masks
+from regard.core.attention import ScaledDot
 from regard.core.score import Score
 from regard.core.spectrum import BANDS
-from regard.data.sources import FileAndText, SourceRow
-from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
+from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location
 from regard.models.build import build
 from regard.models.contract import Model, ModelSettings, Source
 from regard.models.decoder_only import DecoderOnlySettings

@@ -97,7 +97,7 @@ class RunFiles(Area):
         from regard.cli.main import printable
         from regard.errors import UserError
         from regard.training.config import read_config, save_config
-        from regard.training.settings import override
+        from regard.training.overrides import override
 
         try:
             settings = read_config(folder / "run.yaml")

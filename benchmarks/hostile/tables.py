@@ -265,9 +265,10 @@ class Tables(Area):
         """Reads the files as a command does when no columns are given."""
         from regard.data.columns import Columns
         from regard.data.corpus import read_pairs
-        from regard.evaluation import read_test_set
-        from regard.training.data import survey
-        from regard.training.settings import DataSettings, suggest
+        from regard.data.test_set import read_test_set
+        from regard.training.settings import DataSettings
+        from regard.training.suggest import suggest
+        from regard.training.survey import survey
 
         columns = Columns(bad_lines="skip" if case["skip"] else "stop")
         corpus = read_pairs(files, columns)

@@ -103,9 +103,9 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     device: "auto", "cpu", "cuda" or "mps".
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
     """
+    from regard.checkpoint.alignment import read_alignment_head
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
-    from regard.inspection.align import read_alignment_head
     from regard.pipeline import Translator
 
     saved, chosen = load_folder(Path(path), scores), choose_device(device)

@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from regard.decoding.scoring import score
 from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_frontend_model, make_rows, make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from regard.cli.score import score
+from regard.contracts import FileAndText
 from regard.core import masks
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
-from regard.data.sources import FileAndText, num_positions
-from regard.decoding.search import TorchEngine
+from regard.data.sources import num_positions
+from regard.decoding.torch_engine import TorchEngine
 from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
 from regard.look import Look, Tap
 from regard.models.contract import Source

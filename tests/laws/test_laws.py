@@ -7,15 +7,15 @@ from typing import get_args
 
 import pytest
 import torch
-from regard.decoding.scoring import score
 from table import EOS, MODELS, PAD, SCORES, SOS, has_cross, make_model, make_source, make_targets, reads_source
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
+from regard.cli.score import score
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.weights import masked_softmax
-from regard.decoding.search import TorchEngine
+from regard.decoding.torch_engine import TorchEngine
 from regard.look import Edit, Kind, Look, Tap, What
 from regard.models.contract import Source
 from regard.options import SearchOptions

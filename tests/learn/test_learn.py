@@ -21,9 +21,9 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.tagger import RnnTagger, RnnTaggerSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.data import in_memory
-from regard.training.predictions import Prediction
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.validation import Prediction
 
 SEED = 3  # all thresholds hold with seeds 1 to 3
 RNN = RnnSettings(width=64, embedding=32, score_width=32, dropout=0.0)

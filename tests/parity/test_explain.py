@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 import regard
 from regard import reference
+from regard.core.attention import ScaledDot
 from regard.core.score import Score
 from regard.errors import UserError
 from regard.inspection.explain import Explanation, explain
 from regard.layers.blocks import SwiGlu
-from regard.layers.scores import Additive, Cosine, Distance, General, Location, ScaledDot
+from regard.layers.scores import Additive, Cosine, Distance, General, Location
 from regard.models.decoder import TransformerDecoder
 from regard.models.rnn_seq2seq import RnnSeq2Seq
 

@@ -27,7 +27,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from regard.core import masks
 from regard.core.positions import sinusoidal
-from regard.decoding.search import TorchEngine
+from regard.decoding.torch_engine import TorchEngine
 from regard.layers.attention import MultiHeadAttention
 from regard.look import Kind, Look, Seen, Tap
 from regard.models.contract import Source

@@ -17,8 +17,9 @@ from torch import Tensor
 
 import regard
 from regard.core import masks
+from regard.core.attention import ScaledDot
 from regard.layers.attention import MultiHeadAttention
-from regard.layers.scores import Additive, Dot, ScaledDot
+from regard.layers.scores import Additive, Dot
 
 # B2 Lq5 Lk7 d11 dv3
 

@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import reference
 from regard.core import masks
-from regard.core.attention import attend, attention_weights
+from regard.core.attention import ScaledDot, attend, attention_weights
 from regard.core.positions import sinusoidal
-from regard.layers.scores import Additive, Cosine, Distance, Dot, General, ScaledDot
+from regard.layers.scores import Additive, Cosine, Distance, Dot, General
 
 
 def random_arrays(dq: int, dk: int) -> tuple[torch.Tensor, ...]:

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.contracts import Hypothesis
 from regard.core import masks
-from regard.decoding.search import TorchEngine
+from regard.decoding.torch_engine import TorchEngine
 from regard.look import Look
 from regard.models.contract import Source, State, Step
 from regard.models.transformer import Transformer

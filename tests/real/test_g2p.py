@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.core import masks
-from regard.decoding.search import TorchEngine
+from regard.decoding.torch_engine import TorchEngine
 from regard.models.contract import Source
 from regard.options import SearchOptions
 

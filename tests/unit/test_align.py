@@ -9,12 +9,13 @@ from test_inspection import make_translator
 from typer.testing import CliRunner
 
 import regard
-from regard.checkpoint import folder
+from regard.checkpoint import alignment, folder
+from regard.checkpoint.alignment import read_alignment_head, write_alignment_head
 from regard.cli.main import app
 from regard.contracts import AlignmentHead
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.inspection import align, capture
+from regard.inspection import capture
 from regard.inspection.align import (
     alignment_error_rate,
     alignment_heads,
@@ -25,10 +26,8 @@ from regard.inspection.align import (
     links,
     parse_pharaoh,
     pharaoh,
-    read_alignment_head,
     turned,
     weights_TS,
-    write_alignment_head,
 )
 from regard.models.build import build
 from regard.models.transformer import TransformerSettings
@@ -215,7 +214,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     def full(path: Path, content: bytes) -> None:
         raise OSError(30, "Read-only file system", str(path.with_name(".config.json-new-1234")))
 
-    monkeypatch.setattr(align, "replace_file", full)
+    monkeypatch.setattr(alignment, "replace_file", full)
     with pytest.raises(
         UserError, match=r"model/config\.json cannot be written: Read-only file system; copy the model to a fol"
     ):

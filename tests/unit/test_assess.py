@@ -19,10 +19,13 @@ from regard.data.tokenizers.codec import Codec
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training import assess as assessing
 from regard.training.assess import Advice, Assessment, Figures, Losses, advise, most_frequent, next_step, wilson
-from regard.training.data import from_files, in_memory, survey
-from regard.training.run import RunCallbacks, Trained, run
+from regard.training.callbacks import RunCallbacks
+from regard.training.data import in_memory
+from regard.training.run import Trained, run
 from regard.training.run_folder import RunFolder
 from regard.training.settings import DataSettings, RunSettings, StartSettings, TrainSettings
+from regard.training.survey import survey
+from regard.training.tokenise import from_files
 
 CPU = torch.device("cpu")
 NEAR, FAR = (0.9, 1.0), (0.4, 1.0)

@@ -22,7 +22,8 @@ from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import config
 from regard.training.config import parse_config, read_config, save_config, write_config
-from regard.training.settings import DEMO, DataSettings, RunSettings, TrainSettings, leaves, override
+from regard.training.overrides import leaves, override
+from regard.training.settings import DEMO, DataSettings, RunSettings, TrainSettings
 
 EVERY_KIND = {**presets(), **{kind: family.settings() for kind, family in FAMILIES.items()}}
 

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batch import Batches, BatchOrder, Example, collate, derived_seed, encode_pairs, lengths, source_batch
+from regard.data.batch import Batches, BatchOrder, Example, collate, encode_pairs, lengths, source_batch
 from regard.data.columns import Columns
 from regard.data.corpus import Pair, join_columns, read_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.dictionary import pronunciations, split_of
 from regard.data.held_out import hash_fraction, is_held_out
 from regard.data.lines import decode_lines
+from regard.data.seeds import derived_seed
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
 

@@ -25,10 +25,10 @@ from regard.data.rows import BadLine, Report
 from regard.data.separators import _PAIR_SPLITTERS
 from regard.data.sound import read_sound
 from regard.data.tables import open_table
+from regard.data.test_set import read_test_set
 from regard.errors import UserError
-from regard.evaluation import read_test_set
-from regard.training.data import how_read
 from regard.training.settings import DataSettings
+from regard.training.tokenise import how_read
 
 DATA = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

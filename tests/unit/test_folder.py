@@ -1,3 +1,4 @@
+import ast
 import hashlib
 import json
 import os
@@ -421,3 +422,15 @@ def test_loading_and_using_a_model_opens_no_connection_and_unpickles_nothing(tmp
     command = [sys.executable, "-c", QUIET, str(model), str(tmp_path / "page.html")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "True True"]
+
+
+def test_only_checkpoint_touches_the_files_of_a_model_folder() -> None:
+    """No other module contains the name of one of these files as a string, except in messages and docstrings."""
+    package = Path(regard.__file__).parent
+    named = {
+        (path.relative_to(package).parts[0], node.value)
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in folder.FILES
+    }
+    assert named == {("checkpoint", name) for name in folder.FILES}

@@ -10,6 +10,7 @@ import torch
 from table import FRONTENDS, SOURCE_VOCAB, make_frontend_model, make_rows, make_targets
 from tones import write_words
 
+from regard.contracts import FileAndText
 from regard.core import masks
 from regard.data.batch import source_batch
 from regard.data.codecs import read_source, recognise
@@ -17,7 +18,7 @@ from regard.data.columns import Columns
 from regard.data.corpus import Pair, read_pairs
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
-from regard.data.sources import FileAndText, auxiliary_vocabulary_size, num_positions, split_source
+from regard.data.sources import auxiliary_vocabulary_size, num_positions, split_source
 from regard.data.store import Store, write_store
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
@@ -29,7 +30,8 @@ from regard.models.build import build
 from regard.models.contract import Source
 from regard.pipeline import Translator
 from regard.training.data import in_memory
-from regard.training.settings import DataSettings, TrainSettings, suggest
+from regard.training.settings import DataSettings, TrainSettings
+from regard.training.suggest import suggest
 
 TRAIN = TrainSettings(batch_tokens=4096)
 

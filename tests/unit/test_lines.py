@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from test_folder import make_saved
 
 from regard.checkpoint import folder
-from regard.cli.translate import as_they_come, groups, moses, one_line, translate
+from regard.cli.lines import as_they_come
+from regard.cli.translate import groups, moses, one_line, translate
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.results import Alternative, Result

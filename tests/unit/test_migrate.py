@@ -13,15 +13,16 @@ from safetensors.torch import load_file
 
 from regard.checkpoint import folder, migrate
 from regard.checkpoint.runs import Checkpoint, Checkpoints, _digest
+from regard.contracts import FileAndText
 from regard.data import store
 from regard.data.batch import Example
-from regard.data.sources import FileAndText
 from regard.errors import UserError
 from regard.models.build import FAMILIES
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.config import parse_config
-from regard.training.settings import RunSettings, leaves, override
+from regard.training.overrides import leaves, override
+from regard.training.settings import RunSettings
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "models"
 

@@ -17,11 +17,13 @@ import regard
 from regard import evaluation, pipeline
 from regard.data.batch import source_batch
 from regard.data.columns import Columns
+from regard.data.reader import Segment, sentences
 from regard.data.sounds import Sounds
+from regard.data.test_set import read_test_set
 from regard.data.tokenizers.codec import Codec
 from regard.decoding.workers import can_fork
 from regard.errors import UserError
-from regard.evaluation import by_length, error_rates, measures, read_test_set, signature
+from regard.evaluation import by_length, error_rates, measures
 from regard.inspection import render
 from regard.models.build import build
 from regard.models.contract import ModelSettings
@@ -30,8 +32,9 @@ from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.options import SearchOptions
-from regard.pipeline import Refused, Segment, Translator, known_positions, sentences, similar_lengths
-from regard.results import AttentionMap, Result
+from regard.pipeline import Translator, known_positions, similar_lengths
+from regard.results import AttentionMap, Refused, Result
+from regard.signatures import signature
 
 every_family = pytest.mark.parametrize("settings", [RnnSettings(width=8, embedding=3), TransformerSettings(width=8, heads=2)])
 

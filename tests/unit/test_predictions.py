@@ -3,7 +3,7 @@
 from unittest.mock import Mock
 
 from regard.results import Result
-from regard.training.predictions import Prediction
+from regard.training.validation import Prediction
 
 
 def test_a_prediction_is_one_line_without_control_characters() -> None:

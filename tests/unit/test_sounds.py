@@ -20,7 +20,7 @@ from regard.data.sounds import Sounds
 from regard.data.sources import num_positions
 from regard.data.store import Store, write_store
 from regard.errors import UserError
-from regard.training.settings import suggest
+from regard.training.suggest import suggest
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from table import make_frontend_model, make_rows
 
 import regard
 from regard.checkpoint import folder
+from regard.core.arrays import as_array
 from regard.core.losses import Baseline
-from regard.data.arrays import as_array, read_array
+from regard.data.arrays import read_array
 from regard.data.batch import Batches, BatchOrder, Example, collate, lengths, source_batch
 from regard.data.codecs import FILE_CODECS, read_source, recognise
 from regard.data.corpus import Pair
@@ -29,10 +30,13 @@ from regard.errors import UserError
 from regard.look import Look, Tap
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.data import from_files, survey
 from regard.training.loop import batch_loss
+from regard.training.overrides import override
 from regard.training.run import run
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, override, suggest
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.suggest import suggest
+from regard.training.survey import survey
+from regard.training.tokenise import from_files
 
 COLOURS = {"red": (230, 20, 30), "green": (10, 200, 40), "blue": (20, 40, 220)}
 
@@ -410,7 +414,7 @@ def test_unreadable_rows_are_counted_and_the_first_is_reported_with_its_line(tmp
     data = DataSettings(files=(str(write_rows(tmp_path / "a.jsonl", rows)),), source_unit="picture")
     console, out = quiet()
     training_data = from_files(data, survey(data), tmp_path / "m.run", console)
-    assert len(training_data.examples) + len(training_data.held_out) == 20
+    assert len(training_data.examples) + len(training_data.held_out.pairs) == 20
     assert "makes this an error): 30 (1 file)\n  line 21: " in out.getvalue()
     with pytest.raises(UserError, match=r"^a\.jsonl:21: .*gone\.png: no such file; set data.bad_files=skip to skip"):
         from_files(replace(data, bad_files="stop"), survey(data), tmp_path / "n.run", console)
@@ -434,7 +438,7 @@ def test_a_model_of_pictures_is_trained_saved_and_used(tmp_path: Path) -> None: 
     console, out = quiet()
     run_folder = tmp_path / "m.run"
     training_data = from_files(settings.data, survey(settings.data), run_folder, console)
-    assert len(training_data.examples) + len(training_data.held_out) == 147
+    assert len(training_data.examples) + len(training_data.held_out.pairs) == 147
     printed = out.getvalue()
     assert "skipped because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in printed
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
@@ -482,8 +486,8 @@ def test_held_out_pictures_may_be_in_another_folder(tmp_path: Path) -> None:
         held_out_files=(str(write_rows(tmp_path / "two" / "b.jsonl", others)),),
     )
     training_data = from_files(data, survey(data), tmp_path / "run", quiet()[0])
-    assert (len(training_data.examples), len(training_data.held_out)) == (20, 5)
-    assert training_data.codecs.source.encode(training_data.held_out[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
+    assert (len(training_data.examples), len(training_data.held_out.pairs)) == (20, 5)
+    assert training_data.codecs.source.encode(training_data.held_out.pairs[0].source).shape == (3, 16, 32)  # type: ignore[union-attr]
 
 
 def test_when_no_file_can_be_read_the_first_reason_is_reported(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from regard.data.batch import Example
-from regard.data.store import Store, file_fingerprint, write_store
+from regard.data.store import Store, write_store
 from regard.errors import UserError
+from regard.signatures import file_fingerprint
 
 EXAMPLES = [Example([5, 4, 250], [7]), Example([], [6, 299]), Example([4], [])]
 

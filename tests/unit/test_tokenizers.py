@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from regard.data.tokenizers import merges
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
-from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, TokenUnit, _Reader, train_shared
+from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, TokenUnit, _Reader
 from regard.errors import UserError
 
 UNITS: tuple[TokenUnit, ...] = get_args(TokenUnit)
@@ -162,10 +162,11 @@ def test_wrong_units_and_sizes() -> None:
     assert "not reproducible" in REMARKS["unigram"]
 
 
-def test_one_vocabulary_for_both_sides() -> None:
-    for unit in ("bpe", "words"):
-        shared = train_shared(iter(TEXTS[:2]), iter(TEXTS[2:]), unit, 400)
-        assert shared.to_json() == Codec.train(TEXTS, unit, 400).to_json()
+@pytest.mark.parametrize("unit", ["bpe", "words", "characters", "symbols"])
+def test_a_vocabulary_does_not_depend_on_the_order_of_its_texts(unit: TokenUnit) -> None:
+    """So both sides of a pair can be read together for a shared vocabulary."""
+    texts = [*TEXTS, *"to be or not to be that is a question".split()]
+    assert Codec.train(iter(texts), unit, 400).to_json() == Codec.train(reversed(texts), unit, 400).to_json()
 
 
 def test_texts_are_read_once_and_their_errors_are_raised() -> None:

@@ -19,13 +19,15 @@ from regard.cli.score import score
 from regard.data import trained as trained_module
 from regard.data.columns import Columns
 from regard.data.corpus import stream_pairs
+from regard.data.test_set import read_test_set
 from regard.data.trained import Sources, TrainedOn
 from regard.errors import UserError
-from regard.evaluation import ErrorRates, read_test_set
+from regard.evaluation import ErrorRates
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.training.data import from_files, survey
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.survey import survey
+from regard.training.tokenise import from_files
 
 ROWS = [(f"{a}{b}e", f"{b}{a}ed", f"V;{'PST' if a < 'e' else 'PRS'}") for a in "abcdefgh" for b in "mnpqr"]
 HEADER = ("lemma", "form", "features")

@@ -2,6 +2,7 @@ import io
 import math
 import random
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
 from regard.core import losses, masks
 from regard.core.losses import Baseline, sequence_loss
-from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, derived_seed, lengths
+from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, lengths
 from regard.data.corpus import Pair
+from regard.data.seeds import derived_seed
 from regard.data.tokenizers.codec import EOS
 from regard.errors import UserError
 from regard.layers.dropout import Dropout
@@ -26,12 +28,15 @@ from regard.models.contract import Model, Projected
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import progress
+from regard.training.callbacks import averaged
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
+from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
-from regard.training.run import Trained, averaged, run
-from regard.training.settings import DataSettings, RunSettings, TrainSettings, expectation, override, suggest
+from regard.training.run import Trained, run
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.suggest import expectation, suggest
 
 
 def test_loss_by_hand_ignores_padding() -> None:
@@ -300,6 +305,21 @@ def test_reading_shows_progress(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     assert list(with_progress(range(2), 7, "tokenising", Console(force_terminal=False))) == [0, 1]
     assert capsys.readouterr().out.splitlines() == ["tokenising: 1 of 7", "tokenising: 2 of 7"]
+
+
+def test_a_bar_is_drawn_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is forked while another thread holds a lock may wait for it for ever."""
+    seen, before = io.StringIO(), threading.active_count()
+    console = Console(file=seen, force_terminal=True, width=100)
+    for number in with_progress(range(7), 7, "tokenising", console):
+        assert threading.active_count() == before
+        assert ("3/7" in seen.getvalue()) == (number > 2)
+        monkeypatch.setattr(progress, "REFRESH", 0.0 if number == 2 else 3600.0)
+    assert list(dict.fromkeys(re.findall(r"\d/7", seen.getvalue()))) == ["0/7", "1/7", "3/7", "7/7"]
+    with progress_bar(console, 10, done=2) as on_update:
+        on_update(Update(2, loss=2.0, norm=1.0, learning_rate=1e-3, num_targets=50))
+        assert threading.active_count() == before
+    assert re.search("training.*━.* 3/10.*loss 2.000", seen.getvalue())
 
 
 # --- the loss without all logits at once -----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from regard.models.build import FAMILIES, build, num_parameters
 from regard.models.contract import Source
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import PRESETS, Transformer, TransformerSettings
-from regard.training.settings import RunSettings, override
+from regard.training.overrides import override
+from regard.training.settings import RunSettings
 
 
 def test_the_papers_base_model() -> None:  # SPEC A7.3

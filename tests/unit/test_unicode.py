@@ -20,15 +20,17 @@ from regard.data.corpus import Normalisation, Pair, stream_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.held_out import is_held_out
 from regard.data.sounds import Sounds
-from regard.data.tokenizers.codec import UNK, Codec, TokenUnit, train_shared
+from regard.data.test_set import read_test_set
+from regard.data.tokenizers.codec import UNK, Codec, TokenUnit
 from regard.data.tokenizers.normal import nfc
 from regard.errors import UserError
-from regard.evaluation import read_test_set
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.pipeline import Translator
-from regard.training.data import StartCodecs, from_files, in_memory, names_files, survey
+from regard.training.data import StartCodecs, in_memory
 from regard.training.settings import DataSettings
+from regard.training.survey import names_files, survey
+from regard.training.tokenise import from_files
 
 WORDS = ["café", "naïve", "Ärger", "Žižek", "tiếng Việt", "한국어", "ñandú", "x̂ y̌ can be two", "plain"]
 
@@ -107,8 +109,8 @@ def test_features_are_normalised_too(unit: TokenUnit) -> None:
 
 
 def test_shared_vocabularies_and_subword_dropout() -> None:
-    codec = train_shared(map(nfd, WORDS), WORDS, "bpe", 400, normalise=True)
-    assert codec.to_json() == train_shared(WORDS, WORDS, "bpe", 400, normalise=True).to_json()
+    codec = Codec.train([*map(nfd, WORDS), *WORDS], "bpe", 400, normalise=True)
+    assert codec.to_json() == Codec.train([*WORDS, *WORDS], "bpe", 400, normalise=True).to_json()
     assert codec.alphabet == "".join(sorted(set("".join(map(nfc, WORDS)))))
     for text in WORDS:
         ids = codec.encode(nfd(text))
@@ -196,12 +198,12 @@ def training_data(tmp_path: Path, name: str, rows: list[tuple[str, str]], **data
 
 def test_data_in_either_spelling_is_the_same_data(tmp_path: Path) -> None:
     composed, decomposed = training_data(tmp_path, "c", pairs_in(nfc)), training_data(tmp_path, "d", pairs_in(nfd))
-    assert list(composed.held_out) == list(decomposed.held_out)
+    assert composed.held_out == decomposed.held_out
     assert composed.examples[:] == decomposed.examples[:]
     assert composed.codecs.source.to_json() == decomposed.codecs.source.to_json()
     assert composed.codecs.target.normalises
     raw = training_data(tmp_path, "r", pairs_in(nfd), normalise="none")
-    assert list(raw.held_out) != list(composed.held_out)
+    assert raw.held_out.pairs != composed.held_out.pairs
     assert not raw.codecs.source.normalises
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,17 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.data.batch import Example
 from regard.data.corpus import Pair
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training import run as running
-from regard.training.data import from_files, in_memory, survey
-from regard.training.run import Trained, run, sample_of
+from regard.training import validation
+from regard.training.data import HeldOut, in_memory
+from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
+from regard.training.survey import survey
+from regard.training.tokenise import from_files
 
 CPU = torch.device("cpu")
 VALIDATED = {"steps": 4, "validate_every": 2, "metric": "symbol_error_rate"}
@@ -47,6 +51,12 @@ def train_on(
 
 def test_a_sample_depends_on_the_seed_and_the_sources_but_not_on_their_order() -> None:
     pairs = [*words(100), *(Pair(one.source, "X") for one in words(50))]
+
+    def sample_of(pairs: list[Pair], number: int, seed: int) -> Sequence[Pair]:
+        sample = HeldOut(pairs, [Example([], [*map(ord, pair.source)]) for pair in pairs]).sample(number, seed)
+        assert ["".join(map(chr, example.target)) for example in sample.examples] == [pair.source for pair in sample.pairs]
+        return sample.pairs
+
     chosen = sample_of(pairs, 20, seed=1)
     assert len({pair.source for pair in chosen}) == 20
     from_reversed = sample_of(pairs[::-1], 20, seed=1)
@@ -61,15 +71,15 @@ def test_a_sample_depends_on_the_seed_and_the_sources_but_not_on_their_order() -
 
 def test_a_validation_reports_that_its_metric_is_that_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each validation uses the same sample; the loss is that of all held-out pairs."""
-    monkeypatch.setattr(running, "MOST_DECODED", 30)
+    monkeypatch.setattr(validation, "MOST_DECODED", 30)
     pairs, decoded = words(140), []
-    plain = running.predict
+    plain = validation.predict
 
-    def predict(translator: Any, pairs: list[Pair], *others: Any, **named: Any) -> Any:
-        decoded.append([pair.source for pair in pairs])
-        return plain(translator, pairs, *others, **named)
+    def predict(translator: Any, held_out: HeldOut, *others: Any) -> Any:
+        decoded.append([pair.source for pair in held_out.pairs])
+        return plain(translator, held_out, *others)
 
-    monkeypatch.setattr(running, "predict", predict)
+    monkeypatch.setattr(validation, "predict", predict)
     printed, _ = train_on(pairs[40:], pairs[:40], steps=4, validate_every=2, metric="symbol_error_rate")
     assert decoded[0] == decoded[1] != [pair.source for pair in pairs[:30]]
     assert [len(sources) for sources in decoded] == [30, 30, 40]

@@ -57,15 +57,17 @@ def align(
     """
     import sys
 
+    from regard.checkpoint.alignment import read_alignment_head, write_alignment_head
     from regard.data.corpus import read_pairs
     from regard.data.lines import read_lines
+    from regard.data.source_text import flat
     from regard.data.trained import TrainedOn
     from regard.inspection import align
 
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; use only one of them")
     translator = open_model(model, score, device, threads, listed_in=pairs)
-    align.inspect_pairs(translator, [])  # raises if the model does not read texts, before any error about columns
+    align.alignment_heads(translator)  # raises if the model cannot align texts, before any error about columns
     columns = TrainedOn.from_facts(translator.training).columns(
         [pairs], split_columns(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
@@ -81,23 +83,23 @@ def align(
         )
     if cut:
         print(f"regard: the numbers count tokens, not words: {cut}", file=sys.stderr)
-    head = align.read_alignment_head(model)
-    inspections = align.inspect_pairs(translator, texts)
+    head = read_alignment_head(model)
+    aligned = align.align_pairs(translator, texts, None if gold or backward else [head])
     if gold:
         lines = list(read_lines(gold))
         if len(lines) != len(texts):
             sizes = f"{gold} has {plural(len(lines), 'line')}, but {pairs} has {plural(len(texts), 'pair')}"
             raise UserError(f"{sizes}; expected one line per pair")
         links = [align.parse_pharaoh(line) for line in lines]
-        head, error = align.best_alignment_head(inspections, [sure for sure, _ in links], [possible for _, possible in links])
-        align.write_alignment_head(model, head, error_rate=error, by="gold")
+        head, error = align.best_alignment_head(aligned, [sure for sure, _ in links], [possible for _, possible in links])
+        write_alignment_head(model, head, error_rate=error, by="gold")
     elif backward:
         other = open_model(backward, score, device, threads)
-        exchanged = align.inspect_pairs(other, [(target, source) for source, target in texts])
-        head, backward_head, error = align.best_agreement(inspections, exchanged)
-        align.write_alignment_head(model, head, error_rate=error, by="agreement")
-        align.write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
+        exchanged = align.align_pairs(other, [(target, flat(source)) for source, target in texts])
+        head, backward_head, error = align.best_agreement(aligned, exchanged)
+        write_alignment_head(model, head, error_rate=error, by="agreement")
+        write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
     if gold or backward:
         print(f"regard: aligned by {head}, alignment error rate {error:.3f}; saved in {model}", file=sys.stderr)
-    for inspection in inspections:
-        print(align.pharaoh(align.links(head, inspection)))
+    for pair in aligned:
+        print(align.pharaoh(pair.links(head)))

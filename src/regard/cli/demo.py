@@ -8,7 +8,7 @@ import typer
 from regard.cli.options import Device, Set, Threads, make_console, prepare_device
 
 if TYPE_CHECKING:
-    from regard.training.predictions import Prediction
+    from regard.training.validation import Prediction
 
 NUM_SHOWN = 5
 
@@ -17,8 +17,10 @@ def sample(predictions: "list[Prediction]") -> "list[Prediction]":
     """Returns a few words of medium length, always the same ones, chosen independently of how well they are predicted."""
     from hashlib import sha1
 
-    candidates = (prediction for prediction in predictions if 8 <= len(prediction.source) <= 11)
-    return sorted(candidates, key=lambda prediction: sha1(prediction.source.encode()).digest())[:NUM_SHOWN]
+    from regard.data.source_text import flat
+
+    candidates = (prediction for prediction in predictions if 8 <= len(flat(prediction.source)) <= 11)
+    return sorted(candidates, key=lambda prediction: sha1(flat(prediction.source).encode()).digest())[:NUM_SHOWN]
 
 
 def demo(
@@ -36,8 +38,9 @@ def demo(
     from regard.inspection.render import can_draw, draw, in_terminal
     from regard.inspection.report import write_page
     from regard.training.data import in_memory
+    from regard.training.overrides import override
     from regard.training.run import run
-    from regard.training.settings import DEMO, override
+    from regard.training.settings import DEMO
 
     console = make_console()
     context.with_resource(locked(out / "model"))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.contracts import SourceText
-    from regard.evaluation import TestSet
+    from regard.data.test_set import TestSet
     from regard.pipeline import Translator
     from regard.results import Result
 
@@ -82,8 +82,9 @@ def evaluate(
 
     from regard.checkpoint.folder import weights_digest
     from regard.data.source_text import flat
+    from regard.data.test_set import read_test_set
     from regard.data.trained import TrainedOn
-    from regard.evaluation import read_test_set, signature
+    from regard.signatures import signature
 
     folders = [model] if against is None else [model, against]
     systems = [open_model(folder, score, device, threads, max_source, listed_in=test[0]) for folder in folders]

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from regard.checkpoint.folder import Saved
     from regard.layers.scores import ScoreMaker
-    from regard.training.data import Survey
     from regard.training.run import Trained
     from regard.training.run_folder import RunFolder
     from regard.training.settings import DataSettings, NormalForm, RunSettings, StartSettings, TrainSettings
+    from regard.training.survey import Survey
     from regard.training.transfer import Transfer
 
 READING = {
@@ -133,9 +133,10 @@ def train(
     from regard.checkpoint import folder
     from regard.checkpoint.lock import locked
     from regard.training.board import check_tensorboard
-    from regard.training.data import StartCodecs, from_files
+    from regard.training.data import StartCodecs
     from regard.training.run import run
     from regard.training.run_folder import RunFolder
+    from regard.training.tokenise import from_files
 
     console, torch_device = make_console(), prepare_device(device, threads)
     if tensorboard:
@@ -287,8 +288,10 @@ def choose_settings(
     """
     from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
-    from regard.training.data import folder_of, names_files, survey
-    from regard.training.settings import DataSettings, RunSettings, override, suggest
+    from regard.training.overrides import override
+    from regard.training.settings import DataSettings, RunSettings
+    from regard.training.suggest import suggest
+    from regard.training.survey import folder_of, names_files, survey
 
     def with_options(settings: RunSettings) -> RunSettings:
         data = replace(settings.data, **{name: value for name, value in options.items() if value})
@@ -329,7 +332,8 @@ def print_settings(
     reasons: Mapping[str, str],
 ) -> None:
     """Prints a description of the data and the settings of the run."""
-    from regard.training.settings import describe, expectation
+    from regard.training.overrides import describe
+    from regard.training.suggest import expectation
 
     console.print(surveyed.counts.describe())
     if advice := expectation(surveyed.counts.pairs):
@@ -382,7 +386,8 @@ def check_same_run(
 ) -> None:
     """Raises if a run cannot continue with these settings. previous: its settings so far. num_updates: how many it has done."""
     from regard.training.loop import same_rates
-    from regard.training.settings import OLDER, RunSettings, leaves
+    from regard.training.overrides import leaves
+    from regard.training.settings import OLDER, RunSettings
 
     defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that an older version did not have
     old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (previous, asdict(settings)))

@@ -26,6 +26,11 @@ class Pair(NamedTuple):
     source: SourceText
     target: str
 
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both sides as one string each, by which pairs are compared."""
+        return flat(self.source), self.target
+
 
 class Normalisation(NamedTuple):
     """Whether the source and the target of a pair are normalised to Unicode's composed form, NFC.
@@ -117,7 +122,7 @@ def stream_pairs(
             counts.empty += 1
             continue
         pair = Pair(tuple(cells[:-1]) if len(cells) > 2 else cells[0], cells[-1])
-        if max_length is not None and max(len(flat(pair.source)), len(pair.target)) > max_length:
+        if max_length is not None and max(map(len, pair.texts)) > max_length:
             counts.add_too_long(number)
             continue
         counts.without.update(name for name, cell in zip(columns.source, cells[:-1], strict=False) if not cell)

@@ -119,7 +119,7 @@ def write_store(
     a failed write leaves no partial file, and keeps the old one.
 
     source_size, target_size: vocabulary sizes (source_size has no effect if the sources are files). metadata: values by which
-    the caller recognises whether this store is still up to date (see `file_fingerprint`).
+    the caller recognises whether this store is still up to date (see `signatures.file_fingerprint`).
     """
     sizes = (source_size, target_size)
     examples = iter(examples)
@@ -154,19 +154,6 @@ def write_store(
         with suppress(OSError):
             temporary.unlink()
     return count
-
-
-def file_fingerprint(*parts: Path | str) -> str:
-    """Returns a sha256 of the contents of files (Path) and of texts (str), such as settings or a tokenizer's JSON."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, str):
-            part_digest = hashlib.sha256(part.encode())
-        else:
-            with open(part, "rb") as file:
-                part_digest = hashlib.file_digest(file, "sha256")
-        digest.update(part_digest.digest())
-    return digest.hexdigest()
 
 
 class _Part(NamedTuple):

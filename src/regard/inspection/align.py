@@ -2,70 +2,110 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from torch import Tensor
-
-from regard.checkpoint.files import replace_file
-from regard.checkpoint.folder import read_config, read_settings
-from regard.contracts import AlignmentHead
-from regard.data.documents import mapping, validated
+from regard.contracts import AlignmentHead, Forced, SourceText
 from regard.data.labels import label, readable
-from regard.data.sources import FileCodec, num_positions
+from regard.data.reader import GivenOutput
+from regard.data.source_text import flat
+from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec
-from regard.errors import UserError, plural, shorten, shown
-from regard.inspection.capture import LONGEST, Inspection, Layer, inspect
-from regard.models.build import ModelSettings
-from regard.models.transformer import TransformerSettings
+from regard.errors import UserError, plural, shorten
+from regard.look import Look, Tap
 from regard.pipeline import Translator
 
-# H heads  T target positions  S source positions
+PAIRS_AT_A_TIME = 512
+"""How many pairs are run through the model before their weights are dropped; only the links are kept."""
 
 Links = frozenset[tuple[int, int]]
 """(source position, target position), from 0; <eos> is never included."""
 
 
-def weights_TS(head: AlignmentHead, inspection: Inspection) -> Tensor:
-    """Returns the weights of an alignment head: one row per target token and one column per source token, without <eos>."""
-    layers = _cross_layers(inspection)
-    if layers[0].summary is not None:
-        raise UserError(f"texts of more than {LONGEST} tokens are only summarised, so they cannot be aligned; split them")
-    weights = [layer.numbers["weights"] for layer in layers]
-    return head.weights_TS(weights, len(inspection.target) - 1, len(inspection.source) - 1)
+@dataclass(frozen=True)
+class AlignedPair:
+    """The source token that each target token attends to most, for some alignment heads.
+
+    text: the source.  num_sources, num_targets: the number of tokens, without <eos>.
+    best: alignment head -> the index of a source token for each target token.
+    """
+
+    text: str
+    num_sources: int
+    num_targets: int
+    best: Mapping[AlignmentHead, tuple[int, ...]]
+
+    def links(self, head: AlignmentHead) -> Links:
+        """Links each target token to the source token with the largest weight."""
+        return frozenset((source, target) for target, source in enumerate(self.best[head]))
 
 
-def _cross_layers(inspection: Inspection) -> list[Layer]:
-    layers = [layer for layer in inspection.layers if layer.kind == "cross"]
-    if not layers:
-        raise UserError("this model has no attention to its source, so there is nothing to align")
-    return layers
-
-
-def links(head: AlignmentHead, inspection: Inspection) -> Links:
-    """Links each target token to the source token with the largest weight."""
-    best = weights_TS(head, inspection).argmax(-1).tolist()
-    return frozenset((source, target) for target, source in enumerate(best))
-
-
-def alignment_heads(inspection: Inspection) -> list[AlignmentHead]:
+def alignment_heads(translator: Translator) -> list[AlignmentHead]:
     """Returns all candidates: every head, the mean of each layer and the mean of all layers, each unshifted and shifted.
 
     Means come before single heads, because the first of several equally good candidates is chosen.
     """
-    layers = _cross_layers(inspection)
+    num_layers, num_heads = _cross_attention(translator)
     candidates: list[AlignmentHead] = []
     for shifted in (False, True):
-        if len(layers) > 1:
+        if num_layers > 1:
             candidates.append(AlignmentHead(None, None, shifted))
-        for layer in reversed(layers):
-            candidates.append(AlignmentHead(layer.layer, None, shifted))
-            if layer.num_heads > 1:
-                candidates += [AlignmentHead(layer.layer, head, shifted) for head in range(layer.num_heads)]
+        for layer in reversed(range(num_layers)):
+            candidates.append(AlignmentHead(layer, None, shifted))
+            if num_heads > 1:
+                candidates += [AlignmentHead(layer, head, shifted) for head in range(num_heads)]
     return candidates
+
+
+def _cross_attention(translator: Translator) -> tuple[int, int]:
+    """Returns the numbers of layers and heads. Raises UserError if the model cannot align texts."""
+    if isinstance(translator.source, FileCodec):
+        raise UserError(f"align links tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
+    if "cross" not in translator.reader.traits.attention:
+        raise UserError("this model has no attention to its source, so there is nothing to align")
+    return translator.reader.traits.attention["cross"]
+
+
+def align_pairs(
+    translator: Translator, pairs: Iterable[TextPair], heads: Sequence[AlignmentHead] | None = None
+) -> list[AlignedPair]:
+    """Runs the model over each source with its given target as the output, and keeps where the heads attend to.
+
+    heads: the alignment heads to keep; all candidates by default. Raises UserError if the model reads files or has no attention
+    to its source, or if a text is too long.
+    """
+    candidates = alignment_heads(translator)
+    chosen = candidates if heads is None else heads
+    layers = {head.layer for head in chosen}
+    look = Look((Tap("cross", layers.pop() if len(layers) == 1 else None),))
+    aligned: list[AlignedPair] = []
+    numbered = enumerate(pairs)
+    while chunk := list(islice(numbered, PAIRS_AT_A_TIME)):
+        read = {number: _read(translator, source, target, number) for number, (source, target) in chunk}
+        requests = [replace(pair.request, look=look) for pair in read.values()]
+        results = {
+            forced.id: _aligned(read[forced.id], forced, chosen)
+            for forced in translator.engine.force(requests, [pair.written for pair in read.values()])
+        }
+        aligned += [results[number] for number in read]
+    return aligned
+
+
+def _read(translator: Translator, source: SourceText, target: str, number: int) -> GivenOutput:
+    try:
+        return translator.reader.given_output(source, target, number)
+    except UserError as error:
+        raise UserError(f"pair {number + 1}: {error}") from None
+
+
+def _aligned(pair: GivenOutput, forced: Forced, heads: Sequence[AlignmentHead]) -> AlignedPair:
+    if forced.error:
+        raise UserError(f"pair {forced.id + 1}: {forced.error}")
+    num_sources, num_targets = pair.request.num_positions, len(pair.written) - 1
+    layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
+    best = {head: tuple(head.weights_TS(layers_HTS, num_targets, num_sources).argmax(-1).tolist()) for head in heads}
+    return AlignedPair(flat(pair.segment.source), num_sources, num_targets, best)
 
 
 # --- links -------------------------------------------------------------------------------------------------------------------
@@ -108,22 +148,7 @@ def turned(links: Links) -> Links:
 
 # --- the best alignment head -------------------------------------------------------------------------------------------------
 
-TextPair = tuple[str, str]
-
-
-def inspect_pairs(translator: Translator, pairs: Sequence[TextPair]) -> list[Inspection]:
-    """Inspects each source with its given target as the output. Raises UserError if the model reads files, or a text is too
-    long."""
-    if isinstance(translator.source, FileCodec):
-        raise UserError(f"align links tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
-    outputs = [translator.target.encode(target) for _, target in pairs]
-    for number, ((source, _), output) in enumerate(zip(pairs, outputs, strict=True), start=1):
-        if (size := max(num_positions(translator.read(source).ids), len(output))) > translator.max_tokens:
-            raise UserError(
-                f"pair {number}: a text of {size:,} tokens is longer than the limit of {translator.max_tokens:,}; "
-                "split it, or leave it out"
-            )
-    return [inspect(translator, source, output=output) for (source, _), output in zip(pairs, outputs, strict=True)]
+TextPair = tuple[SourceText, str]
 
 
 def cut_differently(translator: Translator, pairs: Iterable[TextPair]) -> str:
@@ -132,8 +157,8 @@ def cut_differently(translator: Translator, pairs: Iterable[TextPair]) -> str:
     A reader counts words or, in a text of one word, letters; letters that are pieces of a subword vocabulary do not count.
     """
     for source, target in pairs:
-        for text, codec in ((translator.read(source).text, translator.source), (target, translator.target)):
-            words, tokens = text.split(), codec.pieces(text)
+        for text, codec in ((flat(translator.reader.normalised(source)), translator.source), (target, translator.target)):
+            words, tokens = text.split(), codec.pieces(text) if isinstance(codec, Codec) else ()
             are_letters = len(words) == 1 and tokens == tuple(text) and isinstance(codec, Codec) and not codec.has_pieces
             if [token.strip() for token in tokens] != words and not are_letters:
                 first = " ".join(map(label, tokens[:8])) + (" …" if len(tokens) > 8 else "")
@@ -142,58 +167,55 @@ def cut_differently(translator: Translator, pairs: Iterable[TextPair]) -> str:
     return ""
 
 
-def _check_range(inspections: Sequence[Inspection], gold: Sequence[Links]) -> None:
-    if len(inspections) != len(gold):
+def _check_range(aligned: Sequence[AlignedPair], gold: Sequence[Links]) -> None:
+    if len(aligned) != len(gold):
         raise UserError(
-            f"there are {plural(len(inspections), 'pair')} but {plural(len(gold), 'line')} of alignments; expected one line "
-            "per pair"
+            f"there are {plural(len(aligned), 'pair')} but {plural(len(gold), 'line')} of alignments; expected one line per "
+            "pair"
         )
-    for number, (inspection, gold_links) in enumerate(zip(inspections, gold, strict=True), start=1):
-        sizes = len(inspection.source) - 1, len(inspection.target) - 1
-        wrong = sorted(link for link in gold_links if link[0] >= sizes[0] or link[1] >= sizes[1])
+    for number, (pair, gold_links) in enumerate(zip(aligned, gold, strict=True), start=1):
+        wrong = sorted(link for link in gold_links if link[0] >= pair.num_sources or link[1] >= pair.num_targets)
         if wrong:
             raise UserError(
-                f"alignment {number} holds {wrong[0][0]}-{wrong[0][1]}, but this pair has {plural(sizes[0], 'source token')} "
-                f"and {plural(sizes[1], 'target token')}, numbered from 0"
+                f"alignment {number} holds {wrong[0][0]}-{wrong[0][1]}, but this pair has "
+                f"{plural(pair.num_sources, 'source token')} and {plural(pair.num_targets, 'target token')}, numbered from 0"
             )
 
 
 def best_alignment_head(
-    inspections: Sequence[Inspection], sure: Sequence[Links], possible: Sequence[Links] | None = None
+    aligned: Sequence[AlignedPair], sure: Sequence[Links], possible: Sequence[Links] | None = None
 ) -> tuple[AlignmentHead, float]:
     """Returns the alignment head whose links match the manual ones best, and its alignment error rate.
 
     Raises UserError if there are no pairs, or if the manual links do not fit them.
     """
-    if not inspections:
+    if not aligned:
         raise UserError("there are no pairs, so no head can be chosen")
-    candidates = alignment_heads(inspections[0])
-    _check_range(inspections, [certain | other for certain, other in zip(sure, possible or sure, strict=True)])
-    rated = [
-        (alignment_error_rate([links(head, inspection) for inspection in inspections], sure, possible), head)
-        for head in candidates
-    ]
+    _check_range(aligned, [certain | other for certain, other in zip(sure, possible or sure, strict=True)])
+    rated = [(alignment_error_rate([pair.links(head) for pair in aligned], sure, possible), head) for head in aligned[0].best]
     error, head = min(rated, key=lambda pair: pair[0])
     return head, error
 
 
-def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]) -> tuple[AlignmentHead, AlignmentHead, float]:
+def best_agreement(
+    forward: Sequence[AlignedPair], backward: Sequence[AlignedPair]
+) -> tuple[AlignmentHead, AlignmentHead, float]:
     """Returns the two alignment heads, one per direction, whose links agree best, and the error rate of one measured against
     the other. No manual alignments are needed.
 
-    backward: inspections of the same pairs with source and target exchanged, by the model of the opposite direction.
+    backward: the same pairs with source and target exchanged, aligned by the model of the opposite direction.
     """
     if not forward:
         raise UserError("there are no pairs, so no head can be chosen")
     for there, back in zip(forward, backward, strict=True):
-        if (len(there.source), len(there.target)) != (len(back.target), len(back.source)):
+        if (there.num_sources, there.num_targets) != (back.num_targets, back.num_sources):
             raise UserError(
-                f"the two models split {shorten(there.text)!r} into {len(there.source) - 1} and {len(back.target) - 1} tokens, "
-                f"and its translation into {len(there.target) - 1} and {len(back.source) - 1}, so their links cannot be "
+                f"the two models split {shorten(there.text)!r} into {there.num_sources} and {back.num_targets} tokens, "
+                f"and its translation into {there.num_targets} and {back.num_sources}, so their links cannot be "
                 "compared; train both with the same vocabularies"
             )
-    forward_links = {head: [links(head, there) for there in forward] for head in alignment_heads(forward[0])}
-    backward_links = {head: [turned(links(head, back)) for back in backward] for head in alignment_heads(backward[0])}
+    forward_links = {head: [there.links(head) for there in forward] for head in forward[0].best}
+    backward_links = {head: [turned(back.links(head)) for back in backward] for head in backward[0].best}
     rated = [
         (alignment_error_rate(a, b), forward_head, backward_head)
         for forward_head, a in forward_links.items()
@@ -201,50 +223,3 @@ def best_agreement(forward: Sequence[Inspection], backward: Sequence[Inspection]
     ]
     error, forward_head, backward_head = min(rated, key=lambda triple: triple[0])
     return forward_head, backward_head, error
-
-
-# --- the alignment head in the model folder ----------------------------------------------------------------------------------
-
-
-def write_alignment_head(folder: Path, head: AlignmentHead, **facts: Any) -> None:
-    """Writes the alignment head into the config.json of a model folder, with facts on how it was chosen."""
-    path = folder / "config.json"
-    config = json.loads(path.read_bytes())
-    config["alignment"] = {**asdict(head), **facts}
-    try:
-        replace_file(path, json.dumps(config, indent=2, ensure_ascii=False).encode())
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}; copy the model to a folder that you may write to"
-        ) from None
-
-
-def read_alignment_head(folder: Path) -> AlignmentHead:
-    """Returns the alignment head of a model folder; by default the mean of the heads of the last layer.
-
-    Raises UserError if config.json holds one that the model does not have.
-    """
-    config = read_config(folder)
-    if config.get("alignment") is None:
-        return AlignmentHead()
-    try:
-        given, names = mapping(config["alignment"], "alignment"), AlignmentHead.__dataclass_fields__
-        if missing := names.keys() - given.keys():
-            raise UserError(f"alignment lacks {', '.join(sorted(missing))}")
-        head = validated(AlignmentHead, {name: given[name] for name in names}, "alignment")
-        _check_exists(head, read_settings(folder, config["model"]))
-    except UserError as error:
-        raise UserError(
-            f"{folder / 'config.json'}: {error}; choose the head again with regard align --gold or --backward"
-        ) from None
-    return head
-
-
-def _check_exists(head: AlignmentHead, settings: ModelSettings) -> None:
-    """Raises if a model of these settings has no such layer or head. Each decoder layer of a Transformer has all heads; other
-    models have one layer and one head."""
-    layers, heads = (settings.decoder_layers, settings.heads) if isinstance(settings, TransformerSettings) else (1, 1)
-    if head.layer is not None and not -layers <= head.layer < layers:
-        raise UserError(f"alignment: layer is {shown(head.layer)}, but the model has {plural(layers, 'layer')}")
-    if head.head is not None and not 0 <= head.head < heads:
-        raise UserError(f"alignment: head is {shown(head.head)}, but a layer has {plural(heads, 'head')}")

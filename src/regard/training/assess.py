@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from regard.data.batch import Example
+from regard.data.source_text import flat
 from regard.data.tokenizers.codec import UNK, Codec
 from regard.errors import plural, shorten
 from regard.evaluation import ErrorRates, Tokens, can_use_sacrebleu, chrf, error_rates
-from regard.training.predictions import Prediction
-from regard.training.settings import RunSettings, side_of
+from regard.training.settings import RunSettings
+from regard.training.suggest import side_of
+from regard.training.validation import Prediction
 
 MOST_COUNTED = 20_000
 """The number of examples among which the most frequent target is counted."""
@@ -223,7 +225,7 @@ def assess(
     frequent = most_frequent(examples, target)
     guesses = {f"always writing {shorten(frequent)!r}": figures_of([frequent] * len(predictions))}
     if isinstance(source, Codec):  # if the source has several columns, the first is copied
-        guesses["copying the source"] = figures_of([prediction.source.partition("\t")[0] for prediction in predictions])
+        guesses["copying the source"] = figures_of([flat(prediction.source).partition("\t")[0] for prediction in predictions])
     name = min(guesses, key=lambda guess: guesses[guess].sort_key(sentences=sentences))
     model = Figures(
         1 - rates.sequence,

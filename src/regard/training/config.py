@@ -26,7 +26,8 @@ from regard.checkpoint import migrate
 from regard.checkpoint.files import replace_file
 from regard.data.lines import read_lines
 from regard.errors import UserError, UserErrors, plural
-from regard.training.settings import RunSettings, WrongSetting, check, leaves, model_tree, put, show, unknown
+from regard.training.overrides import WrongSetting, check, leaves, model_tree, put, show, unknown
+from regard.training.settings import RunSettings
 
 _HOW = 'write one "key: value" per line, and indent the settings of a section by two spaces'
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.core.losses import Baseline, doubly_stochastic_loss, policy_gradient, reward_to_go
-from regard.data.batch import Batch, derived_seed
+from regard.data.batch import Batch
+from regard.data.seeds import derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.look import Look, Tap

@@ -7,11 +7,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
 from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from regard.training.loop import Update
 
@@ -20,6 +19,8 @@ LINES = 20
 """The number of progress lines that a whole run prints where there is no terminal."""
 PATIENCE = 10.0
 """Seconds between two progress lines where there is no terminal."""
+REFRESH = 0.1
+"""Minimum number of seconds between two drawings of a bar."""
 
 
 class OnUpdate(Protocol):
@@ -47,6 +48,37 @@ class Pace:
         return f"loss {self.loss:.3f}  {speed:,.0f} tokens/s", left
 
 
+class Bar(Progress):
+    """A bar on a terminal that shows how many of `total` steps are done.
+
+    It starts no thread, because processes are forked while it is shown: the loop that takes the steps also draws the bar.
+    """
+
+    def __init__(
+        self, console: Console, what: str, total: int, *columns: ProgressColumn, done: int = 0, transient: bool = False
+    ) -> None:
+        """columns: what to show between the number of steps and the time that remains."""
+        every = (TextColumn(what), BarColumn(), MofNCompleteColumn(), *columns, TimeRemainingColumn())
+        super().__init__(*every, console=console, transient=transient, auto_refresh=False)
+        self._task = self.add_task(what, total=total, completed=done, text="")
+        self._done, self._text, self._drawn = done, "", -math.inf
+
+    def step(self, text: str = "") -> None:
+        """Counts a step, and draws the bar unless it was drawn a moment ago."""
+        self._done, self._text = self._done + 1, text
+        if time.monotonic() - self._drawn >= REFRESH:
+            self._draw()
+
+    def stop(self) -> None:
+        """Draws the bar for the last time."""
+        self._draw()
+        super().stop()
+
+    def _draw(self) -> None:
+        self.update(self._task, completed=self._done, text=self._text, refresh=True)
+        self._drawn = time.monotonic()
+
+
 @contextmanager
 def progress_bar(console: Console, steps: int, done: int = 0) -> Iterator[OnUpdate]:
     """Yields the function to call after every update. done: the number of updates before the run was resumed."""
@@ -62,29 +94,17 @@ def progress_bar(console: Console, steps: int, done: int = 0) -> Iterator[OnUpda
         yield line
         return
 
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("training", total=steps, completed=done, text="")
-        yield lambda update: bar.update(task, advance=1, text=pace.add(update)[0])
+    with Bar(console, "training", steps, TextColumn("{task.fields[text]}"), done=done) as bar:
+        yield lambda update: bar.step(pace.add(update)[0])
 
 
 def with_progress(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
-    """Yields the items and shows how many were processed.
-
-    The first item is fetched before the bar starts its thread, because producing the items may fork a process.
-    """
-    items = iter(items)
-    items = chain(list(islice(items, 1)), items)
+    """Yields the items and shows how many were processed."""
     if console.is_terminal:
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            yield from bar.track(items, total=total)
+        with Bar(console, what, total, transient=True) as bar:
+            for item in items:
+                yield item
+                bar.step()
         return
     last = time.monotonic()
     for number, item in enumerate(items, start=1):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
-from itertools import chain
 from random import Random
 from typing import Any, Literal, get_args
 
@@ -230,13 +229,6 @@ class Codec:
         """Returns one readable text for each id; characters that are split across tokens are treated as in `pieces`."""
         names = (str(self.tokenizer.id_to_token(number)) for number in ids)
         return tuple(readable(map(to_bytes, names)) if self._is_bytes else names)
-
-
-def train_shared(
-    source: Iterable[str], target: Iterable[str], unit: TokenUnit, vocabulary: int = 8000, *, normalise: bool = False
-) -> Codec:
-    """Trains one tokenizer on both sides and returns it; each side is read once, the source first. See `Codec.train`."""
-    return Codec.train(chain(source, target), unit, vocabulary, normalise=normalise)
 
 
 class _Reader:

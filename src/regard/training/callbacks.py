@@ -1,0 +1,203 @@
+"""What a run does after its updates: it shows and logs its progress, validates, saves checkpoints and the best weights, stops
+if it is interrupted, and finally chooses the best weights."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import takewhile
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from torch import Tensor
+
+from regard.checkpoint.runs import Checkpoint, Damaged
+from regard.errors import UserError, plural
+from regard.training.learner import Learner
+from regard.training.loop import Update, after_validation
+from regard.training.progress import OnUpdate
+from regard.training.run_folder import RunFolder
+from regard.training.settings import RunSettings, TrainSettings
+from regard.training.validation import NUM_SHOWN, Validator
+
+
+class RunCallbacks:
+    """The callbacks of a run: show and log its progress, validate the model, save checkpoints and the best weights."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        validator: Validator,
+        origin: Mapping[str, Any],
+        settings: RunSettings,
+        console: Console,
+        run_folder: RunFolder | None,
+    ) -> None:
+        """origin: what identifies the data of the run in its checkpoints."""
+        self.learner, self.validator, self.console, self.run_folder = learner, validator, console, run_folder
+        self.origin, self.settings = {**origin, "settings": asdict(settings)}, settings
+        self.show: OnUpdate = lambda update: None
+        self.interrupted = False
+        self.curve: dict[int, float] = {}
+        """The held-out loss by the number of updates."""
+        if run_folder:
+            self.checkpoints = run_folder.checkpoints(settings.train.keep)
+            self.best = run_folder.best()
+            self.best_saved = 0  # the update whose weights are the best according to the last checkpoint
+
+    # --- called by the loop
+
+    def on_update(self, update: Update) -> None:
+        self.show(update)
+        if self.run_folder:
+            self.run_folder.log(
+                {
+                    "update": update.number + 1,
+                    "loss": update.loss,
+                    "norm": update.norm,
+                    "learning_rate": update.learning_rate,
+                    "targets": update.num_targets,
+                    "time": round(time.time(), 3),
+                }
+            )
+
+    def validate(self, which: str = "") -> float:
+        """Measures the held-out loss and the metric; prints and logs them. Returns the metric; lower is better. which: a name
+        for the weights, if they are not the current ones."""
+        update = self.learner.state.update
+        with self.learner.evaluation_weights():
+            validation = self.validator.validate()
+        figures, predictions = validation.figures, validation.predictions
+        if not which:
+            self.curve[update] = figures["loss"]
+        when = f"of {which}" if which else f"after update {update}"
+        self.console.print(f"validation {when}: {validation.describe(self.validator.held_out.num_sources)}")
+        for prediction in predictions[:NUM_SHOWN]:
+            self.console.print(f"  {prediction}")
+        if self.run_folder:
+            self.run_folder.log(
+                {"update": update, "weights": which or "current", "sources": len(predictions), "validation": figures}
+            )
+        return validation.value(self.settings.train.metric)
+
+    def save_best(self) -> None:
+        with self.learner.evaluation_weights() as model:
+            if self.run_folder:
+                self.best.write(Checkpoint(self.learner.state.update, {}, model.state_dict(), {}), (self.best_saved,))
+            else:
+                self.best_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def checkpoint(self) -> None:
+        if not self.run_folder:
+            return
+        self.run_folder.sync()
+        state = self.learner.state
+        self.checkpoints.write(self.learner.checkpoint(self.origin), averaged(self.settings.train, state.update))
+        self.best_saved = state.best_at
+        self.best.prune((self.best_saved,))
+        if self.interrupted:
+            raise UserError(
+                f"training stopped after update {state.update} of {self.settings.train.steps} and was saved in "
+                f"{self.run_folder.path}; run the same command to continue"
+            )
+
+    # --- before and after
+
+    def resume(self) -> None:
+        """Restores the last checkpoint, if there is one, and removes what was logged and saved after it."""
+        if not self.run_folder:
+            return
+        checkpoint = self.checkpoints.newest(self.console.print, self.learner.check)
+        update = checkpoint.update if checkpoint else 0
+        if checkpoint:
+            self.learner.restore(checkpoint)
+            self.best_saved = self.learner.state.best_at
+            self.console.print(f"resuming after update {update} of {self.settings.train.steps}")
+        self.run_folder.open_log(update, self.console.print)
+        self.curve = self.run_folder.held_out_curve()
+        self.best.forget_after(update)
+        self.checkpoints.prune(averaged(self.settings.train, update))
+        self.best.prune((self.best_saved,))
+
+    def choose_weights(self) -> None:
+        """Loads the weights with the best validation result: those of the best validation so far, the last ones, or the average
+        of the last checkpoints."""
+        train, learner, state = self.settings.train, self.learner, self.learner.state
+        with learner.evaluation_weights() as model:
+            chosen: Mapping[str, Tensor] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        learner.average = []
+        others: dict[str, Mapping[str, Tensor]] = {}
+        if state.best is not None and state.update % train.validate_every:
+            others["the last update"] = chosen
+        if state.best is not None:
+            chosen = self._best_weights()
+        if self.run_folder and (updates := averaged(train, state.update)):
+            others[f"{plural(len(updates), 'checkpoint')}, averaged"] = self._average(updates)
+            if state.best is None:
+                learner.model.load_state_dict(chosen)
+                state = after_validation(state, self.validate("the last update"))
+        for name, weights in others.items():
+            learner.model.load_state_dict(weights)
+            state = after_validation(state, self.validate(name))
+            if state.stale == 0:
+                chosen = weights
+        learner.model.load_state_dict(chosen)
+        learner.model.eval()
+
+    def _best_weights(self) -> Mapping[str, Tensor]:
+        if not self.run_folder:
+            return self.best_weights
+        try:
+            return self.best.read(self.learner.state.best_at).model
+        except Damaged as error:
+            raise UserError(
+                f"the best weights of this run, {self.best.folder}, are damaged: {error}; restore that folder from a copy, "
+                "or repeat the run with --overwrite"
+            ) from None
+
+    def _average(self, updates: list[int]) -> Mapping[str, Tensor]:
+        try:
+            return self.checkpoints.average(updates)
+        except Damaged as error:
+            whole = len(list(takewhile(self.checkpoints.is_whole, reversed(updates))))
+            number = whole if whole > 1 else 0
+            raise UserError(
+                f"train.average={self.settings.train.average} averages the checkpoints of the updates "
+                f"{', '.join(map(str, updates))}, but {error}; restore it from a copy, or run the same command with "
+                f"--set train.average={number}, which averages {f'the last {number}' if number else 'none'}"
+            ) from None
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Lets SIGINT (Ctrl-C) and SIGTERM stop the run after the current update, with a checkpoint; a second signal stops it
+        at once."""
+        if not self.run_folder:
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        try:
+            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # signals only arrive in the main thread
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def averaged(train: TrainSettings, update: int) -> list[int]:
+    """Returns the updates whose checkpoints are averaged if the run ends with this one: the last regular ones, whether or not
+    the run was interrupted."""
+    last = update // train.checkpoint_every
+    first = max(1, last - train.average + 1)
+    return [number * train.checkpoint_every for number in range(first, last + 1)] if train.average > 1 else []

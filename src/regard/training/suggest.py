@@ -1,0 +1,242 @@
+"""Settings that are chosen from the data, with the reasons. The experiments behind them: docs/LOG.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regard.data.codecs import recognise
+from regard.data.corpus import Pair
+from regard.data.sounds import Sounds
+from regard.data.source_text import file_and_text
+from regard.data.sources import FileCodec
+from regard.data.tokenizers.codec import TokenUnit
+from regard.errors import plural
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import PRESETS
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Suggested settings, and the reasons, such as {"train.steps": "…"}, for those that were chosen from the data."""
+
+    settings: RunSettings
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Statistics of one side of the data. words, characters: the mean number per line."""
+
+    words: float
+    characters: float
+    alphabet: frozenset[str]
+
+    @property
+    def width(self) -> float:
+        """The mean number of characters per word."""
+        return (self.characters - self.words + 1) / self.words
+
+    @property
+    def is_symbols(self) -> bool:
+        """Whether the words are symbols, such as phonemes: several per line, and short."""
+        return self.words > 1.5 and self.width <= 3
+
+    @property
+    def is_sentences(self) -> bool:
+        return self.words > 3 and not self.is_symbols
+
+    @property
+    def tokens(self) -> float:
+        """The mean number of tokens per line, for the suggested unit."""
+        return 1 + (self.words if self.is_symbols else self.characters)
+
+    @property
+    def unit(self) -> TokenUnit:
+        """The suggested unit."""
+        return "symbols" if self.is_symbols else "characters"
+
+    def __str__(self) -> str:
+        what = "symbols" if self.is_symbols else "words"
+        return f"{self.words:.1f} {what} of {self.width:.1f} characters per line, on average"
+
+
+def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Path(), *, of_text: bool = False) -> Suggestion:
+    """Returns settings for this data, with reasons.
+
+    num_pairs: the number of all pairs, if `pairs` is only a sample. root: the folder that file names are relative to.
+    of_text: whether sources are texts even if they look like file names.
+
+    Files, recognised by their extensions, get the frontend that reads them and a recurrent decoder. Short strings get a small
+    recurrent model, sentences a small Transformer with subwords; the less data, the more dropout. Experiments: docs/LOG.md.
+    """
+    number = num_pairs or len(pairs)
+    source, target = (side_of([pair.texts[side] for pair in pairs]) for side in (0, 1))
+    if not of_text and (codec := recognise([pair.source for pair in pairs[:200]], root)):
+        example = next(filter(None, (file_and_text(pair.source)[0] for pair in pairs)))
+        if codec is Sounds:
+            return _for_sounds(number, pairs, example)
+        return _for_files(codec, number, example, target)
+    return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
+
+
+def side_of(texts: Sequence[str]) -> Side:
+    """Returns the statistics of some lines."""
+    words = sum(max(1, len(text.split())) for text in texts) / len(texts)
+    return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
+
+
+def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
+    count = plural(number, "pair")
+    dropout = 0.3 if number < 30_000 else 0.1
+    train = TrainSettings(learning_rate=4e-3, ema=0.999)
+    epoch = number * target.tokens / train.batch_tokens
+    steps = _rounded(min(8000, max(600, 20 * epoch)))
+    train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
+    settings = RunSettings(
+        data=DataSettings(source_unit=source.unit, target_unit=target.unit),
+        model=RnnSettings(width=192, embedding=64, encoder_layers=2, dropout=dropout),
+        train=train,
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": str(source),
+            "data.target_unit": str(target),
+            "model.kind": "a recurrent model with attention is best and fastest for short strings",
+            "model.dropout": ("only " if number < 30_000 else "") + count,
+            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 20 passes, in 600 to 8,000 updates",
+        },
+    )
+
+
+def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) -> Suggestion:
+    count = plural(number, "pair")
+    unit = target.unit if target.words < 1.5 else "words"
+    few = number < 20_000
+    train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
+    steps = _rounded(min(20_000, max(1000, 30 * number / 16)))  # of about 128 positions each
+    train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
+    is_picture = codec.unit == "picture"
+    settings = RunSettings(
+        data=DataSettings(
+            source_unit=codec.unit,  # type: ignore[arg-type]
+            target_unit=unit,
+            augment=0.05 if is_picture and few else 0.0,
+        ),
+        model=RnnSettings(
+            width=192,
+            embedding=64,
+            decoder="bahdanau",
+            frontend=codec.unit,  # type: ignore[arg-type]
+            dropout=0.2 if few else 0.1,
+        ),
+        train=train,
+    )
+    amount = ("only " if few else "") + count
+    reasons = {
+        "data.source_unit": f"sources are names of {codec.nouns}, such as {example}",
+        "data.target_unit": str(target),
+        "model.frontend": f"the frontend for {codec.nouns}",
+        "model.kind": "a recurrent decoder that attends to its source at every step trains fastest",
+        "model.decoder": LAST_CONTEXT,
+        "model.dropout": amount,
+        "train.steps": f"the aim is about 30 passes over {count}, in 1,000 to 20,000 updates",
+    }
+    if is_picture:
+        reasons["data.augment"] = f"{amount}: each picture is shifted and scaled a little"
+        reasons["data.picture_size"] = "maximum length of the longer side in pixels; 8 x 8 pixels become one position"
+    return Suggestion(settings, reasons)
+
+
+LAST_CONTEXT = "the previous context helps the decoder choose what to attend to next"
+FILE_AND_TEXT = "a file and its auxiliary text, which is read as words; positions of the file attend to these words"
+
+
+def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
+    words = {word for pair in pairs for word in pair.target.split()}
+    count = plural(number, "pair")
+    closed = len(words) <= min(200, len(pairs) / 4)
+    few = number < 20_000
+    steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
+    settings = RunSettings(
+        data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.2 if few else 0.1),
+        model=RnnSettings(frontend="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
+        train=TrainSettings(
+            learning_rate=4e-3,
+            batch_tokens=1024,
+            shortest_first=True,
+            ema=0.995,
+            steps=steps,
+            validate_every=_rounded(steps / 8),
+            metric="symbol_error_rate",
+        ),
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": f"sources are names of sounds, such as {example}",
+            "data.target_unit": f"{plural(len(words), 'different word')} in {plural(len(pairs), 'text')}",
+            "data.augment": f"{count}: each sound is played faster or slower, with noise, and partly masked",
+            "model.frontend": "log-mel frames; convolutions turn four frames into one position",
+            "model.kind": "a recurrent model with attention trains fastest on little speech",
+            "model.decoder": LAST_CONTEXT,
+            "train.shortest_first": "short sounds teach the model how words sound before it has to find them in long sounds",
+            "train.steps": f"the aim is 20 passes over {count}, in 2,000 to 20,000 updates",
+            **({"data.source_columns": FILE_AND_TEXT} if any(isinstance(pair.source, tuple) for pair in pairs) else {}),
+        },
+    )
+
+
+def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
+    count = plural(number, "pair")
+    common = len(source.alphabet & target.alphabet) / len(source.alphabet | target.alphabet)
+    shared = common > 0.5
+    vocabulary = min(8000, max(1000, 500 * round(number / 1800)))
+    large = number > 200_000
+    preset = PRESETS["small" if large else "tiny"]
+    model = replace(preset, tie="all" if shared else "output", dropout=0.1 if large else 0.3)
+    train = TrainSettings(batch_tokens=2048, learning_rate=3e-3, label_smoothing=0.1, ema=0.999)
+    if not large:
+        train = replace(train, batch_tokens=1024, warmup=0.02)
+    epoch = number * target.words * 1.4 / train.batch_tokens
+    steps = _rounded(min(20_000, max(1000, 40 * epoch)))
+    settings = RunSettings(
+        data=DataSettings(source_unit="bpe", target_unit="bpe", shared=shared, vocabulary=vocabulary),
+        model=model,
+        train=replace(train, steps=steps, validate_every=_rounded(steps / 10)),
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": str(source),
+            "data.target_unit": str(target),
+            "data.shared": f"{common:.0%} of all characters occur on both sides",
+            "data.vocabulary": f"{count}; few pairs are not enough for many subwords",
+            "model.kind": f"a Transformer for sentences; the preset {'small' if large else 'tiny'} for {count}",
+            "model.dropout": ("" if large else "only ") + count,
+            "train.batch_tokens": "small batches, so that there are many updates"
+            if not large
+            else "large batches, because the data is large",
+            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 40 passes, in 1,000 to 20,000 updates",
+        },
+    )
+
+
+def _rounded(number: float) -> int:
+    """Rounds to two significant digits, which are easier to read."""
+    size: int = 10 ** max(0, len(str(round(number))) - 2)
+    return max(1, round(number / size)) * size
+
+
+def expectation(number: int) -> str | None:
+    """Returns a sentence that says what to expect from few pairs; None if there are enough."""
+    if number >= 5000:
+        return None
+    count = plural(number, "pair")
+    return (
+        f"{count} is little training data: expect a model that gets frequent patterns right and guesses the rest. "
+        "More pairs help most; after that, --encoder-from or --start-from with a model of a related task"
+    )
