@@ -317,16 +317,18 @@ class Reader:
         return GivenOutput(segment, texts, (*ids, EOS))
 
     def _output_texts(self, segment: Segment, target: str) -> tuple[str, ...]:
-        """Returns the parts of an output that are encoded separately: of a language model, the prompt and its continuation."""
-        if not self.traits.continues_text:
+        """Returns the parts of an output that are encoded separately: a language model's output starts with its prompt, whose
+        tokens must stay together, unless the whole text has the same tokens anyway."""
+        prompt = segment.request.prefix
+        if tuple(self.target.encode(target)[: len(prompt)]) == prompt:
             return (target,)
-        text, prompt = self.target.normalised(target), flat(segment.source)
-        if not text.startswith(prompt):
+        text, start = self.target.normalised(target), flat(segment.source)
+        if not text.startswith(start):
             raise UserError(
                 f"this is a language model, which continues its source, but the output {text!r:.60} does not start with "
-                f"{prompt!r:.60}; give the whole text as the output, or leave the source empty"
+                f"{start!r:.60}; give the whole text as the output, or leave the source empty"
             )
-        return prompt, text[len(prompt) :]
+        return start, text[len(start) :]
 
     def normalised(self, source: SourceText) -> SourceText:
         """Returns a source as the model reads it: in Unicode NFC, if the model was trained so. File names are not changed."""
