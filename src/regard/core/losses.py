@@ -55,12 +55,11 @@ def smoothed_loss(log_probs_BTV: Tensor, targets_BT: Tensor, *, pad: int, smooth
     """
     _check_smoothing(smoothing)
     real_BT = masks.not_padding(targets_BT, pad)
-    log_probs_NV = log_probs_BTV[real_BT]
+    log_prob_N, log_probs_NV = target_log_probs(log_probs_BTV, targets_BT)[real_BT], log_probs_BTV[real_BT]
     if torch.isneginf(log_probs_NV).any():
         raise UserError(
             f"label smoothing is {smoothing}, but this model gives some tokens the probability 0; set train.label_smoothing=0"
         )
-    log_prob_N = target_log_probs(log_probs_BTV, targets_BT)[real_BT]
     return -((1 - smoothing) * log_prob_N + smoothing * log_probs_NV.mean(-1)).sum()
 
 
