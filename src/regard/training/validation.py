@@ -16,6 +16,7 @@ from regard.core.losses import projected_loss
 from regard.data.batch import BatchOrder, Example, collate, lengths
 from regard.data.corpus import shorten
 from regard.data.labels import readable
+from regard.data.sources import num_positions
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.evaluation import ErrorRates, bleu, error_rates
@@ -143,6 +144,14 @@ class Validator:
         first validation."""
         if self.translator.max_positions is None:
             return
+        room = self.translator.max_positions - 1
+        if self.translator.is_language_model:  # it reads a source as the beginning of its output, and so does not train on it
+            size = max(num_positions(self.translator.read(pair.source).ids) for pair in self.held_out.pairs)
+            if size >= room:
+                raise UserError(
+                    f"held-out pairs: a source has {size:,} tokens, but this model supports {room:,} tokens in total, of which "
+                    f"it must write at least one; shorten the source, or set model.max_positions={size + 2}"
+                )
         examples = self.held_out.examples
         longest = {max(range(len(examples)), key=sizes_N.__getitem__) for sizes_N in lengths(examples)}
         self.model.eval()
