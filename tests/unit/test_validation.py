@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from rich.console import Console
 
+from regard.contracts import Result
 from regard.data.batch import Example
 from regard.data.corpus import Pair
 from regard.data.tokenizers.codec import Codec
@@ -26,6 +28,7 @@ from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.survey import survey
 from regard.training.tokenise import from_files
+from regard.training.validation import Prediction
 
 CPU = torch.device("cpu")
 VALIDATED = {"steps": 4, "validate_every": 2, "metric": "symbol_error_rate"}
@@ -137,6 +140,12 @@ def test_held_out_targets_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> N
     printed, _ = train_on(words(100)[20:], words(20), model, **VALIDATED)
     assert printed.count("validation after update") == 2
     assert [counted[pair.target] for pair in words(20)] == [1] * 20
+
+
+def test_a_prediction_is_one_line_without_control_characters() -> None:
+    result = Result("\x1b[2Jb", ("b",), ("a",), -1.0, -1.0, True, (), (), map_attention=Mock(), align=Mock())
+    line = str(Prediction("a\tV;PST", ("\u202ec", "d"), (("c",), ("d",)), result))
+    assert line == r"a [V;PST] -> \x1b[2Jb (expected \u202ec or d)"
 
 
 # --- counts ------------------------------------------------------------------------------------------------------------------
