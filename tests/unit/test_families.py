@@ -20,7 +20,8 @@ from regard.models.contract import Memory, Model, ModelSettings, Projected, Sour
 from regard.models.stack import Scores
 from regard.models.state import BatchState
 from regard.training.config import parse_config, write_config
-from regard.training.settings import DataSettings, RunSettings, override
+from regard.training.overrides import override
+from regard.training.settings import DataSettings, RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,12 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,15 +15,20 @@ from rich.console import Console
 
 from regard.data.batch import Example
 from regard.data.corpus import Pair
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+from regard.models.contract import ModelSettings
+from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.results import Result
 from regard.training import validation
 from regard.training.data import HeldOut, in_memory
 from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.survey import survey
 from regard.training.tokenise import from_files
+from regard.training.validation import Prediction
 
 CPU = torch.device("cpu")
 VALIDATED = {"steps": 4, "validate_every": 2, "metric": "symbol_error_rate"}
@@ -113,6 +121,33 @@ def test_a_validation_shows_progress_on_a_terminal_only() -> None:
     assert "translating" not in plain
 
 
+def test_held_out_targets_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the model is validated; the sources are read again whenever they are translated."""
+    counted: Counter[str] = Counter()
+    one, many = Codec.encode, Codec.encode_batch
+
+    def encode(codec: Codec, text: str) -> list[int]:
+        counted[text] += 1
+        return one(codec, text)
+
+    def encode_batch(codec: Codec, texts: Sequence[str]) -> list[list[int]]:
+        counted.update(texts)
+        return many(codec, texts)
+
+    monkeypatch.setattr(Codec, "encode", encode)
+    monkeypatch.setattr(Codec, "encode_batch", encode_batch)
+    model = RnnSettings(width=8, embedding=4, score="location", max_positions=12, beyond="error", dropout=0.0)
+    printed, _ = train_on(words(100)[20:], words(20), model, **VALIDATED)
+    assert printed.count("validation after update") == 2
+    assert [counted[pair.target] for pair in words(20)] == [1] * 20
+
+
+def test_a_prediction_is_one_line_without_control_characters() -> None:
+    result = Result("\x1b[2Jb", ("b",), ("a",), -1.0, -1.0, True, (), (), map_attention=Mock(), align=Mock())
+    line = str(Prediction("a\tV;PST", ("\u202ec", "d"), (("c",), ("d",)), result))
+    assert line == r"a [V;PST] -> \x1b[2Jb (expected \u202ec or d)"
+
+
 # --- counts ------------------------------------------------------------------------------------------------------------------
 
 
@@ -180,29 +215,42 @@ def test_the_signature_names_the_file_whose_fingerprint_it_holds(tmp_path: Path)
 # --- a limited number of positions -------------------------------------------------------------------------------------------
 
 
-LIMITED = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_positions": 12, "dropout": 0.0}
+LIMITED = {"width": 16, "heads": 2, "feed_forward": 16, "positions": "learned", "max_positions": 12, "dropout": 0.0}
+TRANSFORMER = TransformerSettings(encoder_layers=1, decoder_layers=1, **LIMITED)
+LANGUAGE_MODEL = DecoderOnlySettings(layers=1, **LIMITED)
 
 
-def test_an_endless_output_does_not_stop_the_run() -> None:
-    """A model with 12 positions writes at most 11 tokens, although twice the longest target is more."""
-    model = TransformerSettings(width=16, heads=2, feed_forward=16, **LIMITED)
-    pairs = [Pair(one.source, "A A A A A A A A") for one in words(60)]
-    printed, trained = train_on(
-        pairs[20:], pairs[:20], model, steps=6, validate_every=3, metric="symbol_error_rate", learning_rate=1e-2
-    )
-    assert re.search(r"outputs that did not end and were stopped at 11 tokens: \d+ of 20\n", printed)
+@pytest.mark.parametrize("model", [TRANSFORMER, LANGUAGE_MODEL], ids=lambda model: str(model.kind))
+@pytest.mark.parametrize("metric", ["loss", "symbol_error_rate"])
+def test_an_endless_output_does_not_stop_the_run(model: ModelSettings, metric: str) -> None:
+    """A model with 12 positions writes at most 11 tokens, although twice the longest target is more. A language model writes
+    them after the tokens of its source."""
+    pairs = [Pair(" ".join(one.source.upper()), "A A A A A A A A") for one in words(60)]
+    printed, trained = train_on(pairs[20:], pairs[:20], model, steps=6, validate_every=3, metric=metric, learning_rate=1e-2)
+    assert len(re.findall(r"validation after update \d: loss", printed)) == 2
+    assert "outputs that did not end and were stopped at 11 tokens: 20 of 20\n" in printed
     assert "search:greedy,max_length=11 |" in trained.signature
+    assert {len(prediction.result.tokens) for prediction in trained.predictions} == {11}
 
 
 @pytest.mark.parametrize("long", [Pair("a" * 12, "A"), Pair("a", " ".join("A" * 12))])
 def test_held_out_pairs_that_are_too_long_for_the_model_are_refused_before_training(long: Pair) -> None:
-    model = TransformerSettings(width=16, heads=2, feed_forward=16, **LIMITED)
     console = Console(file=io.StringIO())
-    settings = RunSettings(data=DataSettings(target_unit="symbols"), model=model)
+    settings = RunSettings(data=DataSettings(target_unit="symbols"), model=TRANSFORMER)
     training_data = in_memory("words", words(60)[20:], [*words(20), long], settings.data)
     with pytest.raises(UserError, match=r"^held-out pairs: the input has 13 positions, but .* max_positions=13$"):
         run(training_data, settings, console, CPU)
     assert "update 1/" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_held_out_sources_that_a_language_model_cannot_continue_are_refused_before_training() -> None:
+    """It does not train on the sources, so only translating them would show that one is too long."""
+    console = Console(file=io.StringIO())
+    held_out = [*words(20), Pair(" ".join("A" * 11), "A")]
+    with pytest.raises(UserError, match=r"^held-out pairs: a source has 11 tokens, .* or set model\.max_positions=13$"):
+        train_on(words(60)[20:], held_out, LANGUAGE_MODEL, console, steps=2, validate_every=1)
+    assert "update 1/" not in console.file.getvalue()  # type: ignore[attr-defined]
+    train_on(words(60)[20:], held_out, replace(LANGUAGE_MODEL, max_positions=13), steps=2, validate_every=1)
 
 
 def test_long_held_out_sources_do_not_stop_the_run() -> None:

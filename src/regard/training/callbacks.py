@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import takewhile
 from types import FrameType
-from typing import Any
 
-from rich.console import Console
 from torch import Tensor
 
 from regard.checkpoint.runs import Checkpoint, Damaged
@@ -21,31 +19,22 @@ from regard.training.learner import Learner
 from regard.training.loop import Update, after_validation
 from regard.training.progress import OnUpdate
 from regard.training.run_folder import RunFolder
-from regard.training.settings import RunSettings, TrainSettings
+from regard.training.settings import TrainSettings
 from regard.training.validation import NUM_SHOWN, Validator
 
 
 class RunCallbacks:
     """The callbacks of a run: show and log its progress, validate the model, save checkpoints and the best weights."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        validator: Validator,
-        origin: Mapping[str, Any],
-        settings: RunSettings,
-        console: Console,
-        run_folder: RunFolder | None,
-    ) -> None:
-        """origin: what identifies the data of the run in its checkpoints."""
-        self.learner, self.validator, self.console, self.run_folder = learner, validator, console, run_folder
-        self.origin, self.settings = {**origin, "settings": asdict(settings)}, settings
+    def __init__(self, learner: Learner, validator: Validator, run_folder: RunFolder | None) -> None:
+        self.learner, self.validator, self.run_folder = learner, validator, run_folder
+        self.settings, self.console = validator.settings, validator.console
         self.show: OnUpdate = lambda update: None
         self.interrupted = False
         self.curve: dict[int, float] = {}
         """The held-out loss by the number of updates."""
         if run_folder:
-            self.checkpoints = run_folder.checkpoints(settings.train.keep)
+            self.checkpoints = run_folder.checkpoints(self.settings.train.keep)
             self.best = run_folder.best()
             self.best_saved = 0  # the update whose weights are the best according to the last checkpoint
 
@@ -96,7 +85,8 @@ class RunCallbacks:
             return
         self.run_folder.sync()
         state = self.learner.state
-        self.checkpoints.write(self.learner.checkpoint(self.origin), averaged(self.settings.train, state.update))
+        origin = {**self.validator.training_data.origin, "settings": asdict(self.settings)}
+        self.checkpoints.write(self.learner.checkpoint(origin), averaged(self.settings.train, state.update))
         self.best_saved = state.best_at
         self.best.prune((self.best_saved,))
         if self.interrupted:

@@ -83,7 +83,7 @@ def run(
     validator = Validator(model, training_data, settings, console)
     validator.check()
     learner = Learner(model, settings.train)
-    callbacks = RunCallbacks(learner, validator, training_data.origin, settings, console, run_folder)
+    callbacks = RunCallbacks(learner, validator, run_folder)
     with closing(run_folder) if run_folder else nullcontext():
         callbacks.resume()
         with progress_bar(console, settings.train.steps, learner.state.update) as callbacks.show, callbacks.interruptible():
@@ -104,7 +104,8 @@ def first_model(
     transfer: Transfer | None,
     start_from: Saved | None,
 ) -> Model:
-    """Returns the model before its first update, with random weights or those of the model that the run starts from."""
+    """Returns the model before its first update, with random weights or those of the model that the run starts from, and prints
+    a description of it. The sources that it was trained on are added to those of the data."""
     source, target = training_data.codecs
     words = auxiliary_vocabulary_size(source)
     torch.manual_seed(settings.seed)

@@ -15,6 +15,7 @@ from regard.contracts import SourceText
 from regard.data.batch import BatchOrder, Example, collate, lengths
 from regard.data.labels import readable
 from regard.data.source_text import flat
+from regard.data.sources import num_positions
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError, shorten
 from regard.evaluation import ErrorRates, bleu, error_rates
@@ -144,6 +145,15 @@ class Validator:
         first validation."""
         if self.model.traits.max_positions is None:
             return
+        reader = self.translator.reader
+        if reader.traits.continues_text:  # it reads a source as the beginning of its output, and so does not train on it
+            room = reader.max_output or 0
+            size = max(map(num_positions, reader.rows([pair.source for pair in self.held_out.pairs])))
+            if size >= room:
+                raise UserError(
+                    f"held-out pairs: a source has {size:,} tokens, but this model supports {room:,} tokens in total, of which "
+                    f"it must write at least one; shorten the source, or set model.max_positions={size + 2}"
+                )
         examples = self.held_out.examples
         longest = {max(range(len(examples)), key=sizes_N.__getitem__) for sizes_N in lengths(examples)}
         self.model.eval()
