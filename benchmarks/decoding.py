@@ -55,7 +55,7 @@ BATCH = 64
 
 def ours(saved: Saved) -> System:
     keep_freed_memory()  # as `regard translate` does
-    translator = Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    translator = Translator.of_model(saved.model, saved.source, saved.target)
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
         options = SearchOptions(beam=beam, max_length=MAX_LENGTH, length_penalty=0.0)

@@ -61,7 +61,7 @@ def trained(name: str) -> Translator:
     losses = Losses()
     train(Learner(model, settings), training_data.batches(settings, 0.0, 1), settings, seed=1, callbacks=losses)
     assert sum(losses.values[-5:]) < 0.95 * sum(losses.values[5:10])  # the loss fell; the first updates have no baseline yet
-    return Translator(model.eval(), *training_data.codecs, torch.device("cpu"))
+    return Translator.of_model(model.eval(), *training_data.codecs)
 
 
 def in_batches(translator: Translator, beam: int, size: int, monkeypatch: pytest.MonkeyPatch) -> list[Result]:

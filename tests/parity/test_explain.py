@@ -32,7 +32,7 @@ def array(tensor: Tensor | nn.Parameter) -> Array:
 def make_translator(name: str) -> regard.Translator:
     torch.manual_seed(5)
     saved = make_saved(MODELS[name])
-    return regard.Translator(saved.model.double(), saved.source, saved.target, torch.device("cpu"))
+    return regard.Translator.of_model(saved.model.double(), saved.source, saved.target)
 
 
 def scores(score: Score, query: Array, keys: Array) -> Array:
@@ -174,7 +174,7 @@ def test_self_attention_with_rotary_and_alibi_positions() -> None:
     for positions in ("rotary", "alibi"):
         torch.manual_seed(3)
         saved = make_saved(DecoderOnlySettings(width=8, heads=2, feed_forward=11, layers=2, positions=positions))  # type: ignore[arg-type]
-        translator = regard.Translator(saved.model.double(), saved.source, saved.target, torch.device("cpu"))
+        translator = regard.Translator.of_model(saved.model.double(), saved.source, saved.target)
         found = explain(translator, "ab", 3, output=OUTPUT, head=1)
         bias = reference.alibi(np.array([3]), np.arange(4), reference.alibi_slopes(2)[1])[0] if positions == "alibi" else 0.0
         check_attention(found, ScaledDot(), "soft", bias)

@@ -96,7 +96,7 @@ def test_the_two_heads_that_agree_best_are_found() -> None:
     forward = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
     torch.manual_seed(9)
     saved = make_saved(TransformerSettings(width=8, heads=2))
-    reverse = regard.Translator(saved.model, saved.target, saved.source, torch.device("cpu"))  # from target to source
+    reverse = regard.Translator.of_model(saved.model, saved.target, saved.source)  # from target to source
     backward = inspect_pairs(reverse, [(target, source) for source, target in PAIRS])
     forward_head, backward_head, error = best_agreement(forward, backward)
 
@@ -138,7 +138,7 @@ def make_with_unit(unit: str, texts: list[str]) -> regard.Translator:
     torch.manual_seed(5)
     settings = TransformerSettings(width=8, heads=2)
     source, target = Codec.train(texts, unit, 270), Codec.train(["X Y Z"], "symbols")  # type: ignore[arg-type]
-    return regard.Translator(build(settings, len(source), len(target)).eval(), source, target, torch.device("cpu"))
+    return regard.Translator.of_model(build(settings, len(source), len(target)).eval(), source, target)
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,7 @@ def test_a_saved_model_is_loaded(tmp_path: Path, settings: ModelSettings) -> Non
     theirs = load_file(tmp_path / "model" / "model.safetensors")  # other software can read the weights
     assert all(torch.equal(theirs[name], tensor) for name, tensor in expected.items())
     assert theirs.keys() == expected.keys()
-    first, second = (
-        regard.Translator(s.model, s.source, s.target, torch.device("cpu"))("cab", max_length=5) for s in (before, after)
-    )
+    first, second = (regard.Translator.of_model(s.model, s.source, s.target)("cab", max_length=5) for s in (before, after))
     assert (first.text, first.log_prob) == (second.text, second.log_prob)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]  # nothing temporary is left
 

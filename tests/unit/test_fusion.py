@@ -105,7 +105,7 @@ def make_translator(folder: Path, name: str = "sound with text, luong") -> Trans
     )
     torch.manual_seed(5)
     model = build(FRONTENDS[name], len(codec), len(target), auxiliary=len(words)).eval()
-    return Translator(model, codec, target, torch.device("cpu"))
+    return Translator.of_model(model, codec, target)
 
 
 def test_a_missing_source_has_a_label(tmp_path: Path) -> None:  # SPEC A6.4

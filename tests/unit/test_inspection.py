@@ -33,7 +33,7 @@ EVERYTHING = ("weights", "scores", "norms")
 def make_translator(name: str) -> regard.Translator:
     torch.manual_seed(5)
     saved = make_saved(MODELS[name])
-    return regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    return regard.Translator.of_model(saved.model, saved.source, saved.target)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -106,7 +106,7 @@ def test_gates_by_the_formulas(cell: str) -> None:  # SPEC A9.3
 def test_gates_of_whole_models(settings: RnnSettings) -> None:  # SPEC A9.3
     """Encoder gates follow the source in both directions, decoder gates the output; checked by the resulting h and c."""
     saved = make_saved(settings)
-    translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    translator = regard.Translator.of_model(saved.model, saved.source, saved.target)
     seen = inspect(translator, "abcab", output=(4, 5, 6))
     names = {"lstm": {"input", "forget", "output"}, "gru": {"reset", "update"}}[settings.cell]
     assert all(gates.opened.keys() == names for gates in seen.gates)
@@ -135,7 +135,7 @@ def test_gates_of_whole_models(settings: RnnSettings) -> None:  # SPEC A9.3
 
 def test_backward_gates_are_stored_at_the_position_they_read() -> None:  # SPEC A9.3
     saved = make_saved(RnnSettings(width=8, embedding=3, cell="gru"))
-    translator = regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    translator = regard.Translator.of_model(saved.model, saved.source, saved.target)
     first, second = (inspect(translator, text, output=(4,)) for text in ("abcab", "bbcab"))
     (forward, backward), (forward_2, backward_2) = (
         (seen.gates[0].opened["update"], seen.gates[1].opened["update"]) for seen in (first, second)

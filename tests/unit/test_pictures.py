@@ -193,7 +193,7 @@ def make_translator(tmp_path: Path, settings: RnnSettings | TransformerSettings 
     Image.fromarray(array).save(tmp_path / "p.png")
     target = Codec.train(["X Y Z"], "symbols")
     model = build(settings, 3, len(target)).eval()
-    return regard.Translator(model, Pictures(3, 64, root=tmp_path), target, torch.device("cpu"))
+    return regard.Translator.of_model(model, Pictures(3, 64, root=tmp_path), target)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def make_saved(name: str, unit: TokenUnit = "characters") -> Saved:
 
 def make_translator(name: str, unit: TokenUnit = "characters") -> regard.Translator:
     saved = make_saved(name, unit)
-    return regard.Translator(saved.model, saved.source, saved.target, torch.device("cpu"))
+    return regard.Translator.of_model(saved.model, saved.source, saved.target)
 
 
 def everything(translator: regard.Translator, text: str) -> Iterator[object]:

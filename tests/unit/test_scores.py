@@ -133,7 +133,7 @@ def test_a_custom_score_works_in_every_model_and_in_its_folder(settings: ModelSe
     source, target = Codec.train(["abc"], "characters"), Codec.train(["X Y Z"], "symbols")
     model = build(settings, len(source), len(target), mine).eval()
     folder.save(Saved(model, settings, source, target, {}, ""), tmp_path / "m")
-    (before,) = regard.Translator(model, source, target, torch.device("cpu")).batch(["cab"], max_length=5)
+    (before,) = regard.Translator.of_model(model, source, target).batch(["cab"], max_length=5)
     after = regard.load(tmp_path / "m", scores=mine)("cab", max_length=5)
     assert (after.text, after.log_prob) == (before.text, before.log_prob)
     assert any("w" in name.split(".")[-1:] for name, _ in model.named_parameters())  # its parameter is trained and saved

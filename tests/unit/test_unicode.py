@@ -258,7 +258,7 @@ def translator(request: pytest.FixtureRequest) -> Translator:
     torch.manual_seed(5)
     codec = Codec.train(WORDS, request.param, 300, normalise=True)
     model = build(RnnSettings(width=14, embedding=7, score_width=5, dropout=0.0), len(codec), len(codec)).eval()
-    return Translator(model, codec, codec, torch.device("cpu"))
+    return Translator.of_model(model, codec, codec)
 
 
 def test_a_model_translates_both_spellings_identically(translator: Translator) -> None:
