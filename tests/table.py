@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from regard.contracts import FileAndText, SourceRow
@@ -191,20 +192,20 @@ def make_rows(name: str, number: int = 4) -> list[SourceRow]:
     """Returns random pictures, grids, frames or sounds of different sizes; some sides are multiples of the cell, some are not.
     With auxiliary texts, the second file is missing and the third text is empty."""
     generator = torch.Generator().manual_seed(2)
-    rows: list[torch.Tensor] = []
+    rows: list[np.ndarray] = []
     for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
         if name.startswith("frames"):
-            rows.append(torch.randn(width // 2, CHANNELS, generator=generator))
+            rows.append(torch.randn(width // 2, CHANNELS, generator=generator).numpy())
         elif name.startswith("sound"):
-            rows.append(torch.randint(-9999, 9999, (width, 80), generator=generator, dtype=torch.int16))
+            rows.append(torch.randint(-9999, 9999, (width, 80), generator=generator, dtype=torch.int16).numpy())
         elif name.startswith("grid"):
-            rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator))
+            rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator).numpy())
         else:
-            rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8))
+            rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8).numpy())
     if "with text" not in name:
         return list(rows)
     texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
-    missing = rows[1].new_zeros(0, 80) if name.startswith("sound") else rows[1].new_zeros(CHANNELS, 0, 0)
+    missing = np.zeros((0, 80) if name.startswith("sound") else (CHANNELS, 0, 0), rows[1].dtype)
     return [
         FileAndText(missing if index == 1 else row, text) for index, (row, text) in enumerate(zip(rows, texts, strict=False))
     ]

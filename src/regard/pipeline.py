@@ -173,7 +173,7 @@ class Translator:
 
     def workers(self) -> Workers | None:
         """Returns worker processes for this model, which are not started yet; None if this process cannot use them: with one
-        thread, on a GPU, beside other threads. An engine that is not torch uses its own threads."""
+        thread, on a GPU, or while other threads run. An engine that is not torch uses its own threads."""
         number = torch.get_num_threads()
         on_cpu = isinstance(self.engine, TorchEngine) and self.engine.device.type == "cpu"
         return Workers(self.engine, number) if on_cpu and number > 1 and can_fork() else None

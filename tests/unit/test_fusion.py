@@ -18,7 +18,8 @@ from regard.data.columns import Columns
 from regard.data.corpus import Pair, read_pairs
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
-from regard.data.sources import auxiliary_vocabulary_size, num_positions, split_source
+from regard.data.source_text import file_and_text
+from regard.data.sources import auxiliary_vocabulary_size, num_positions
 from regard.data.store import Store, write_store
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
@@ -164,18 +165,18 @@ def write_rows(folder: Path) -> Path:
 def test_rows_with_two_sources_either_of_which_may_be_missing(tmp_path: Path) -> None:
     corpus = read_pairs(write_rows(tmp_path), Columns(("audio", "how"), "text"))
     assert corpus.pairs == (
-        Pair("0-1.wav\tevery\tsecond\tone", "a c"),
-        Pair("1-1.wav", "h"),
-        Pair("1-1.wav", "h h"),
-        Pair("\treverse", "b"),
-        Pair("\treverse", "c"),
+        Pair(("0-1.wav", "every second; one"), "a c"),
+        Pair(("1-1.wav", ""), "h"),
+        Pair(("1-1.wav", ""), "h h"),
+        Pair(("", "reverse"), "b"),
+        Pair(("", "reverse"), "c"),
     )
     assert corpus.num_empty == 1
     assert corpus.counts.without == {"audio": 2, "how": 2}
     missing = "2 rows without column 'how', 2 rows without column 'audio'"  # in the order of their first rows
     assert missing in corpus.counts.describe()
-    assert split_source(corpus.pairs[0].source) == ("0-1.wav", "every second one")
-    assert split_source("\treverse") == ("", "reverse")
+    assert file_and_text(corpus.pairs[0].source) == ("0-1.wav", "every second; one")
+    assert file_and_text(("", "reverse")) == ("", "reverse")
     assert recognise([pair.source for pair in corpus.pairs], tmp_path) is Sounds
     found = suggest(corpus.pairs, root=tmp_path)
     assert "its auxiliary text" in found.reasons["data.source_columns"]
@@ -189,25 +190,39 @@ def test_both_sources_are_encoded_and_stored(tmp_path: Path) -> None:
     training_data = in_memory("rows", pairs, [], data, root=tmp_path)
     sounds = training_data.codecs.source
     assert isinstance(sounds, Sounds)
-    assert auxiliary_vocabulary_size(sounds) == 4 + 4
+    assert auxiliary_vocabulary_size(sounds) == 4 + 5
     rows = [example.source for example in training_data.examples]
-    assert [len(row.text) for row in rows] == [3, 0, 0, 1, 1]
+    assert [len(row.text) for row in rows] == [4, 0, 0, 1, 1]
     assert [row.file.shape for row in rows[3:]] == [(0, 80)] * 2
-    assert rows[0].file.equal(Sounds(8000, root=tmp_path).encode("0-1.wav"))
+    np.testing.assert_array_equal(rows[0].file, Sounds(8000, root=tmp_path).encode("0-1.wav"))
     assert training_data.lengths[0].tolist() == [num_positions(row.file) + len(row.text) for row in rows]
-    assert sounds.auxiliary_labels(pairs[0].source) == ("every", "second", "one", "<eos>")
-    assert sounds.unknown("0-1.wav\tevery third") == ("third",)
+    assert sounds.auxiliary_labels(pairs[0].source) == ("every", "second", ";", "one", "<eos>")
+    assert sounds.unknown(("0-1.wav", "every third")) == ("third",)
     again = read_source(sounds.to_json()).at(tmp_path)
     assert again.encode(pairs[0].source).text == rows[0].text
     write_store(tmp_path / "store", training_data.examples, len(sounds), 9)
     store = Store.open(tmp_path / "store")
     for stored, example in zip(store, training_data.examples, strict=True):
-        assert stored.source.file.equal(example.source.file)
+        np.testing.assert_array_equal(stored.source.file, example.source.file)
         assert (stored.source.text, stored.target) == (example.source.text, example.target)
     assert store.sizes()[0].tolist() == training_data.lengths[0].tolist()
     varied = training_data.batches(TRAIN, 0.0, 1, augment=0.1)(0)
     assert varied[0].source.auxiliary is not None
     assert varied[0].source.values.shape[2] == 40
+
+
+def test_an_instruction_is_read_alike_in_training_and_in_every_use(tmp_path: Path) -> None:
+    """A ; in the instruction was dropped in training, where columns were joined as features, and was <unk> in translation."""
+    pairs = read_pairs(write_rows(tmp_path), Columns(("audio", "how"), "text")).pairs
+    data = DataSettings(source_columns=("audio", "how"), source_unit="sound", target_unit="symbols")
+    training_data = in_memory("rows", pairs, [], data, root=tmp_path)
+    reader = training_data.codecs.reader
+    row = training_data.examples[0].source
+    for given in (("0-1.wav", "every second; one"), "0-1.wav\tevery second; one", (Path("0-1.wav"), "every second; one")):
+        source = reader.accept(given, "a call of the model")
+        assert reader.segment(source).request.source.text == row.text
+        assert reader.unknown(source) == ()
+    assert reader.line("0-1.wav\t every second; one \n") == ("0-1.wav", "every second; one")
 
 
 def test_a_damaged_auxiliary_tokenizer_is_refused(tmp_path: Path) -> None:

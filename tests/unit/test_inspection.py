@@ -42,7 +42,7 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
     translator = make_translator(name)
     seen = inspect(translator, "abcab", output=(4, 5, 6, 4), what=EVERYTHING)
     assert seen.source == (
-        ("abcab", "<eos>") if translator.is_language_model else ("a", "b", "c", "a", "b", "<eos>")
+        ("abcab", "<eos>") if translator.reader.traits.continues_text else ("a", "b", "c", "a", "b", "<eos>")
     )  # a prompt is target
     assert seen.target == ("X", "Y", "Z", "X", "<eos>")
     assert seen.read == ("<sos>", "X", "Y", "Z", "X")
@@ -194,9 +194,7 @@ def test_nan_is_reported_as_an_error() -> None:
         translator = make_translator(name)
         next(translator.model.parameters()).data.fill_(torch.nan)  # type: ignore[attr-defined]
         for function in (inspect, explain):
-            with pytest.raises(
-                UserError, match="this model computes NaN for this text, so there is nothing to show; its weigh"
-            ):
+            with pytest.raises(UserError, match="this model computed a log-probability of nan; its weights are damaged or too"):
                 function(translator, "ab", output=(4, 5))
         for use in (lambda: translator("ab", max_length=3), lambda: translator.score(["ab"], ["X"])):  # noqa: B023
             with pytest.raises(UserError, match="this model computed a log-probability of nan; its weights are damaged or too"):

@@ -15,7 +15,7 @@ from test_folder import make_saved
 
 from regard.checkpoint import folder
 from regard.cli.lines import as_they_come
-from regard.cli.translate import groups, moses, one_line, translate
+from regard.cli.translate import moses, one_line, translate
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.results import Alternative, Result
@@ -28,8 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(model: Path, raw: bytes) -> tuple[str, str]:
-    out, err = io.StringIO(), io.StringIO()
+def run(model: Path, raw: bytes, out: io.StringIO | None = None) -> tuple[str, str]:
+    out, err = out or io.StringIO(), io.StringIO()
     with tempfile.TemporaryFile() as file, io.TextIOWrapper(file) as stdin, pytest.MonkeyPatch.context() as patch:
         file.write(raw)
         file.seek(0)
@@ -51,25 +51,13 @@ def test_as_many_lines_come_out_as_go_in(model: Path, lines: list[str]) -> None:
 
 def test_invalid_utf8_is_an_error_after_the_lines_before_it(model: Path) -> None:
     out = io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        pytest.raises(UserError, match=r"standard input:2: byte 0xff at position 2 is not UTF-8"),
-    ):
-        list(groups_of(b"abc\na\xff\nab\n", out))
-    assert out.getvalue() == "abc\n"
-
-
-def groups_of(raw: bytes, out: io.StringIO) -> Iterator[None]:
-    from regard.data.lines import decode_lines
-
-    for group in groups(decode_lines(io.BytesIO(raw), "standard input"), 10):
-        for line in group:
-            print(line)
-        yield
+    with pytest.raises(UserError, match=r"standard input:3: byte 0xff at position 2 is not UTF-8"):
+        run(model, b"abc\n\na\xff\nab\n", out)
+    assert out.getvalue() == run(model, b"abc\n\n")[0]
 
 
 def test_a_pipe_yields_lines_as_they_arrive() -> None:
-    """The reader blocks after the third line until the first three lines have been received."""
+    """The reader blocks after the third line until the first three lines have been received; None stands for the pause."""
     taken = Event()
 
     def slow() -> Iterator[str]:
@@ -78,22 +66,22 @@ def test_a_pipe_yields_lines_as_they_arrive() -> None:
         yield "d"
         raise UserError("line 5 is bad")
 
-    received: list[str] = []
+    received: list[str | None] = []
 
     def take() -> None:
-        for chunk in as_they_come(slow(), 2):
-            assert len(chunk) <= 2
-            received.extend(chunk)
-            if len(received) == 3:
+        for line in as_they_come(slow()):
+            received.append(line)
+            if received[-2:] == ["c", None]:
                 taken.set()
 
     with pytest.raises(UserError, match="line 5 is bad"):
         take()
-    assert received == ["a", "b", "c", "d"]
+    assert [line for line in received if line is not None] == ["a", "b ", "c", "d"]
+    assert received[received.index("c") + 1] is None
 
 
 def test_one_line_stays_one_line() -> None:
     best = Alternative("a\nb\r", ("a",), -1.5, -1.25, True, (-1.5,))
-    result = Result("a\nb", ("a",), (), -1.5, -1.25, True, (best,), (), map_attention=lambda kind, layer: None, align=tuple)  # type: ignore[arg-type, return-value]
+    result = Result("a\nb", ("a",), "x", (), -1.5, -1.25, True, (best,), ())
     assert moses(7, result) == "7 ||| a b  ||| log_prob= -1.500000 ||| -1.250000"
     assert one_line("x\u2028y") == "x\u2028y"

@@ -18,7 +18,7 @@ from regard.checkpoint.folder import Saved
 from regard.cli.main import app
 from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.errors import UserError
-from regard.inspection.align import inspect_pairs
+from regard.inspection.align import align_pairs
 from regard.inspection.capture import inspect
 from regard.inspection.explain import explain
 from regard.inspection.render import in_terminal
@@ -50,11 +50,11 @@ def everything(translator: regard.Translator, text: str) -> Iterator[object]:
     """Calls every entry point of the model with one text, one after the other."""
     yield (result := translator(text, max_length=3))
     yield list(translator.stream(text, max_length=3))
-    yield translator.score([text], ["X Y"])
-    if not translator.is_language_model:
+    yield translator.score([text], [text if translator.reader.traits.continues_text else "X Y"])
+    if not translator.reader.traits.continues_text:
         yield result.attention()
         yield result.alignment()
-        yield inspect_pairs(translator, [(text, "X Y")]) if isinstance(translator.source, Codec) else None
+        yield align_pairs(translator, [(translator.reader.line(text), "X Y")]) if isinstance(translator.source, Codec) else None
     yield inspect(translator, text, max_length=3)
     yield inspect(translator, text, output=(4, 5))
     yield explain(translator, text, max_length=3) if isinstance(translator.source, Codec) else None
@@ -85,8 +85,8 @@ def test_every_entry_point_encodes_the_same(name: str, unit: TokenUnit, monkeypa
         first, *others = encoded(translator, text, monkeypatch)
         assert len(others) >= 5
         assert all(one[0].equal(first[0]) for one in others), text
-        if not translator.is_language_model:
-            assert first[0].tolist() == [[*translator.read(text).ids, 3]]
+        if not translator.reader.traits.continues_text:
+            assert first[0].tolist() == [[*translator.reader.segment(translator.reader.line(text)).request.source, 3]]
         monkeypatch.undo()
 
 
@@ -109,16 +109,16 @@ def test_every_output_shows_what_was_translated(text: str, tmp_path: Path) -> No
     seen = inspect(translator, text, max_length=3)
     attention = result.attention()
     assert attention.source == seen.source == labels
-    torch.testing.assert_close(seen.layer("cross", -1).numbers["weights"], attention.weights_HTS)
+    np.testing.assert_allclose(seen.layer("cross", -1).numbers["weights"].numpy(), attention.weights_HTS, atol=1e-6)
     assert tuple(page_data(seen)["source"]) == labels
     with np.load(write_npz(seen, tmp_path / "seen.npz")) as arrays:
         assert tuple(json.loads(bytes(arrays["tokens.json"]))["source"]) == labels
         np.testing.assert_array_equal(arrays["cross.1.weights"], seen.layer("cross", -1).numbers["weights"].numpy())
     lines = {line["name"]: line for line in explain(translator, text, max_length=3).as_dict()["lines"]}
     assert tuple(lines["keys"]["rows"]) == tuple(lines["weights"]["rows"]) == labels
-    np.testing.assert_allclose(lines["weights"]["values"], attention.weights_HTS[0, 0].numpy(), atol=1e-6)
-    (aligned,) = inspect_pairs(translator, [(text, "X Y")])
-    assert aligned.source == labels
+    np.testing.assert_allclose(lines["weights"]["values"], attention.weights_HTS[0, 0], atol=1e-6)
+    (aligned,) = align_pairs(translator, [(translator.reader.line(text), "X Y")])
+    assert aligned.num_sources == len(tokens)
     head = in_terminal(attention).plain.splitlines()[0]
     assert head.split() == [token.strip("\t") if len(token) == 1 else f"[{token[1:]}]" for token in tokens] + ["<eos>"]
 
@@ -137,7 +137,7 @@ def test_commands_show_what_was_translated(tmp_path: Path) -> None:
         assert columns.split() == ["w", "a", "l", "k", "[V]", "[IMP]", "[SG]", "<eos>"]
     with np.load(arrays) as numbers:
         assert json.loads(bytes(numbers["tokens.json"]))["source"] == [*TAGGED["walk\tV;IMP;SG"], "<eos>"]
-        torch.testing.assert_close(torch.from_numpy(numbers["cross.0.weights"]), expected.attention().weights_HTS)
+        np.testing.assert_allclose(numbers["cross.0.weights"], expected.attention().weights_HTS, atol=1e-6)
     for label in ("[V]", "[IMP]", "[SG]"):
         assert label in Path(drawing).read_text()
     explained = json.loads(run(app, ["explain", model, text, "--json"]).output)
@@ -147,7 +147,8 @@ def test_commands_show_what_was_translated(tmp_path: Path) -> None:
 
 def test_a_text_that_was_split_is_not_shown_as_one() -> None:
     for name in ("rnn additive", "transformer scaled_dot"):
-        translator = replace(make_translator(name), max_source=6)
+        translator = make_translator(name)
+        translator = replace(translator, reader=replace(translator.reader, max_source=6))
         text = "walk. Talk."
         assert len(translator(text, max_length=3).parts) == 2
         for function in (inspect, explain):

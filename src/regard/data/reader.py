@@ -132,6 +132,10 @@ class Reader:
         Raises TypeError for anything else."""
         if isinstance(given, str | PurePath) or not isinstance(given, Iterable):
             raise self._not_a_list(given, call)
+        try:
+            iter(given)
+        except TypeError:  # a tensor without axes
+            raise self._not_a_list(given, call) from None
         return (None if item is None and call == "translate" else self._accept_one(item, given, call) for item in given)
 
     def _accept_one(self, item: object, given: object, call: str) -> SourceText:

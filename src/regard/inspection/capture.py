@@ -161,7 +161,7 @@ def inspect(
         result = translate_whole(translator, segment.source, options)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
-    captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) else tuple(what)
+    captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) or not isinstance(what, Sequence) else tuple(what)
     if max(size + 1, len(written)) > LONGEST:
         captured = ("summary",)
     look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured))
