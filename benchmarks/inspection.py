@@ -38,8 +38,8 @@ def ours(length: int, *, inspected: bool) -> Callable[[], object]:
     import torch
 
     from regard.core import masks
+    from regard.core.source import Source
     from regard.look import Look, Tap
-    from regard.models.contract import Source
     from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 
     settings = DecoderOnlySettings(

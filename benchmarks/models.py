@@ -32,10 +32,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.core import masks
 from regard.core.losses import sequence_loss
 from regard.core.positions import sinusoidal
+from regard.core.source import Source
 from regard.data.batch import Batch, Example, collate
 from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.models.build import num_parameters
-from regard.models.contract import Source
 from regard.models.transformer import PRESETS, Transformer
 
 SMALL, VOCAB, SMOOTHING, ROUNDS = PRESETS["small"], 8000, 0.1, 15

@@ -8,8 +8,9 @@ from table import EOS, PAD, SOS
 
 from regard.contracts import Engine, Event, Hypothesis, Request, Search, SourceRow
 from regard.core import masks
+from regard.core.source import Source
 from regard.decoding.torch_engine import TorchEngine
-from regard.models.contract import Seq2Seq, Source
+from regard.models.contract import Seq2Seq
 from regard.options import SearchOptions
 
 REQUEST = ("prefix", "seed", "look", "stream", "limit")

@@ -9,10 +9,11 @@ from regard.contracts import FileAndText, SourceRow
 from regard.core import masks
 from regard.core.attention import ScaledDot
 from regard.core.score import Score
+from regard.core.source import Source
 from regard.core.spectrum import BANDS
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location
 from regard.models.build import build
-from regard.models.contract import Model, ModelSettings, Source
+from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from regard.contracts import AlignmentHead, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
+from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.corpus import Normalisation
 from regard.data.reader import LINE, MAX_SOURCE, Given, GivenOutput, Reader, RequestOptions, Segment
@@ -20,7 +21,7 @@ from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
 from regard.look import Kind, Look, Tap
-from regard.models.contract import Seq2Seq, Source
+from regard.models.contract import Seq2Seq
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
 
 Outcome = Result | Refused

@@ -12,13 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from regard.cli.score import score
 from regard.contracts import FileAndText
 from regard.core import masks
+from regard.core.source import Source
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
 from regard.data.sources import num_positions
 from regard.decoding.torch_engine import TorchEngine
 from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
 from regard.look import Look, Tap
-from regard.models.contract import Source
 from regard.options import SearchOptions
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))

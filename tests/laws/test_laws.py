@@ -14,10 +14,10 @@ import regard
 from regard.cli.score import score
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
+from regard.core.source import Source
 from regard.core.weights import masked_softmax
 from regard.decoding.torch_engine import TorchEngine
 from regard.look import Edit, Kind, Look, Tap, What
-from regard.models.contract import Source
 from regard.options import SearchOptions
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))

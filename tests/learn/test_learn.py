@@ -11,9 +11,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.core import masks
+from regard.core.source import Source
 from regard.data.corpus import Pair
 from regard.models.build import build
-from regard.models.contract import Model, ModelSettings, Source
+from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings

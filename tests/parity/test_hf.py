@@ -27,10 +27,10 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from regard.core import masks
 from regard.core.positions import sinusoidal
+from regard.core.source import Source
 from regard.decoding.torch_engine import TorchEngine
 from regard.layers.attention import MultiHeadAttention
 from regard.look import Kind, Look, Seen, Tap
-from regard.models.contract import Source
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import Transformer, TransformerSettings

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from regard import reference
 from regard.core import masks
+from regard.core.source import Source
 from regard.core.weights import AttentionType
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import CELLS, RecurrentEncoder, StepwiseStack, layer_weights, make_stack, run, state_width
 from regard.layers.scores import SCORES
 from regard.look import Edit, Look, Tap
 from regard.models.build import build
-from regard.models.contract import Memory, Model, Source
+from regard.models.contract import Memory, Model
 from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 from regard.models.tagger import RnnTagger, RnnTaggerSettings

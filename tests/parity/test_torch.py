@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.core.attention import ScaledDot, attend, attention_weights
+from regard.core.source import Source
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.scores import Additive
-from regard.models.contract import Source
 from regard.models.transformer import Transformer, TransformerSettings
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from regard.models.contract import Source
+from regard.core.source import Source
 
 
 def test_minilm_has_the_same_hidden_states(data: Callable[[str], Path], package: Callable[[str], Path]) -> None:

@@ -13,9 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.contracts import Hypothesis
 from regard.core import masks
+from regard.core.source import Source
 from regard.decoding.torch_engine import TorchEngine
 from regard.look import Look
-from regard.models.contract import Source, State, Step
+from regard.models.contract import State, Step
 from regard.models.transformer import Transformer
 from regard.options import SearchOptions
 

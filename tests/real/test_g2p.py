@@ -9,8 +9,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.core import masks
+from regard.core.source import Source
 from regard.decoding.torch_engine import TorchEngine
-from regard.models.contract import Source
 from regard.options import SearchOptions
 
 # The two vocabularies, which are not in the file.

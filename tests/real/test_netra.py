@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.core.source import Source
 from regard.decoding.torch_engine import TorchEngine
-from regard.models.contract import Source
 from regard.models.rnn_seq2seq import RnnSeq2Seq
 from regard.options import SearchOptions
 

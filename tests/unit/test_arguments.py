@@ -12,8 +12,8 @@ from torch import Tensor
 
 import regard
 from regard import Edit, Look, MultiHeadAttention, Tap, losses, masks, positions, scores
+from regard.core.source import Source
 from regard.errors import UserError
-from regard.models.contract import Source
 from regard.results import AttentionMap, Result
 
 NOT_NUMBERS = [None, "sqrt", 0, -1.0, float("nan"), float("inf"), True, [1]]

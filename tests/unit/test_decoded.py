@@ -8,10 +8,11 @@ from table import make_source
 from torch import Tensor, nn
 
 from regard.core.losses import Baseline
+from regard.core.source import Source
 from regard.data.batch import Batch
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
-from regard.models.contract import Decoded, Memory, Projected, Source
+from regard.models.contract import Decoded, Memory, Projected
 from regard.training.loop import batch_loss, hard_attention_loss
 from regard.training.settings import TrainSettings
 

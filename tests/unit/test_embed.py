@@ -8,9 +8,9 @@ from torch import Tensor
 
 from regard.core import masks
 from regard.core.positions import fourier, sinusoidal
+from regard.core.source import Source
 from regard.errors import UserError
 from regard.layers.embed import POSITION_ENCODINGS, TokenEmbedding
-from regard.models.contract import Source
 from regard.models.transformer import Transformer, TransformerSettings
 
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.contracts import Traits
+from regard.core.source import Source
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.look import Look
 from regard.models.build import FAMILIES, Family, build
-from regard.models.contract import Memory, Model, ModelSettings, Projected, Source, State, Step
+from regard.models.contract import Memory, Model, ModelSettings, Projected, State, Step
 from regard.models.stack import Scores
 from regard.models.state import BatchState
 from regard.training.config import parse_config, write_config

@@ -12,6 +12,7 @@ from tones import write_words
 
 from regard.contracts import FileAndText
 from regard.core import masks
+from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.codecs import read_source, recognise
 from regard.data.columns import Columns
@@ -28,7 +29,6 @@ from regard.inspection.report import page, write_npz
 from regard.layers.frontends import FrameFrontend, FusionFrontend
 from regard.look import Look, Tap
 from regard.models.build import build
-from regard.models.contract import Source
 from regard.pipeline import Translator
 from regard.training.data import in_memory
 from regard.training.settings import DataSettings, TrainSettings

@@ -13,12 +13,13 @@ import regard
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.core import masks
+from regard.core.source import Source
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.layers.scores import Location, make_score
 from regard.look import Look, Tap
 from regard.models.build import build
-from regard.models.contract import ModelSettings, Source
+from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from regard.contracts import Event, Hypothesis
 from regard.core.largest import largest
+from regard.core.source import Source
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
 from regard.decoding.search import common_prefix, expand, sample
 from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
-from regard.models.contract import Memory, Projected, Source, Step
+from regard.models.contract import Memory, Projected, Step
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 from regard.options import SearchOptions
 

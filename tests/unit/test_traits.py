@@ -10,12 +10,13 @@ from table import FRONTENDS, MODELS, TARGET_VOCAB, make_frontend_model, make_mod
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.contracts import Traits
+from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.look import Kind, Look, Seen, Tap
 from regard.models.build import FAMILIES, build
-from regard.models.contract import Model, ModelSettings, Source
+from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.rnn_lm import RnnLmSettings

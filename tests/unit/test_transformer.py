@@ -9,10 +9,10 @@ from torch import Tensor
 
 from regard.core import masks
 from regard.core.losses import sequence_loss
+from regard.core.source import Source
 from regard.errors import UserError
 from regard.look import Look, Tap
 from regard.models.build import FAMILIES, build, num_parameters
-from regard.models.contract import Source
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import PRESETS, Transformer, TransformerSettings
 from regard.training.overrides import override

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from regard.contracts import FileAndText, SourceRow
 from regard.core import masks
+from regard.core.source import Source
 from regard.data.corpus import Pair
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.sources import FileCodec, file_batch, num_positions
 from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.errors import UserError
-from regard.models.contract import Source
 
 
 class Example(NamedTuple):

@@ -27,13 +27,13 @@ from torch import Tensor
 
 from regard.contracts import Array, FileAndText, SourceRow, SourceText
 from regard.core import masks
+from regard.core.source import Source
 from regard.core.spectrum import STRIDE
 from regard.data.documents import few, validated
 from regard.data.sound import to_frames
 from regard.data.source_text import file_and_text
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.models.contract import Source
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.contracts import CANCELLED, Array, Event, Forced, Hypothesis, Request, SourceRow
+from regard.core.source import Source
 from regard.decoding.constraints import NEVER, constrain
 from regard.decoding.philox import uniform
 from regard.decoding.search import (
@@ -34,7 +35,7 @@ from regard.decoding.search import (
 )
 from regard.errors import UserError, one_line
 from regard.look import Kind, Look, Seen
-from regard.models.contract import Memory, Seq2Seq, Source, State
+from regard.models.contract import Memory, Seq2Seq, State
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  S source positions

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.core.positions import sinusoidal
+from regard.core.source import Source
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import RecurrentEncoder
 from regard.layers.subsample import Subsampling
 from regard.look import Look, Seen
-from regard.models.contract import Source
 
 # B sources  S positions  U tokens of the auxiliary text  D width  C channels  H height  W width of a picture  F features
 

@@ -16,40 +16,16 @@ from dataclasses import Field, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.contracts import Traits
 from regard.core import masks
 from regard.core.losses import projected_loss, smoothed_loss, target_log_probs
+from regard.core.source import Source
 from regard.equality import ByValue
 from regard.errors import check_numbers
 from regard.look import Look, Seen
-
-
-@dataclass(frozen=True, eq=False)
-class Source(ByValue):
-    """A batch of inputs, padded to the same size, with its padding mask.
-
-    values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
-    allow: key padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width).
-    auxiliary: token ids of a second source, a text that accompanies the first; its length is independent of the first.
-    """
-
-    values: Tensor
-    allow: Tensor
-    auxiliary: Source | None = None
-
-    @property
-    def num_sentences(self) -> int:
-        """The number of sentences, B."""
-        return self.values.shape[0]
-
-    def to(self, device: torch.device | str) -> Source:
-        """Returns this batch on another device."""
-        auxiliary = None if self.auxiliary is None else self.auxiliary.to(device)
-        return Source(self.values.to(device), self.allow.to(device), auxiliary)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,9 @@ from typing import Literal
 from torch import Tensor
 
 from regard.contracts import Traits
+from regard.core.source import Source
 from regard.look import Look
-from regard.models.contract import Memory, Model, Projected, Source, State, Step
+from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.stack import Scores, StackSettings
 

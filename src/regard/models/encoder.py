@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from regard.contracts import Traits
 from regard.core import masks
+from regard.core.source import Source
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
 from regard.layers.frontends import Frontend, FrontendOutput, FusionFrontend
 from regard.look import Look, Seen
-from regard.models.contract import Memory, Source
+from regard.models.contract import Memory
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
 
 # B sentences  S source positions  D width

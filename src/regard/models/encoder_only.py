@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Traits
+from regard.core.source import Source
 from regard.layers.blocks import Activation
 from regard.look import Look
-from regard.models.contract import Memory, Source
+from regard.models.contract import Memory
 from regard.models.encoder import TransformerEncoder
 from regard.models.stack import Scores, StackSettings
 

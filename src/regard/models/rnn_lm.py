@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Traits
+from regard.core.source import Source
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker
 from regard.look import Look
-from regard.models.contract import Memory, Model, ModelSettings, Projected, Source, State, Step
+from regard.models.contract import Memory, Model, ModelSettings, Projected, State, Step
 from regard.models.state import BatchState, per_hypothesis
 
 # B sentences  K hypotheses  N = B·K  T target positions  R = K·T rows, where K or T is 1  D width  L layers

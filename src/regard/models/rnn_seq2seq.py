@@ -27,6 +27,7 @@ from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.devices import default_generator
 from regard.core.mechanism import Mechanism
+from regard.core.source import Source
 from regard.core.taps import attend_with_look, join_steps
 from regard.core.weights import AttentionType
 from regard.layers.dropout import Dropout
@@ -34,7 +35,7 @@ from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutpu
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepwiseStack, check_cell, make_stack, run, state_width
 from regard.layers.scores import ScoreMaker, make_score
 from regard.look import Look
-from regard.models.contract import Memory, Model, ModelSettings, Projected, Source, State, Step
+from regard.models.contract import Memory, Model, ModelSettings, Projected, State, Step
 from regard.models.encoder import masked_mean, with_fusion
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 

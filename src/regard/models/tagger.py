@@ -7,11 +7,12 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from regard.core.source import Source
 from regard.errors import check_numbers
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, RecurrentEncoder, check_cell
 from regard.look import Look
-from regard.models.contract import Memory, Source
+from regard.models.contract import Memory
 
 # B sentences  S source positions  E memory width  V tags
 

@@ -8,10 +8,11 @@ from typing import Literal
 from torch import Tensor
 
 from regard.contracts import Traits
+from regard.core.source import Source
 from regard.errors import UserError
 from regard.layers.frontends import FrontendName, check_frontend, make_frontend
 from regard.look import Look
-from regard.models.contract import Memory, Model, Projected, Source, State, Step
+from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
 from regard.models.encoder import TransformerEncoder, with_fusion
 from regard.models.stack import Scores, StackSettings
