@@ -13,7 +13,7 @@ from regard.contracts import AlignmentHead, Engine, Forced, Hypothesis, Request,
 from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.corpus import Normalisation
-from regard.data.reader import LINE, MAX_SOURCE, Given, GivenOutput, Reader, RequestOptions, Segment
+from regard.data.reader import LINE, MAX_SOURCE, Given, GivenOutput, Plan, Reader, Segment
 from regard.data.sources import FileCodec, SourceCodec
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import schedule
@@ -137,13 +137,9 @@ class Translator:
         such texts without raising) or an option has an invalid value, and TypeError if `texts` is not a list of texts or an
         option is unknown.
         """
-        sources = list(self.reader.accept_all(texts, "batch"))
-        results = []
-        for number, result in enumerate(self._translate(sources, options, progress=progress, total=len(sources))):
-            if isinstance(result, Refused):
-                raise UserError(f"text {number + 1}: {result.reason}" if len(sources) > 1 else result.reason)
-            results.append(result)
-        return results
+        chosen = self.reader.options(options)
+        sources = enumerate(self.reader.accept_all(texts, "batch"))
+        return self.answer_all([self.reader.plan(source, chosen, line) for line, source in sources], progress=progress)
 
     def translate(
         self,
@@ -170,7 +166,8 @@ class Translator:
         """
         total = len(texts) if isinstance(texts, Sequence) else 0
         sources = self.reader.accept_all(texts, "translate")
-        yield from self._translate(sources, options, first=first, progress=progress, workers=workers, total=total)
+        plans = self.reader.plans(sources, self.reader.options(options), first)
+        yield from self.answer(plans, progress=progress, workers=workers, total=total)
 
     def workers(self) -> Workers | None:
         """Returns worker processes for this model, which are not started yet; None if this process cannot use them: with one
@@ -179,27 +176,38 @@ class Translator:
         on_cpu = isinstance(self.engine, TorchEngine) and self.engine.device.type == "cpu"
         return Workers(self.engine, number) if on_cpu and number > 1 and can_fork() else None
 
-    def _translate(
+    def answer_all(self, plans: Sequence[Plan], *, progress: ProgressCallback | None = None) -> list[Result]:
+        """Runs sources that were read before, and returns their results. Raises UserError if one of them has none."""
+        results = []
+        for number, result in enumerate(self.answer(plans, progress=progress, total=len(plans)), start=1):
+            if isinstance(result, Refused):
+                raise UserError(f"text {number}: {result.reason}" if len(plans) > 1 else result.reason)
+            results.append(result)
+        return results
+
+    def answer(
         self,
-        sources: Iterable[SourceText | None],
-        options: Mapping[str, Any],
+        plans: Iterable[Plan | None],
         *,
-        first: int = 0,
         progress: ProgressCallback | None = None,
         workers: Workers | None = None,
         total: int = 0,
     ) -> Iterator[Outcome]:
-        """Yields the results of sources in their order. total: the number of sources, if it is known; all are packed together
-        then."""
-        chosen, own = self.reader.options(options), None
+        """Runs sources that were read before, and yields their results in the same order.
+
+        plans: from `Reader.plans`; None stands for a pause.
+        total: the number of plans, if it is known; all are packed together then.
+        progress, workers: see `translate`.
+        """
+        own = None
         if workers is None:
             workers = own = self.workers()
         try:
-            arrived = self._arrivals(sources, chosen, workers, first, max(total, schedule.WINDOW))
+            arrived = self._arrivals(plans, workers, max(total, schedule.WINDOW))
             if progress is not None:
                 arrived = progress(arrived, total)
             early: dict[int, Outcome] = {}
-            following = first
+            following = 0
             for number, outcome in arrived:
                 early[number] = outcome
                 while following in early:
@@ -209,45 +217,35 @@ class Translator:
             if own is not None:
                 own.close()
 
-    def _arrivals(
-        self,
-        sources: Iterable[SourceText | None],
-        options: RequestOptions,
-        workers: Workers | None,
-        first: int,
-        window: int,
-    ) -> Iterator[Numbered]:
-        """Yields (number, result) of each source as soon as it is ready, in any order."""
+    def _arrivals(self, plans: Iterable[Plan | None], workers: Workers | None, window: int) -> Iterator[Numbered]:
+        """Yields (index of the plan, result) as soon as a result is ready, in any order."""
         ready: list[Numbered] = []
-        plans: dict[int, Plan] = {}
+        waiting: dict[int, Waiting] = {}
 
         def requests() -> Iterator[Request | None]:
-            number = first
-            for source in sources:
-                if source is None:
+            index = 0
+            for plan in plans:
+                if plan is None:
                     yield None
                     continue
-                try:
-                    segments = self.reader.segments(source, options, number)
-                    if segments:
-                        plans[number] = Plan(source, segments)
-                    else:
-                        ready.append((number, self._join(source, [])))
-                    yield from (segment.request for segment in segments)
-                except UserError as error:
-                    ready.append((number, Refused(str(error))))
-                number += 1
+                if plan.segments:
+                    waiting[plan.line] = Waiting(index, plan)
+                    yield from (segment.request for segment in plan.segments)
+                else:
+                    ready.append((index, Refused(plan.refused) if plan.refused else self._join(plan.source, [])))
+                index += 1
 
         for event in schedule.run(self.engine, requests(), workers, window=window):
             yield from ready
             ready.clear()
             if event is None:
                 continue
-            number = event.id & LINE
-            plan = plans[number]
-            plan.answers[event.id] = Refused(event.error) if event.error else event.hypotheses
-            if len(plan.answers) == len(plan.segments):
-                yield number, self._outcome(plans.pop(number))
+            line = event.id & LINE
+            answered = waiting[line]
+            answered.answers[event.id] = Refused(event.error) if event.error else event.hypotheses
+            if len(answered.answers) == len(answered.plan.segments):
+                del waiting[line]
+                yield answered.index, self._outcome(answered)
         yield from ready
 
     def stream(self, text: Given, **options: Any) -> Iterator[Partial]:
@@ -397,15 +395,15 @@ class Translator:
 
     # --- from hypotheses to results ---
 
-    def _outcome(self, plan: Plan) -> Outcome:
+    def _outcome(self, answered: Waiting) -> Outcome:
         """Returns the result of a source whose segments have all been answered."""
         results = []
-        for segment in plan.segments:
-            answer = plan.answers[segment.request.id]
+        for segment in answered.plan.segments:
+            answer = answered.answers[segment.request.id]
             if isinstance(answer, Refused):
                 return answer
             results.append(self._result(segment, answer))
-        return self._join(plan.source, results)
+        return self._join(answered.plan.source, results)
 
     def _result(self, segment: Segment, hypotheses: tuple[Hypothesis, ...]) -> Result:
         """Returns the result of one segment from its n-best hypotheses."""
@@ -464,11 +462,11 @@ class Translator:
 
 
 @dataclass
-class Plan:
-    """A source, its segments, and the answers that have arrived so far, by the id of the request."""
+class Waiting:
+    """A source whose segments are being searched: its index, and the answers so far, by the id of the request."""
 
-    source: SourceText
-    segments: list[Segment]
+    index: int
+    plan: Plan
     answers: dict[int, tuple[Hypothesis, ...] | Refused] = field(default_factory=dict)
 
 

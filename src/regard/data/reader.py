@@ -61,6 +61,19 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """How a source is translated: by its segments, none if it is empty; or why it cannot be translated.
+
+    line: the number of the source.
+    """
+
+    line: int
+    source: SourceText
+    segments: tuple[Segment, ...]
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class GivenOutput:
     """A source and an output that was given for it.
 
@@ -233,6 +246,25 @@ class Reader:
 
     # --- from a source to requests ---
 
+    def plans(
+        self, sources: Iterable[SourceText | None], options: RequestOptions = DEFAULT, first: int = 0
+    ) -> Iterator[Plan | None]:
+        """Reads sources, numbered from `first`, and yields how each is translated; None, a pause, is passed on."""
+        line = first
+        for source in sources:
+            if source is None:
+                yield None
+                continue
+            yield self.plan(source, options, line)
+            line += 1
+
+    def plan(self, source: SourceText, options: RequestOptions = DEFAULT, line: int = 0) -> Plan:
+        """Reads a source and returns how it is translated."""
+        try:
+            return Plan(line, source, tuple(self.segments(source, options, line)))
+        except UserError as error:
+            return Plan(line, source, (), str(error))
+
     def segments(self, source: SourceText, options: RequestOptions = DEFAULT, line: int = 0) -> list[Segment]:
         """Returns a source as one segment, or its sentences if it has too many tokens; none if it is empty.
 
@@ -259,13 +291,22 @@ class Reader:
             )
         return [part for part in parts if part.request.num_positions]
 
-    def segment(self, source: SourceText, options: RequestOptions = DEFAULT, line: int = 0, part: int = 0) -> Segment:
+    def segment(
+        self,
+        source: SourceText,
+        options: RequestOptions = DEFAULT,
+        line: int = 0,
+        part: int = 0,
+        row: SourceRow | None = None,
+    ) -> Segment:
         """Returns a source as one segment, however long it is. Raises UserError if it cannot be read.
 
         line, part: the number of the source, and of the sentence in it; samples depend on them.
+        row: the encoded source, if it was encoded before.
         """
         source = self.normalised(source)
-        (row,) = self.rows([source])
+        if row is None:
+            (row,) = self.rows([source])
         positions = num_positions(row)
         if isinstance(self.source, FileCodec) and positions > MAX_POSITIONS:
             raise UserError(f"it has {positions:,} positions, the maximum is {MAX_POSITIONS:,}; split it into shorter files")

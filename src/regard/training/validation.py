@@ -14,6 +14,7 @@ from rich.console import Console
 from regard.contracts import SourceText
 from regard.data.batch import BatchOrder, Example, collate, lengths
 from regard.data.labels import readable
+from regard.data.reader import Plan
 from regard.data.source_text import flat
 from regard.data.sources import num_positions
 from regard.data.tokenizers.codec import PAD
@@ -60,11 +61,19 @@ def _readable(text: str) -> str:
 def predict(
     translator: Translator, held_out: HeldOut, max_length: int, progress: ProgressCallback | None = None
 ) -> list[Prediction]:
-    """Translates every distinct source once; all its targets are its references."""
+    """Translates every distinct source once; all its targets are its references. Encoded sources are not encoded again, except
+    by a language model, which reads a source as the beginning of its output."""
+    reader = translator.reader
+    options = reader.options({"max_length": max_length})
     references: dict[SourceText, dict[str, tuple[str, ...]]] = {}
+    plans: list[Plan] = []
     for pair, example in zip(held_out.pairs, held_out.examples, strict=True):
+        if pair.source not in references:
+            row = None if reader.traits.continues_text else example.source
+            segment = reader.segment(pair.source, options, len(plans), row=row)
+            plans.append(Plan(len(plans), pair.source, (segment,) if segment.request.num_positions else ()))
         references.setdefault(pair.source, {})[pair.target] = translator.target.tokens(example.target)
-    results = translator.batch(list(references), max_length=max_length, progress=progress)
+    results = translator.answer_all(plans, progress=progress)
     return [
         Prediction(source, tuple(targets), tuple(targets.values()), result)
         for (source, targets), result in zip(references.items(), results, strict=True)
