@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 
+from regard.contracts import FileAndText, SourceRow
 from regard.core import masks
 from regard.core.score import Score
 from regard.core.spectrum import BANDS
-from regard.data.sources import FileAndText, SourceRow
 from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location, ScaledDot
 from regard.models.build import build
 from regard.models.contract import Model, ModelSettings, Source
@@ -200,13 +200,12 @@ def make_rows(name: str, number: int = 4) -> list[SourceRow]:
             rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator))
         else:
             rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8))
+    files = [row.numpy() for row in rows]
     if "with text" not in name:
-        return list(rows)
+        return list(files)
     texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
-    missing = rows[1].new_zeros(0, 80) if name.startswith("sound") else rows[1].new_zeros(CHANNELS, 0, 0)
-    return [
-        FileAndText(missing if index == 1 else row, text) for index, (row, text) in enumerate(zip(rows, texts, strict=False))
-    ]
+    files[1] = files[1][:0] if name.startswith("sound") else files[1][:, :0, :0]
+    return [FileAndText(file, text) for file, text in zip(files, texts, strict=False)]
 
 
 def make_targets(batch: int, length: int) -> torch.Tensor:
