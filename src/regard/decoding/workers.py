@@ -19,7 +19,7 @@ from math import prod
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ class Workers:
         self.engine, self.number = engine, number
         self._processes: dict[Connection, BaseProcess] = {}
         self._idle: list[Connection] = []
+        self._abandoned: set[Connection] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -104,9 +105,14 @@ class Workers:
                 raise RuntimeError(f"a search failed in a worker process: {message['failure']}")
             if "done" in message:
                 self._idle.append(connection)
-            else:
+                self._abandoned.discard(connection)
+            elif connection not in self._abandoned:
                 events.append(_event(**message))
         return events
+
+    def abandon(self) -> None:
+        """Ignores all further results of the batches that the workers have now."""
+        self._abandoned.update(connection for connection in self._processes if connection not in self._idle)
 
     def close(self) -> None:
         """Ends all workers at once, whatever they are doing."""
@@ -114,9 +120,9 @@ class Workers:
             process.kill()  # not SIGTERM: the worker inherited the parent's signal handlers
             process.join()
             connection.close()
-        self._processes, self._idle = {}, []
+        self._processes, self._idle, self._abandoned = {}, [], set()
 
-    def _raise_exit(self, connection: Connection) -> None:
+    def _raise_exit(self, connection: Connection) -> NoReturn:
         process = self._processes[connection]
         process.join()
         raise UserError(
@@ -134,7 +140,8 @@ def _work(engine: Engine, connection: Connection, inherited: Sequence[Connection
     try:
         while True:
             for event in search_batch(engine, unpack(connection.recv_bytes())):
-                _send(connection, id=event.id, error=event.error, hypotheses=[vars(output) for output in event.hypotheses])
+                outputs = [vars(output) for output in event.hypotheses]
+                _send(connection, id=event.id, ids=event.ids, error=event.error, hypotheses=outputs)
             _send(connection, done=True)
     except (EOFError, OSError):
         pass  # the parent is gone
@@ -147,13 +154,13 @@ def _send(connection: Connection, **message: Any) -> None:
     connection.send_bytes(json.dumps(message).encode())
 
 
-def _event(id: int, error: str, hypotheses: list[dict[str, Any]]) -> Event:
+def _event(id: int, ids: list[int], error: str, hypotheses: list[dict[str, Any]]) -> Event:
     """Returns an event from JSON data, in which tuples became lists."""
 
     def hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:
         return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
 
-    return Event(id, hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
+    return Event(id, tuple(ids), hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
 
 
 # --- requests as bytes -------------------------------------------------------------------------------------------------------
