@@ -19,7 +19,7 @@ from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalis
 from regard.decoding.search import common_prefix, expand, sample
 from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
-from regard.models.contract import Memory, Projected, Source, Step
+from regard.models.contract import Decoded, Memory, Source, Step
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 from regard.options import SearchOptions
 
@@ -53,6 +53,14 @@ def following(which: int, past: tuple[int, ...]) -> list[float]:
     return [weight / sum(row) for weight in row]
 
 
+@dataclass(frozen=True, eq=False)
+class TableDecoded(Decoded):
+    logits_BTV: Tensor
+
+    def distribution(self) -> Tensor:
+        return self.logits_BTV.log_softmax(-1)
+
+
 class TableModel:
     """Looks up the next probabilities in the sentence's table, by the tokens of the hypothesis."""
 
@@ -63,27 +71,27 @@ class TableModel:
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> TableState:
         which = memory.summary_BE[:, 0].long()
         past_BP = which[:, None][:, :0] if prefix_BP is None else prefix_BP
-        return TableState(lengths_B=torch.zeros_like(which), which_B=which, past_BKT=past_BP[:, None])
+        lengths_B = torch.full_like(which, past_BP.shape[1])
+        return TableState(lengths_B=lengths_B, which_B=which, past_BKT=past_BP[:, None])
 
     def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
         state.check_ids(ids_BK)
         state.spend()
         past_BKT = torch.cat((state.past_BKT, ids_BK.unsqueeze(-1)), dim=-1)
         rows = [
-            [following(which, tuple(past)) for past in pasts]
+            [following(which, tuple(token for token in past if token != PAD)) for past in pasts]
             for which, pasts in zip(state.which_B.tolist(), past_BKT.tolist(), strict=True)
         ]
         after = TableState(lengths_B=state.lengths_B + 1, which_B=state.which_B, past_BKT=past_BKT)
         return Step(torch.tensor(rows, dtype=torch.float64).log().clamp(min=-1e4), after)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> Projected:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> TableDecoded:
         state, logits = self.start(memory), []
         for ids_B1 in ids_BT.split(1, dim=1):
             step = self.step(ids_B1, state)
             logits.append(step.logits_BKV)
             state = step.state  # type: ignore[assignment]
-        logits_BTV = torch.cat(logits, dim=1)
-        return Projected(logits_BTV, torch.eye(logits_BTV.shape[-1], dtype=logits_BTV.dtype), logits_BTV.new_zeros(()))
+        return TableDecoded(torch.cat(logits, dim=1))
 
 
 def table_engine(model: TableModel | None = None) -> TorchEngine:

@@ -164,8 +164,8 @@ class TorchEngine:
             log_probs_BT = self.model.decode(read_BT[:, :-1], memory, look).log_probs(read_BT[:, 1:])
         if look is not None and look.edits:  # they also change how the prefix is read
             state = self.model.start(memory)
-            for ids_B1 in read_BT[:, :-1].split(1, dim=1):
-                state = self.model.step(ids_B1, state, look).state
+            for position in range(prefix):
+                state = self.model.step(read_BT[:, position : position + 1], state, look).state
         else:
             state = self.model.start(memory, read_BT[:, :-1] if prefix else None)
         total_B = log_probs_BT.to(_widest(device)).sum(-1)
