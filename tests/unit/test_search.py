@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from searching import make_engine, make_requests, outputs, run
+from searching import make_engine, make_requests, outputs, run, run_joining
 from torch import Tensor
 
 from regard.contracts import Event, Hypothesis
@@ -328,11 +328,46 @@ def test_samples_follow_the_table() -> None:  # SPEC A7.5
         assert outputs.count(ids) / 2000 == pytest.approx(share, abs=4 * error), ids
 
 
+@pytest.mark.parametrize("max_length", [1, 2, 3])
+@pytest.mark.parametrize("table", [1, 4, 101])
+def test_samples_that_reach_the_limit_are_counted_once(table: int, max_length: int) -> None:
+    """A sample either ends at the limit or is stopped there. Each share equals the probability by enumeration."""
+    found = hypotheses_of([table] * 40, sample=True, n_best=50, max_length=max_length, length_penalty=0.0)
+    samples = [(one.ids, one.finished) for several in found.values() for one in several]
+    expected = {(ids, True): math.exp(log_prob) for ids, log_prob in every_output(table, max_length)}
+    for ids in itertools.product((A, B, C), repeat=max_length):
+        chance = math.prod(following(table, (SOS, *ids[:index]))[token] for index, token in enumerate(ids))
+        expected[ids, False] = chance * (1 - following(table, (SOS, *ids))[EOS])
+    assert sum(expected.values()) == pytest.approx(1)
+    assert len(samples) == 2000
+    for output, share in expected.items():
+        error = math.sqrt(share * (1 - share) / 2000)
+        assert samples.count(output) / 2000 == pytest.approx(share, abs=4 * error), output
+
+
 def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
     together = hypotheses_of([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=5)
     assert together == hypotheses_of([1], [4], [3], [1], [1], [4], [2], sample=True, n_best=3, max_length=9, seed=5)
     assert together != hypotheses_of([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=6)
     assert together[0] != together[3]  # the same source under another number
+
+
+def test_a_sample_depends_on_nothing_but_seed_hypothesis_and_step() -> None:
+    """Neither on how many others are sampled, nor on the requests of the batch, nor on the time of joining it."""
+    given = {"sample": True, "max_length": 5}
+    (request,) = make_requests([[101]], seed=3, n_best=2, **given)
+    expected = {one.ids: one for one in run(table_engine(), [request])[-1].hypotheses}
+    (more,) = make_requests([[101]], seed=3, n_best=9, **given)
+    assert expected.keys() <= {one.ids for one in run(table_engine(), [more])[-1].hypotheses}
+    others = make_requests([[100 + number] for number in range(2, 9)], 1, n_best=2, **given)
+    for batches in (
+        [others, [request]],
+        [others[:3], others[3:], [request]],
+        [[*others, request]],
+        [[replace(request, id=77)]],
+    ):
+        (found,) = (event for event in run_joining(table_engine(), batches, 2) if event.id in (request.id, 77))
+        assert {one.ids: one for one in found.hypotheses} == expected
 
 
 def test_options_restrict_what_is_sampled() -> None:

@@ -128,7 +128,7 @@ class TorchEngine:
                 continue
             seen = tuple(_row_of(seen, row, len(output), memory) for seen in memory.seen + decoded.seen)
             every = None if log_probs_BTV is None else as_array(log_probs_BTV[row, : len(output)].clone())
-            results.append(Forced(request.id, log_probs, seen, memory.axes, every))
+            results.append(Forced(request.id, log_probs, seen, _axes_of(memory, row), every))
         return results
 
     @torch.inference_mode()
@@ -330,7 +330,7 @@ def _is_captured_alone(request: Request) -> bool:
 
 def _row_of(seen: Seen[Tensor], row: int, length: int, memory: Memory) -> Seen[Array]:
     """Returns what was captured of one sentence, without padding. length: the number of its target tokens."""
-    if len(memory.allow_BS) == 1 and length:
+    if len(memory.allow_BS) == 1 and (length or seen.kind in ("encoder", "fusion")):
         return as_arrays(seen)
     source = int(memory.allow_BS[row].sum())
     sizes: dict[Kind, tuple[int, int]] = {
@@ -343,9 +343,17 @@ def _row_of(seen: Seen[Tensor], row: int, length: int, memory: Memory) -> Seen[A
     return as_arrays(replace(seen, rows=seen.rows[:rows], weights_BHTS=weights_1HTS))
 
 
+def _axes_of(memory: Memory, row: int) -> tuple[int, ...]:
+    """Returns the axes of the memory of one sentence, without padding."""
+    allow = memory.allow_BS[row].unflatten(0, memory.axes)
+    if allow.dim() == 1:
+        return (int(allow.sum()),)
+    return int(allow.any(1).sum()), int(allow.any(0).sum())
+
+
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Returns the rows as one tensor, padded on the right with `filler`."""
-    longest = max(map(len, rows))
+    """Returns the rows as one tensor with at least one column, padded on the right with `filler`."""
+    longest = max(1, *map(len, rows))
     return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
