@@ -222,6 +222,7 @@ def in_a_process(script: str, timeout: float = 60) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_process_forks_only_if_it_is_alone() -> None:
     """Processes of a multiprocessing.Pool may have no children; a thread that holds a lock would not be forked."""
     assert in_a_process(CAN_FORK).split() == ["True", "False", "False", "True"]
@@ -286,6 +287,7 @@ def assert_gone(processes: set[int]) -> None:
     assert not [process for process in processes if Path(f"/proc/{process}").exists()]
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_their_parent() -> None:
     """The parent is killed without warning; its workers notice when they next send a result."""
     with subprocess.Popen([sys.executable, "-c", PARENT + "time.sleep(100)"], stdout=subprocess.PIPE, text=True) as parent:
@@ -295,6 +297,7 @@ def test_workers_do_not_outlive_their_parent() -> None:
     assert_gone(workers)
 
 
+@pytest.mark.slow
 def test_a_process_that_forgets_its_workers_ends_them() -> None:
     """Even if they inherited that SIGTERM is ignored: Python would wait for them for ever."""
     printed = in_a_process("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PARENT)
