@@ -271,6 +271,8 @@ def test_lengths() -> None:
     assert best.log_prob == pytest.approx(math.log(0.1 * 0.5**3))
     assert len(hypotheses_of([3], max_ratio=2.0)[0][0].ids) == 12  # one source position: 2 · 1 + 10
     assert len(hypotheses_of([3], max_ratio=2.0, max_length=5)[0][0].ids) == 5
+    assert len(hypotheses_of([3], max_ratio=0.1, min_length=20, max_length=30)[0][0].ids) == 20
+    assert len(hypotheses_of([3], max_ratio=0.1, min_length=20, max_length=30, limit=15)[0][0].ids) == 15
 
 
 def test_no_repeat_forbids_repeated_sequences() -> None:
@@ -343,6 +345,17 @@ def test_samples_that_reach_the_limit_are_counted_once(table: int, max_length: i
     for output, share in expected.items():
         error = math.sqrt(share * (1 - share) / 2000)
         assert samples.count(output) / 2000 == pytest.approx(share, abs=4 * error), output
+
+
+def test_samples_that_no_token_can_continue_are_outputs_too() -> None:
+    """Nothing may follow A, and an output has two tokens at least, so a sample that starts with A is stopped there."""
+    given = {"banned": ((A, A), (A, B), (A, C)), "min_length": 2, "max_length": 3}
+    found = hypotheses_of([1] * 40, sample=True, n_best=50, **given)
+    samples = [(one.ids, one.finished) for several in found.values() for one in several]
+    assert len(samples) == 2000
+    assert samples.count(((A,), False)) / 2000 == pytest.approx(2 / 3, abs=4 * math.sqrt(2 / 9 / 2000))
+    together = hypotheses_of([1, 4, 101], sample=True, n_best=5, **given)
+    assert together == hypotheses_of([1], [4], [101], sample=True, n_best=5, **given)
 
 
 def test_a_sample_depends_on_its_seed_and_number_alone() -> None:

@@ -203,6 +203,9 @@ class TorchEngine:
             seeds = [sentence.request.seed for sentence in beams.sentences]
             uniform_BK = torch.from_numpy(uniform(seeds, options.n_best, lengths)).to(running.ids_BK.device)
             candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
+            stuck_BK = beams.total_BK.isfinite() & (torch.maximum(candidates.live_BK, candidates.ended_BK) == NEVER)
+            for row, number in stuck_BK.nonzero().tolist():  # no token is allowed
+                self._keep_stopped(beams, row, number, options)
         else:
             candidates = expand(beams.total_BK, scores_BKV, self.eos, options.beam)
         for row in self._keep_finished(beams, candidates, log_probs_BKV, step_seen, options):
@@ -272,18 +275,24 @@ class TorchEngine:
         """If fewer than `n_best` hypotheses finished, adds the best unfinished ones."""
         sentence = beams.sentences[row]
         finished = {kept.hypothesis.ids for kept in sentence.kept}
-        ended = candidates.ended_parent_BK[row][candidates.ended_BK[row].isfinite()].tolist()
-        totals = beams.total_BK[row].tolist()
+        totals, live = beams.total_BK[row].tolist(), candidates.live_BK[row].tolist()
         for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
-            ids = tuple(beams.ids_BKT[row, number, sentence.start :].tolist())
             if len(sentence.kept) == options.n_best or totals[number] == NEVER:
                 return
-            if number in ended if options.sample else ids in finished:  # equal samples are different outputs
-                continue
-            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.start :].tolist())
-            rank_score = totals[number] / options.norm(max(1, len(ids)))
-            stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
-            sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
+            if options.sample:  # equal samples are different outputs
+                is_kept = live[number] == NEVER
+            else:
+                is_kept = tuple(beams.ids_BKT[row, number, sentence.start :].tolist()) in finished
+            if not is_kept:
+                self._keep_stopped(beams, row, number, options)
+
+    def _keep_stopped(self, beams: Beams, row: int, number: int, options: SearchOptions) -> None:
+        """Adds a hypothesis that is not finished to the kept ones."""
+        sentence = beams.sentences[row]
+        ids, log_probs = (tuple(part[row, number, sentence.start :].tolist()) for part in (beams.ids_BKT, beams.log_probs_BKT))
+        rank_score = float(beams.total_BK[row, number]) / options.norm(max(1, len(ids)))
+        stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
+        sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
 
 
 @dataclass(frozen=True)
@@ -363,7 +372,7 @@ def _limit(request: Request, num_positions: int) -> int:
     if options.max_ratio is None or not num_positions:
         return request.limit
     ratio = min(options.max_ratio * num_positions, request.limit)  # int() fails for infinity
-    return max(1, options.min_length, len(request.prefix), min(request.limit, int(ratio) + 10))
+    return min(request.limit, max(1, options.min_length, len(request.prefix), int(ratio) + 10))
 
 
 def _widest(device: torch.device) -> torch.dtype:
