@@ -6,20 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from table import CHANNELS, EOS, FRONTENDS, PAD, SOS, make_frontend_model, make_rows, make_targets
+from searching import make_engine, make_requests, outputs
+from table import CHANNELS, EOS, FRONTENDS, PAD, make_frontend_model, make_rows, make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.cli.score import score
 from regard.contracts import FileAndText
 from regard.core import masks
 from regard.core.source import Source
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
 from regard.data.sources import num_positions
-from regard.decoding.torch_engine import TorchEngine
 from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
 from regard.look import Look, Tap
-from regard.options import SearchOptions
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
 every_frontend = pytest.mark.parametrize("name", FRONTENDS)
@@ -122,18 +120,16 @@ def test_law_4_rows_of_different_grids_join(name: str) -> None:
 
 @every_frontend
 def test_law_3_a_beam_finds_the_same_alone_and_its_log_prob_is_what_score_gives(name: str) -> None:
-    model, rows = make_frontend_model(name), make_rows(name)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
-    options = SearchOptions(beam=3, n_best=2, max_length=6)
-    found = {event.sentence: event.hypotheses for event in engine.generate([source_batch(rows)], options)}
+    rows, engine = make_rows(name), make_engine(make_frontend_model(name), collate=source_batch)
+    found = outputs(engine, rows, beam=3, n_best=2, max_length=6)
     for number, row in enumerate(rows):
-        (alone,) = (event.hypotheses for event in engine.generate([source_batch([row])], options))
+        (alone,) = outputs(engine, [row], beam=3, n_best=2, max_length=6).values()
         for hypothesis, expected in zip(found[number], alone, strict=True):
             assert hypothesis.ids == expected.ids
             assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-9)
-            (log_probs,) = score(model, source_batch([row]), [hypothesis.ids], sos=SOS, eos=EOS)
-            log_probs = log_probs if hypothesis.finished else log_probs[:-1]
-            assert hypothesis.log_prob == pytest.approx(sum(log_probs), abs=1e-9)
+            written = [*hypothesis.ids, EOS] if hypothesis.finished else hypothesis.ids
+            (forced,) = engine.force(make_requests([row]), [written])
+            assert hypothesis.log_prob == pytest.approx(sum(forced.token_log_probs), abs=1e-9)
 
 
 @every_frontend

@@ -2,23 +2,34 @@
 
 import ast
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
+from searching import (
+    alone_outputs,
+    assert_same_hypotheses,
+    batched,
+    last_outputs,
+    make_engine,
+    make_requests,
+    outputs,
+    rows_of,
+    run,
+    run_joining,
+    token_batch,
+)
 from table import EOS, MODELS, PAD, SCORES, SOS, has_cross, make_model, make_source, make_targets, reads_source
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
-from regard.cli.score import score
 from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.source import Source
 from regard.core.weights import masked_softmax
-from regard.decoding.torch_engine import TorchEngine
 from regard.look import Edit, Kind, Look, Tap, What
-from regard.options import SearchOptions
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -208,19 +219,19 @@ def test_invalid_taps_and_edits_are_refused() -> None:
 @every_model
 def test_search_reports_the_weights_of_each_token(name: str) -> None:
     """The weights of every written token equal those of a forced pass over the output."""
-    model, source = make_model(name), make_source(7, 3, 5)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    model, rows = make_model(name), rows_of(make_source(7, 3, 5))
     look = Look((Tap("cross"),))
-    events = list(engine.generate([source], SearchOptions(max_length=6, stream=True), look))
-    for sentence in range(3):
-        mine = [event for event in events if event.sentence == sentence]
+    events = run(make_engine(model), make_requests(rows, max_length=6, stream=True, look=look))
+    for sentence, row in enumerate(rows):
+        mine = [event for event in events if event.id == sentence]
         best = mine[-1].hypotheses[0]
-        alone = Source(source.values[sentence][None], source.allow[sentence][None])
-        whole = model.decode(torch.tensor([[SOS, *best.ids[:-1]]]), model.encode(alone), look).seen
+        whole = model.decode(torch.tensor([[SOS, *best.ids[:-1]]]), model.encode(token_batch([row])), look).seen
         for position, event in enumerate(mine[:-1]):
             assert event.ids == (best.ids[position],)
             for seen, expected in zip(event.seen, whole, strict=True):
-                torch.testing.assert_close(seen.weights_BHTS, expected.weights_BHTS[:, :, position : position + 1])
+                weights, size = torch.from_numpy(seen.weights_BHTS), len(row)
+                torch.testing.assert_close(weights[..., :size], expected.weights_BHTS[:, :, position : position + 1])
+                assert (weights[..., size:] == 0).all()  # padding
 
 
 # --- law 3: neighbours, padding and batch size do not matter -----------------------------------------------------------------
@@ -243,42 +254,30 @@ def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtyp
 
 @every_model
 def test_law_3_search_gives_the_same_words_in_any_batch(name: str) -> None:  # SPEC A7.5
-    model, options = make_model(name), SearchOptions(max_length=9)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
-    source = make_source(7, 3, 5, 1, 2, room=9)
-    alone = [Source(source.values[row : row + 1], source.allow[row : row + 1]) for row in range(5)]
-    batches = {"all": [source], "alone": alone}
-    found = {
-        how: {event.sentence: event.hypotheses[0] for event in engine.generate(sources, options) if event.hypotheses}
-        for how, sources in batches.items()
-    }
-    assert sorted(found["all"]) == [0, 1, 2, 3, 4]
-    for sentence, hypothesis in found["all"].items():
-        assert hypothesis.ids == found["alone"][sentence].ids
-        assert hypothesis.log_prob == pytest.approx(found["alone"][sentence].log_prob, abs=1e-9)
+    engine = make_engine(make_model(name), collate=partial(token_batch, room=9))
+    rows = rows_of(make_source(7, 3, 5, 1, 2))
+    together = outputs(engine, rows, max_length=9)
+    assert sorted(together) == [0, 1, 2, 3, 4]
+    for sentence, row in enumerate(rows):
+        ((alone,),) = outputs(engine, [row], max_length=9).values()
+        (hypothesis,) = together[sentence]
+        assert hypothesis.ids == alone.ids
+        assert hypothesis.log_prob == pytest.approx(alone.log_prob, abs=1e-9)
 
 
 @pytest.mark.slow
 @every_model
 def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None:  # SPEC A7.5
-    """64 sentences end at different steps and leave the batch; with `room`, waiting sentences then join it."""
-    model = make_model(name)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
-    lengths = [1 + number * number % 11 for number in range(64)]
-    source = make_source(*lengths)
-    found = {}
-    ways = ((1, 0), (2, 0), (7, 0), (64, 0), (3, 11))
-    for size, room in ways:
-        options = SearchOptions(beam=3, n_best=2, max_length=6, min_length=1)
-        events = engine.generate(in_batches(source, size), options, room=room)
-        found[size, room] = {event.sentence: event.hypotheses for event in events}
-        assert sorted(found[size, room]) == list(range(64))
-    for sentence, alone in found[1, 0].items():
-        for way in ways[1:]:
-            for hypothesis, expected in zip(found[way][sentence], alone, strict=True):
-                assert (hypothesis.ids, hypothesis.finished) == (expected.ids, expected.finished)
-                assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-9)
-                assert hypothesis.rank_score == pytest.approx(expected.rank_score, abs=1e-9)
+    """64 sentences end at different steps and leave the batch; in the last way, three more join it at every step."""
+    engine = make_engine(make_model(name))
+    rows = rows_of(make_source(*(1 + number * number % 11 for number in range(64))))
+    requests = make_requests(rows, beam=3, n_best=2, max_length=6, min_length=1)
+    alone = alone_outputs(engine, requests)
+    ways = [[event for batch in batched(requests, size) for event in run(engine, batch)] for size in (2, 7, 64)]
+    for found in map(last_outputs, (*ways, run_joining(engine, batched(requests, 3)))):
+        assert sorted(found) == list(range(64))
+        for sentence, expected in alone.items():
+            assert_same_hypotheses(found[sentence], expected)
 
 
 @pytest.mark.slow
@@ -286,31 +285,21 @@ def test_law_3_a_beam_finds_the_same_in_batches_of_any_size(name: str) -> None: 
 @pytest.mark.parametrize(
     "options",
     [
-        SearchOptions(max_ratio=0.5, max_length=30, no_repeat=2, repetition_penalty=1.5, min_length=3),
-        SearchOptions(max_ratio=0.5, max_length=30, beam=3, n_best=3, no_repeat=3, min_length=11, banned=((9, 11), (7,))),
-        SearchOptions(max_ratio=0.5, max_length=30, sample=True, n_best=2, top_k=9, prefix=(7, 11)),
+        {"no_repeat": 2, "repetition_penalty": 1.5, "min_length": 3},
+        {"beam": 3, "n_best": 3, "no_repeat": 3, "min_length": 11, "banned": ((9, 11), (7,))},
+        {"sample": True, "n_best": 2, "top_k": 9, "prefix": (7, 11)},
     ],
     ids=["greedy", "beam", "sample"],
 )
-def test_law_3_sentences_that_join_a_running_batch_find_the_same(name: str, options: SearchOptions) -> None:  # SPEC A7.5
+def test_law_3_sentences_that_join_a_running_batch_find_the_same(name: str, options: dict[str, Any]) -> None:  # SPEC A7.5
     """Tests all options that depend on the written tokens. Outputs end after 10 to 15 tokens, so a step holds many lengths."""
-    model = make_model(name)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
-    source = make_source(7, 1, 5, 11, 2, 9, 1, 3, 10, 4, 8, 6)
-    alone = {event.sentence: event.hypotheses for event in engine.generate(in_batches(source, 1), options)}
-    joined = {event.sentence: event.hypotheses for event in engine.generate(in_batches(source, 2), options, room=5)}
+    engine = make_engine(make_model(name))
+    rows = rows_of(make_source(7, 1, 5, 11, 2, 9, 1, 3, 10, 4, 8, 6))
+    requests = make_requests(rows, max_ratio=0.5, max_length=30, **options)
+    joined = last_outputs(run_joining(engine, batched(requests, 2), every=3))
     assert sorted(joined) == list(range(12))
-    for sentence, expected in alone.items():
-        assert [best.ids for best in joined[sentence]] == [best.ids for best in expected]
-        for hypothesis, same in zip(joined[sentence], expected, strict=True):
-            assert hypothesis.token_log_probs == pytest.approx(same.token_log_probs, abs=1e-9)
-            assert hypothesis.rank_score == pytest.approx(same.rank_score, abs=1e-9)
-
-
-def in_batches(source: Source, size: int) -> list[Source]:
-    """Splits a source into batches of `size` sentences, each as wide as its longest sentence."""
-    parts = zip(source.values.split(size), source.allow.split(size), strict=True)
-    return [Source(values[:, : (longest := allow.sum(-1).max())], allow[:, :longest]) for values, allow in parts]
+    for sentence, expected in alone_outputs(engine, requests).items():
+        assert_same_hypotheses(joined[sentence], expected)
 
 
 # --- law 4: cached = uncached ------------------------------------------------------------------------------------------------
@@ -452,15 +441,12 @@ def test_a_state_is_used_once_and_copies_are_independent(name: str) -> None:
 
 @every_model
 def test_law_4_log_prob_is_what_a_forced_pass_gives(name: str) -> None:  # SPEC A7.5
-    model, source = make_model(name), make_source(7, 3, 5)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
-    for event in engine.generate([source], SearchOptions(max_length=13)):
-        if not event.hypotheses:
-            continue
-        (best,) = event.hypotheses
+    model, rows = make_model(name), rows_of(make_source(7, 3, 5))
+    found = outputs(make_engine(model), rows, max_length=13)
+    assert sorted(found) == [0, 1, 2]
+    for sentence, (best,) in found.items():
         written = [*best.ids, EOS] if best.finished else list(best.ids)
-        alone = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
-        logits = model.decode(torch.tensor([[SOS, *written[:-1]]]), model.encode(alone)).logits_BTV[0]
+        logits = model.decode(torch.tensor([[SOS, *written[:-1]]]), model.encode(token_batch([rows[sentence]]))).logits_BTV[0]
         forced = logits.log_softmax(-1)[range(len(written)), written]
         assert best.log_prob == pytest.approx(forced.sum().item(), abs=1e-9)
         allowed = logits.clone()
@@ -470,39 +456,39 @@ def test_law_4_log_prob_is_what_a_forced_pass_gives(name: str) -> None:  # SPEC 
 
 @every_model
 def test_law_4_a_beams_log_prob_is_what_score_gives(name: str) -> None:
-    model, source = make_model(name), make_source(7, 3, 5)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
-    options = SearchOptions(beam=5, n_best=4, max_length=9, prefix=(7, 11))
-    for event in engine.generate([source], options):
-        alone = Source(source.values[event.sentence][None], source.allow[event.sentence][None])
-        for hypothesis in event.hypotheses:
-            (expected,) = score(model, alone, [hypothesis.ids], sos=SOS, eos=EOS)
-            expected = expected if hypothesis.finished else expected[:-1]
+    engine, rows = make_engine(make_model(name)), rows_of(make_source(7, 3, 5))
+    requests = make_requests(rows, beam=5, n_best=4, max_length=9, prefix=(7, 11))
+    found = last_outputs(run(engine, requests))
+    assert sorted(found) == [0, 1, 2]
+    for request in requests:
+        for hypothesis in found[request.id]:
+            written = [*hypothesis.ids, EOS] if hypothesis.finished else hypothesis.ids
+            (forced,) = engine.force([request], [written])
+            expected = forced.token_log_probs
             assert hypothesis.ids[:2] == (7, 11)
             assert hypothesis.token_log_probs == pytest.approx(expected, abs=1e-9)
             assert hypothesis.log_prob == pytest.approx(sum(expected), abs=1e-9)
-            assert hypothesis.rank_score == pytest.approx(hypothesis.log_prob / options.norm(len(expected)), abs=1e-9)
-        ranks = [(hypothesis.finished, hypothesis.rank_score) for hypothesis in event.hypotheses]
+            norm = request.options.norm(len(expected))
+            assert hypothesis.rank_score == pytest.approx(hypothesis.log_prob / norm, abs=1e-9)
+        ranks = [(hypothesis.finished, hypothesis.rank_score) for hypothesis in found[request.id]]
         assert len(ranks) == 4
         assert ranks == sorted(ranks, reverse=True)
 
 
 @every_cross
-@pytest.mark.parametrize("room", [0, 4])
-def test_a_beam_streams_the_weights_of_each_token(name: str, room: int) -> None:
+@pytest.mark.parametrize("size", [5, 2])
+def test_a_beam_streams_the_weights_of_each_token(name: str, size: int) -> None:
     """Rows are reordered at every step, leave and join; a token still comes with the weights of its own hypothesis."""
-    model, source = make_model(name), make_source(7, 3, 5, 2, 9)
-    engine = TorchEngine(model, sos=SOS, eos=EOS, never=(PAD, SOS))
+    model, rows = make_model(name), rows_of(make_source(7, 3, 5, 2, 9))
     look = Look((Tap("cross", layer=-1),))
-    options = SearchOptions(beam=5, max_length=20, max_ratio=0.5, stream=True)
-    batches = in_batches(source, 2) if room else [source]
-    events = list(engine.generate(batches, options, look, room=room))
-    for sentence, alone in enumerate(in_batches(source, 1)):
-        mine = [event for event in events if event.sentence == sentence]
+    requests = make_requests(rows, beam=5, max_length=20, max_ratio=0.5, stream=True, look=look)
+    events = run_joining(make_engine(model), batched(requests, size))
+    for sentence, row in enumerate(rows):
+        mine = [event for event in events if event.id == sentence]
         best = mine[-1].hypotheses[0]
         assert tuple(token for event in mine for token in event.ids) == best.ids
-        (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(alone), look).seen
-        streamed = [seen.weights_BHTS for event in mine for seen in event.seen]
+        (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(token_batch([row])), look).seen
+        streamed = [torch.from_numpy(seen.weights_BHTS) for event in mine for seen in event.seen]
         assert len(streamed) == len(best.ids)
         size = whole.weights_BHTS.shape[-1]
         for position, weights in enumerate(streamed):

@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # set before the import, which reads it once
 
 import pytest
 import torch
+from searching import make_engine, outputs, rows_of
 from test_torch import assert_same
 from torch import Tensor, nn
 from transformers import (
@@ -28,13 +29,11 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 from regard.core import masks
 from regard.core.positions import sinusoidal
 from regard.core.source import Source
-from regard.decoding.torch_engine import TorchEngine
 from regard.layers.attention import MultiHeadAttention
 from regard.look import Kind, Look, Seen, Tap
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.transformer import Transformer, TransformerSettings
-from regard.options import SearchOptions
 
 # B3 S7 T5 or 11 D20 H2 (Llama: D24 H6), feed-forward 29, vocabularies of 17 and 19 words, 31 positions
 PAD, SOS, EOS = 0, 2, 3
@@ -258,10 +257,8 @@ def test_marian_writes_the_same_words() -> None:
         )
         expected = [row[1:] for row in written.tolist()]  # without <sos>
         expected = [tuple(row[: row.index(EOS)] if EOS in row else row) for row in expected]
-        engine = TorchEngine(ours, sos=PAD, eos=EOS, never=())
-        events = engine.generate([source], SearchOptions(max_length=23))
-        found = {event.sentence: event.hypotheses[0].ids for event in events if event.hypotheses}
-        assert [found[number] for number in range(6)] == expected
+        found = outputs(make_engine(ours, sos=PAD, eos=EOS, never=()), rows_of(source), max_length=23)
+        assert [found[number][0].ids for number in range(6)] == expected
         lengths |= {len(row) for row in expected}
         words |= {word for row in expected for word in row}
     assert len(lengths) > 3  # not all outputs are empty or cut off at the limit

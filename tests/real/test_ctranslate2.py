@@ -1,26 +1,23 @@
 """A Transformer that writes Arabic names in Latin letters (pre-norm, 6+6 layers): our outputs equal those of CTranslate2."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import from_ctranslate2
 import pytest
 import torch
+from searching import batched, last_outputs, make_engine, make_requests, run, token_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.contracts import Hypothesis
-from regard.core import masks
 from regard.core.source import Source
-from regard.decoding.torch_engine import TorchEngine
 from regard.look import Look
 from regard.models.contract import State, Step
 from regard.models.transformer import Transformer
-from regard.options import SearchOptions
 
-BLANK, START, STOP = 0, 1, 2
+START, STOP = 1, 2
 BETTER = [  # (our output, reference): all that differ with a beam of 5; ours have the higher scores
     ("gannett", "gannet"),
     ("schmolick", "schmolke"),
@@ -62,11 +59,10 @@ class Reference:
     beams: list[tuple[list[str], list[float]]]
     token_log_probs: list[list[float]]
 
-    def source(self, words: Sequence[str]) -> Source:
+    def rows(self) -> list[list[int]]:
+        """The ids of every source."""
         unknown = len(self.source_ids)  # the last row of their embedding
-        rows = [torch.tensor([self.source_ids.get(letter, unknown) for letter in word]) for word in words]
-        ids = pad_sequence(rows, batch_first=True, padding_value=BLANK)
-        return Source(ids, masks.not_padding(ids, BLANK))
+        return [[self.source_ids.get(letter, unknown) for letter in str(word["source"])] for word in self.words]
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +81,17 @@ def reference(data: Callable[[str], Path]) -> Reference:
 def test_greedy_search_finds_the_same_words_and_scores(reference: Reference) -> None:
     """Decodes all sources step by step, in batches of mixed lengths. One source has a letter that is not in the vocabulary."""
     assert len(reference.words) == 1590
-    batches = [[str(word["source"]) for word in reference.words[first : first + 199]] for first in range(0, 1590, 199)]
-    assert any(letter not in reference.source_ids for batch in batches for word in batch for letter in word)
-    sources = [reference.source(batch) for batch in batches]
-    engine = TorchEngine(reference.model, sos=START, eos=STOP, never=())
-    hypotheses: dict[int, Hypothesis] = {}
-    for event in engine.generate(sources, SearchOptions(max_length=24)):
-        if event.hypotheses:
-            hypotheses[event.sentence] = event.hypotheses[0]
-    best = [hypotheses[number] for number in range(1590)]
+    rows = reference.rows()
+    assert any(len(reference.source_ids) in row for row in rows)
+    engine = make_engine(reference.model, sos=START, eos=STOP, never=())
+    hypotheses = {}
+    for batch in batched(make_requests(rows, max_length=24), 199):
+        hypotheses |= last_outputs(run(engine, batch))
+    best = [hypotheses[number][0] for number in range(1590)]
     assert all(hypothesis.finished for hypothesis in best)
     assert ["".join(reference.letters[i] for i in one.ids) for one in best] == [word["target"] for word in reference.words]
     log_probs = torch.tensor([one.log_prob for one in best]) - torch.cat(
-        [log_prob_not_empty(reference.model, source) for source in sources]
+        [log_prob_not_empty(reference.model, token_batch(batch)) for batch in batched(rows, 199)]
     )
     scores = log_probs / torch.tensor([len(one.ids) + 1 for one in best])
     torch.testing.assert_close(scores, torch.tensor([word["score"] for word in reference.words]), atol=5e-6, rtol=0)
@@ -105,15 +99,14 @@ def test_greedy_search_finds_the_same_words_and_scores(reference: Reference) -> 
 
 def test_a_beam_of_five_finds_the_same_or_better(reference: Reference) -> None:
     """The score is the mean log-probability. CTranslate2 stops once five hypotheses have ended, we once none can improve."""
-    order = sorted(range(1590), key=lambda number: len(str(reference.words[number]["source"])))
-    batches = [order[first : first + 64] for first in range(0, 1590, 64)]
-    sources = [reference.source([str(reference.words[number]["source"]) for number in batch]) for batch in batches]
-    engine = TorchEngine(NotEmpty(reference.model), sos=START, eos=STOP, never=())
-    options = SearchOptions(beam=5, n_best=3, length_penalty="mean", max_length=24)
-    differences = []
-    for event in engine.generate(sources, options, numbers=order):
+    requests = make_requests(reference.rows(), beam=5, n_best=3, length_penalty="mean", max_length=24)
+    requests.sort(key=lambda request: request.num_positions)
+    engine = make_engine(NotEmpty(reference.model), sos=START, eos=STOP, never=())
+    differences, events = [], [event for batch in batched(requests, 64) for event in run(engine, batch)]
+    assert len(events) == 1590
+    for event in events:
         ours = ["".join(reference.letters[i] for i in one.ids) for one in event.hypotheses]
-        (words, scores), best = reference.beams[event.sentence], event.hypotheses[0]
+        (words, scores), best = reference.beams[event.id], event.hypotheses[0]
         for one, word in zip(event.hypotheses, ours, strict=True):
             if word in words:
                 assert one.rank_score == pytest.approx(scores[words.index(word)], abs=5e-6)
@@ -139,7 +132,7 @@ def test_every_token_has_the_same_log_probability(reference: Reference) -> None:
     ids_BT = pad_sequence(outputs, batch_first=True, padding_value=STOP)
     read_BT = torch.cat((torch.full((len(words), 1), START), ids_BT[:, :-1]), dim=1)
     with torch.inference_mode():
-        memory = reference.model.encode(reference.source([str(word["source"]) for word in words]))
+        memory = reference.model.encode(token_batch(reference.rows()[: len(words)]))
         log_probs_BTV = reference.model.decode(read_BT, memory).logits_BTV.log_softmax(-1)
     log_probs_BT: Tensor = log_probs_BTV.gather(-1, ids_BT[..., None]).squeeze(-1)
     ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, outputs, strict=True)])

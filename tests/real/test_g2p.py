@@ -5,13 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import from_g2p
-import torch
-from torch.nn.utils.rnn import pad_sequence
-
-from regard.core import masks
-from regard.core.source import Source
-from regard.decoding.torch_engine import TorchEngine
-from regard.options import SearchOptions
+from searching import batched, last_outputs, make_engine, make_requests, run, token_batch
 
 # The two vocabularies, which are not in the file.
 LETTERS = ["<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]
@@ -26,16 +20,13 @@ def test_greedy_search_finds_the_same_phonemes(data: Callable[[str], Path]) -> N
     folder = data("g2p-en-gru")
     expected: dict[str, list[str]] = json.loads((folder / "expected_predict.json").read_text())
     assert len(expected) == 125
-    rows = [torch.tensor([LETTERS.index(letter) for letter in (*word, "</s>")]) for word in expected]
-    sources = []
-    for first in range(0, len(rows), 47):
-        ids_BS = pad_sequence(rows[first : first + 47], batch_first=True, padding_value=LETTERS.index("<pad>"))
-        sources.append(Source(ids_BS, masks.not_padding(ids_BS, LETTERS.index("<pad>"))))
-        assert not sources[-1].allow.all()
+    rows = [[LETTERS.index(letter) for letter in (*word, "</s>")] for word in expected]
     model = from_g2p.load(folder / "checkpoint20.npz")
-    engine = TorchEngine(model, sos=PHONEMES.index("<s>"), eos=PHONEMES.index("</s>"), never=())
-    events = engine.generate(sources, SearchOptions(max_length=20))
-    hypotheses = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
-    assert all(hypothesis.finished for hypothesis in hypotheses.values())
-    outputs = {word: [PHONEMES[i] for i in hypotheses[number].ids] for number, word in enumerate(expected)}
+    engine = make_engine(model, sos=PHONEMES.index("<s>"), eos=PHONEMES.index("</s>"), never=())
+    hypotheses = {}
+    for batch in batched(make_requests(rows, max_length=20), 47):
+        assert not token_batch([request.source for request in batch]).allow.all()
+        hypotheses |= last_outputs(run(engine, batch))
+    assert all(hypothesis.finished for (hypothesis,) in hypotheses.values())
+    outputs = {word: [PHONEMES[i] for i in hypotheses[number][0].ids] for number, word in enumerate(expected)}
     assert outputs == expected

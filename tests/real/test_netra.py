@@ -1,20 +1,20 @@
 """netra, which writes English names in Khmer letters (bidirectional GRU, additive attention, GRU): our outputs are Keras's."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import from_keras_netra
 import pytest
 import torch
+from searching import make_engine, outputs
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.contracts import SourceRow
 from regard.core.source import Source
-from regard.decoding.torch_engine import TorchEngine
 from regard.models.rnn_seq2seq import RnnSeq2Seq
-from regard.options import SearchOptions
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,23 @@ def reference(data: Callable[[str], Path]) -> Reference:
         start,
         stop,
         {number: letter for letter, number in target_ids.items()},
-        Source(ids_BS, torch.ones_like(ids_BS, dtype=torch.bool)),
+        without_mask(ids_BS.tolist()),
         [name["hyp"] for name in names],
         [torch.tensor([*name["hyp_ids"][1:], stop]) for name in names],
         torch.tensor([value for name in names for value in name["logprobs"]]),
     )
 
 
+def without_mask(rows: Sequence[SourceRow]) -> Source:
+    ids_BS = torch.tensor(rows)
+    return Source(ids_BS, torch.ones_like(ids_BS, dtype=torch.bool))
+
+
 def test_greedy_search_finds_the_same_words(reference: Reference) -> None:
     """Decodes all names step by step in one batch; the log-probabilities are equal, too."""
-    engine = TorchEngine(reference.model, sos=reference.start, eos=reference.stop, never=())
-    events = engine.generate([reference.source], SearchOptions(max_length=24))
-    hypotheses = {event.sentence: event.hypotheses[0] for event in events if event.hypotheses}
-    best = [hypotheses[number] for number in range(len(reference.texts))]
+    engine = make_engine(reference.model, sos=reference.start, eos=reference.stop, never=(), collate=without_mask)
+    hypotheses = outputs(engine, reference.source.values.tolist(), max_length=24)
+    best = [hypotheses[number][0] for number in range(len(reference.texts))]
     assert len(best) == 10
     assert all(hypothesis.finished for hypothesis in best)
     assert ["".join(reference.letters[i] for i in one.ids) for one in best] == reference.texts

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from searching import make_engine, make_requests, outputs, run
+from searching import make_engine, make_requests, outputs, run, run_joining
 from torch import Tensor
 
 from regard.contracts import Event, Hypothesis
@@ -20,7 +20,7 @@ from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalis
 from regard.decoding.search import common_prefix, expand, sample
 from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
-from regard.models.contract import Memory, Projected, Step
+from regard.models.contract import Decoded, Memory, Step
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 from regard.options import SearchOptions
 
@@ -54,6 +54,14 @@ def following(which: int, past: tuple[int, ...]) -> list[float]:
     return [weight / sum(row) for weight in row]
 
 
+@dataclass(frozen=True, eq=False)
+class TableDecoded(Decoded):
+    logits_BTV: Tensor
+
+    def distribution(self) -> Tensor:
+        return self.logits_BTV.log_softmax(-1)
+
+
 class TableModel:
     """Looks up the next probabilities in the sentence's table, by the tokens of the hypothesis."""
 
@@ -64,27 +72,27 @@ class TableModel:
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> TableState:
         which = memory.summary_BE[:, 0].long()
         past_BP = which[:, None][:, :0] if prefix_BP is None else prefix_BP
-        return TableState(lengths_B=torch.zeros_like(which), which_B=which, past_BKT=past_BP[:, None])
+        lengths_B = torch.full_like(which, past_BP.shape[1])
+        return TableState(lengths_B=lengths_B, which_B=which, past_BKT=past_BP[:, None])
 
     def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
         state.check_ids(ids_BK)
         state.spend()
         past_BKT = torch.cat((state.past_BKT, ids_BK.unsqueeze(-1)), dim=-1)
         rows = [
-            [following(which, tuple(past)) for past in pasts]
+            [following(which, tuple(token for token in past if token != PAD)) for past in pasts]
             for which, pasts in zip(state.which_B.tolist(), past_BKT.tolist(), strict=True)
         ]
         after = TableState(lengths_B=state.lengths_B + 1, which_B=state.which_B, past_BKT=past_BKT)
         return Step(torch.tensor(rows, dtype=torch.float64).log().clamp(min=-1e4), after)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> Projected:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: None = None) -> TableDecoded:
         state, logits = self.start(memory), []
         for ids_B1 in ids_BT.split(1, dim=1):
             step = self.step(ids_B1, state)
             logits.append(step.logits_BKV)
             state = step.state  # type: ignore[assignment]
-        logits_BTV = torch.cat(logits, dim=1)
-        return Projected(logits_BTV, torch.eye(logits_BTV.shape[-1], dtype=logits_BTV.dtype), logits_BTV.new_zeros(()))
+        return TableDecoded(torch.cat(logits, dim=1))
 
 
 def table_engine(model: TableModel | None = None) -> TorchEngine:
@@ -264,6 +272,8 @@ def test_lengths() -> None:
     assert best.log_prob == pytest.approx(math.log(0.1 * 0.5**3))
     assert len(hypotheses_of([3], max_ratio=2.0)[0][0].ids) == 12  # one source position: 2 · 1 + 10
     assert len(hypotheses_of([3], max_ratio=2.0, max_length=5)[0][0].ids) == 5
+    assert len(hypotheses_of([3], max_ratio=0.1, min_length=20, max_length=30)[0][0].ids) == 20
+    assert len(hypotheses_of([3], max_ratio=0.1, min_length=20, max_length=30, limit=15)[0][0].ids) == 15
 
 
 def test_no_repeat_forbids_repeated_sequences() -> None:
@@ -321,11 +331,57 @@ def test_samples_follow_the_table() -> None:  # SPEC A7.5
         assert outputs.count(ids) / 2000 == pytest.approx(share, abs=4 * error), ids
 
 
+@pytest.mark.parametrize("max_length", [1, 2, 3])
+@pytest.mark.parametrize("table", [1, 4, 101])
+def test_samples_that_reach_the_limit_are_counted_once(table: int, max_length: int) -> None:
+    """A sample either ends at the limit or is stopped there. Each share equals the probability by enumeration."""
+    found = hypotheses_of([table] * 40, sample=True, n_best=50, max_length=max_length, length_penalty=0.0)
+    samples = [(one.ids, one.finished) for several in found.values() for one in several]
+    expected = {(ids, True): math.exp(log_prob) for ids, log_prob in every_output(table, max_length)}
+    for ids in itertools.product((A, B, C), repeat=max_length):
+        chance = math.prod(following(table, (SOS, *ids[:index]))[token] for index, token in enumerate(ids))
+        expected[ids, False] = chance * (1 - following(table, (SOS, *ids))[EOS])
+    assert sum(expected.values()) == pytest.approx(1)
+    assert len(samples) == 2000
+    for output, share in expected.items():
+        error = math.sqrt(share * (1 - share) / 2000)
+        assert samples.count(output) / 2000 == pytest.approx(share, abs=4 * error), output
+
+
+def test_samples_that_no_token_can_continue_are_outputs_too() -> None:
+    """Nothing may follow A, and an output has two tokens at least, so a sample that starts with A is stopped there."""
+    given = {"banned": ((A, A), (A, B), (A, C)), "min_length": 2, "max_length": 3}
+    found = hypotheses_of([1] * 40, sample=True, n_best=50, **given)
+    samples = [(one.ids, one.finished) for several in found.values() for one in several]
+    assert len(samples) == 2000
+    assert samples.count(((A,), False)) / 2000 == pytest.approx(2 / 3, abs=4 * math.sqrt(2 / 9 / 2000))
+    together = hypotheses_of([1, 4, 101], sample=True, n_best=5, **given)
+    assert together == hypotheses_of([1], [4], [101], sample=True, n_best=5, **given)
+
+
 def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
     together = hypotheses_of([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=5)
     assert together == hypotheses_of([1], [4], [3], [1], [1], [4], [2], sample=True, n_best=3, max_length=9, seed=5)
     assert together != hypotheses_of([1, 4, 3, 1, 1, 4, 2], sample=True, n_best=3, max_length=9, seed=6)
     assert together[0] != together[3]  # the same source under another number
+
+
+def test_a_sample_depends_on_nothing_but_seed_hypothesis_and_step() -> None:
+    """Neither on how many others are sampled, nor on the requests of the batch, nor on the time of joining it."""
+    given = {"sample": True, "max_length": 5}
+    (request,) = make_requests([[101]], seed=3, n_best=2, **given)
+    expected = {one.ids: one for one in run(table_engine(), [request])[-1].hypotheses}
+    (more,) = make_requests([[101]], seed=3, n_best=9, **given)
+    assert expected.keys() <= {one.ids for one in run(table_engine(), [more])[-1].hypotheses}
+    others = make_requests([[100 + number] for number in range(2, 9)], 1, n_best=2, **given)
+    for batches in (
+        [others, [request]],
+        [others[:3], others[3:], [request]],
+        [[*others, request]],
+        [[replace(request, id=77)]],
+    ):
+        (found,) = (event for event in run_joining(table_engine(), batches, 2) if event.id in (request.id, 77))
+        assert {one.ids: one for one in found.hypotheses} == expected
 
 
 def test_options_restrict_what_is_sampled() -> None:

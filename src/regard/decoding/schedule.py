@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 
 from regard.contracts import Engine, Event, Request
+from regard.decoding.torch_engine import BATCH_HYPOTHESES
 from regard.decoding.workers import Workers, search_batch
-
-BATCH_HYPOTHESES = 320
-"""Maximum number of rows of a decoder step: sentences times hypotheses. More rows are no faster on a CPU."""
 
 BUDGET = 1 << 30
 """Maximum memory, in bytes, of the states of all batches that run at the same time, with outputs of maximum length."""
@@ -26,33 +24,38 @@ WINDOW = 2048
 def run(
     engine: Engine, requests: Iterable[Request | None], workers: Workers | None = None, *, window: int = WINDOW
 ) -> Iterator[Event | None]:
-    """Yields the last event of each request, in any order, and None if all that was read before a pause is finished.
+    """Yields the last event of each request, in any order, and None each time before it reads on.
 
     requests: read as needed, at most about two windows ahead of the results. None stands for a pause of unknown length: what
     was read before it is finished before more is read.
-    workers: processes to share the work with, if there is enough of it.
+    workers: processes to share the work with. They are used from the first window on that has enough requests.
     """
-    windows = _windows(requests, window)
     waiting: deque[list[Request]] = deque()
-    is_paused = is_exhausted = False
-    while True:
-        if workers is not None and waiting:
-            workers.dispatch(waiting)
-        is_busy = workers is not None and workers.is_busy
-        has_room = workers is None or len(waiting) < workers.number
-        if has_room and not is_exhausted and not (is_busy and is_paused):
-            chunk, is_paused = next(windows, ([], False))
-            is_exhausted = not chunk and not is_paused
-            if workers is not None and (is_busy or len(chunk) >= 2 * MIN_REQUESTS_PER_WORKER):
-                waiting.extend(pack(engine, chunk, workers.number))
+    shared = False
+    try:
+        for chunk, is_paused in _windows(requests, window):
+            is_large = len(chunk) >= 2 * MIN_REQUESTS_PER_WORKER
+            if workers is not None and (shared or is_large):
+                shared = True
+                waiting.extend(pack(engine, chunk, workers.number if is_large else 1))
+                yield from _share(workers, waiting, 0 if is_paused else workers.number)
             else:
                 for batch in pack(engine, chunk):
                     yield from search_batch(engine, batch)
-                yield None
-        elif workers is not None and is_busy:
-            yield from workers.events()
-        elif is_exhausted:
-            return
+            yield None
+        if workers is not None and shared:
+            yield from _share(workers, waiting, 0)
+    finally:
+        if workers is not None and shared:
+            workers.abandon()
+
+
+def _share(workers: Workers, waiting: deque[list[Request]], num_left: int) -> Iterator[Event]:
+    """Gives batches to workers, and yields results until fewer than `num_left` batches wait; if it is 0, until all are done."""
+    workers.dispatch(waiting)
+    while len(waiting) >= num_left and workers.is_busy:
+        yield from workers.events()
+        workers.dispatch(waiting)
 
 
 def _windows(requests: Iterable[Request | None], size: int) -> Iterator[tuple[list[Request], bool]]:
@@ -79,7 +82,8 @@ def pack(engine: Engine, requests: Sequence[Request], workers: int = 1) -> list[
     most = ceil(len(order) / (rounds * workers))
     batches: list[list[Request]] = []
     while order:
-        fitting = max(1, min(most, BUDGET // workers // max(1, engine.nbytes(order[0]))))
+        largest = max(engine.nbytes(request) for request in order[:most])
+        fitting = max(1, min(most, BUDGET // workers // max(1, largest)))
         batches.append(order[:fitting])
         order = order[fitting:]
     return batches

@@ -100,7 +100,7 @@ def sample(total_BK: Tensor, scores_BKV: Tensor, eos: int, uniform_BK: Tensor, o
     score_BK = total_BK + scores_BKV.gather(-1, token_BK1).squeeze(-1)
     token_BK = token_BK1.squeeze(-1)
     parent_BK = torch.arange(token_BK.shape[1], device=token_BK.device).expand_as(token_BK)
-    ends_BK = token_BK == eos
+    ends_BK = (token_BK == eos) & ~score_BK.isnan()  # NaN ends nothing; the search looks for it among the live ones
     live_BK, ended_BK = score_BK.masked_fill(ends_BK, NEVER), score_BK.masked_fill(~ends_BK, NEVER)
     return Candidates(live_BK, parent_BK, token_BK, ended_BK, parent_BK)
 
@@ -233,7 +233,9 @@ class Beams:
             *[()] * prefix,
             *(
                 tuple(
-                    replace(seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1])
+                    replace(
+                        seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1].clone()
+                    )
                     for seen in step
                 )
                 for step in written
@@ -308,6 +310,8 @@ def stream_events(beams: Beams) -> Iterator[Event]:
 
 def final_event(sentence: Sentence) -> Event:
     """Returns the event that ends a sentence, with its n-best list."""
+    if not sentence.kept:  # its prefix has the probability 0
+        return Event(sentence.request.id, error=NOT_FINITE.format(NEVER))
     best = sentence.kept[0]
     if not isfinite(best.hypothesis.log_prob):
         return Event(sentence.request.id, error=NOT_FINITE.format(best.hypothesis.log_prob))

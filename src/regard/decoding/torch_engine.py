@@ -7,15 +7,16 @@ are done. A request that fails is an error of that request: the others are searc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import isfinite, isnan
 from threading import Condition
 
 import torch
 from torch import Tensor
 
 from regard.contracts import CANCELLED, Array, Event, Forced, Hypothesis, Request, SourceRow
+from regard.core.arrays import as_array
 from regard.core.source import Source
 from regard.decoding.constraints import NEVER, constrain
 from regard.decoding.philox import uniform
@@ -39,6 +40,9 @@ from regard.models.contract import Memory, Seq2Seq, State
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  S source positions
+
+BATCH_HYPOTHESES = 320
+"""Maximum number of rows of a decoder step: sentences times hypotheses. More rows are no faster on a CPU."""
 
 ENCODED_POSITIONS = 1024
 """Number of source positions that are encoded in one pass. Fewer are slow; more need more padding."""
@@ -73,13 +77,19 @@ class TorchEngine:
             return "a search computes no gradients; call the model's decode with look.grad instead"
         if request.look.taps and not request.stream:
             return "a Look with taps returns attention along with the streamed tokens, but stream is off; set stream=True"
+        if any(tap.what == "summary" or tap.rows is not None for tap in request.look.taps):
+            return "a search captures all weights of each token; for a summary or for chosen rows, call force with the output"
         return None
 
     def nbytes(self, request: Request) -> int:
-        """Returns the size of the State and of the logits for an output of maximum length, measured on a small input."""
+        """Returns the size of the State and of the logits for an output of maximum length, measured on a small input; 0 if the
+        model cannot handle this source."""
         kind = "text" if isinstance(request.source, list) else "file"
         if kind not in self._measured:
-            self._measured[kind] = self._measure(request)
+            try:
+                self._measured[kind] = self._measure(request)
+            except Failure:
+                return 0  # a search reports why this request fails
         sizes = self._measured[kind]
         per_hypothesis = sizes.fixed + 2 * sizes.per_token * (request.limit + 1) + sizes.logits
         return request.options.num_hypotheses * per_hypothesis + sizes.per_position * (request.num_positions + 1)
@@ -118,8 +128,8 @@ class TorchEngine:
                 results.append(Forced(request.id, error=NOT_FINITE.format(total)))
                 continue
             seen = tuple(_row_of(seen, row, len(output), memory) for seen in memory.seen + decoded.seen)
-            every = None if log_probs_BTV is None else log_probs_BTV[row, : len(output)].float().cpu().numpy()
-            results.append(Forced(request.id, log_probs, seen, memory.axes, every))
+            every = None if log_probs_BTV is None else as_array(log_probs_BTV[row, : len(output)].clone())
+            results.append(Forced(request.id, log_probs, seen, _axes_of(memory, row), every))
         return results
 
     @torch.inference_mode()
@@ -150,10 +160,15 @@ class TorchEngine:
         memory = self.model.encode(self.collate([request.source for request in requests]), look)
         device, B = memory.allow_BS.device, len(requests)
         read_BT = torch.tensor([[self.sos, *request.prefix] for request in requests], device=device)
-        state = self.model.start(memory, read_BT[:, :-1] if prefix else None)
         log_probs_BT = torch.zeros(B, 0, device=device)
         if prefix:
-            log_probs_BT = self.model.decode(read_BT[:, :-1], memory).log_probs(read_BT[:, 1:])
+            log_probs_BT = self.model.decode(read_BT[:, :-1], memory, look).log_probs(read_BT[:, 1:])
+        if look is not None and look.edits:  # they also change how the prefix is read
+            state = self.model.start(memory)
+            for position in range(prefix):
+                state = self.model.step(read_BT[:, position : position + 1], state, look).state
+        else:
+            state = self.model.start(memory, read_BT[:, :-1] if prefix else None)
         total_B = log_probs_BT.to(_widest(device)).sum(-1)
         K = options.n_best if options.sample else 1
         if K > 1:
@@ -189,6 +204,9 @@ class TorchEngine:
             seeds = [sentence.request.seed for sentence in beams.sentences]
             uniform_BK = torch.from_numpy(uniform(seeds, options.n_best, lengths)).to(running.ids_BK.device)
             candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
+            stuck_BK = beams.total_BK.isfinite() & (torch.maximum(candidates.live_BK, candidates.ended_BK) == NEVER)
+            for row, number in stuck_BK.nonzero().tolist():  # no token is allowed
+                self._keep_stopped(beams, row, number, options)
         else:
             candidates = expand(beams.total_BK, scores_BKV, self.eos, options.beam)
         for row in self._keep_finished(beams, candidates, log_probs_BKV, step_seen, options):
@@ -196,17 +214,21 @@ class TorchEngine:
                 beams.worst_B[row] = beams.sentences[row].worst(options.n_best)
                 if options.beam == 1:
                     candidates.live_BK[row] = NEVER
+        best_B = candidates.live_BK.amax(-1)
+        done_B = ~(best_B / beams.norms_B > beams.worst_B)  # also if the model computed NaN
         at_limit = [row for row, sentence in enumerate(beams.sentences) if lengths[row] >= sentence.limit]
         if at_limit:
-            candidates.live_BK[at_limit] = NEVER
-        done_B = candidates.live_BK.amax(-1) / beams.norms_B <= beams.worst_B
+            done_B[at_limit] = True
         done = done_B.nonzero().flatten().tolist()
         for row in done:
             sentence = beams.sentences[row]
             if not sentence.done:
-                self._keep_unfinished(beams, row, candidates, options)
                 sentence.done = True
-                events.append(final_event(sentence))
+                if isnan(best := float(best_B[row])):
+                    events.append(Event(sentence.request.id, error=NOT_FINITE.format(best)))
+                else:
+                    self._keep_unfinished(beams, row, candidates, options)
+                    events.append(final_event(sentence))
         if len(done) == len(beams.sentences):
             return None
         if done:
@@ -219,7 +241,8 @@ class TorchEngine:
             candidates.token_BK,
         )
         events.extend(stream_events(running.beams))
-        if 4 * len(done) >= len(beams.sentences):  # removing sentences copies the others, so wait until it pays
+        # Removing sentences copies the others, so wait until it pays; but a model may have no positions beyond the limit.
+        if 4 * len(done) >= len(done_B) or any(lengths[row] >= beams.sentences[row].request.limit for row in done):
             return running.keep((~done_B).nonzero().flatten())
         return running
 
@@ -253,18 +276,24 @@ class TorchEngine:
         """If fewer than `n_best` hypotheses finished, adds the best unfinished ones."""
         sentence = beams.sentences[row]
         finished = {kept.hypothesis.ids for kept in sentence.kept}
-        ended = candidates.ended_parent_BK[row][candidates.ended_BK[row].isfinite()].tolist()
-        totals = beams.total_BK[row].tolist()
+        totals, live = beams.total_BK[row].tolist(), candidates.live_BK[row].tolist()
         for number in sorted(range(len(totals)), key=lambda number: -totals[number]):
-            ids = tuple(beams.ids_BKT[row, number, sentence.start :].tolist())
             if len(sentence.kept) == options.n_best or totals[number] == NEVER:
                 return
-            if number in ended if options.sample else ids in finished:  # equal samples are different outputs
-                continue
-            log_probs = tuple(beams.log_probs_BKT[row, number, sentence.start :].tolist())
-            rank_score = totals[number] / options.norm(max(1, len(ids)))
-            stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
-            sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
+            if options.sample:  # equal samples are different outputs
+                is_kept = live[number] == NEVER
+            else:
+                is_kept = tuple(beams.ids_BKT[row, number, sentence.start :].tolist()) in finished
+            if not is_kept:
+                self._keep_stopped(beams, row, number, options)
+
+    def _keep_stopped(self, beams: Beams, row: int, number: int, options: SearchOptions) -> None:
+        """Adds a hypothesis that is not finished to the kept ones."""
+        sentence = beams.sentences[row]
+        ids, log_probs = (tuple(part[row, number, sentence.start :].tolist()) for part in (beams.ids_BKT, beams.log_probs_BKT))
+        rank_score = float(beams.total_BK[row, number]) / options.norm(max(1, len(ids)))
+        stopped = Hypothesis(ids, sum(log_probs), rank_score, finished=False, token_log_probs=log_probs)
+        sentence.keep(Ended(stopped, beams.seen_by(row, number)), options.n_best)
 
 
 @dataclass(frozen=True)
@@ -311,7 +340,7 @@ def _is_captured_alone(request: Request) -> bool:
 
 def _row_of(seen: Seen[Tensor], row: int, length: int, memory: Memory) -> Seen[Array]:
     """Returns what was captured of one sentence, without padding. length: the number of its target tokens."""
-    if len(memory.allow_BS) == 1:
+    if len(memory.allow_BS) == 1 and (length or seen.kind in ("encoder", "fusion")):
         return as_arrays(seen)
     source = int(memory.allow_BS[row].sum())
     sizes: dict[Kind, tuple[int, int]] = {
@@ -320,14 +349,22 @@ def _row_of(seen: Seen[Tensor], row: int, length: int, memory: Memory) -> Seen[A
         "cross": (length, source),
     }
     rows, columns = sizes[seen.kind]
-    weights_1HTS = seen.weights_BHTS[row : row + 1, :, :rows, :columns]
+    weights_1HTS = seen.weights_BHTS[row : row + 1, :, :rows, :columns].clone()  # so that it does not hold the whole batch
     return as_arrays(replace(seen, rows=seen.rows[:rows], weights_BHTS=weights_1HTS))
 
 
+def _axes_of(memory: Memory, row: int) -> tuple[int, ...]:
+    """Returns the axes of the memory of one sentence, without padding."""
+    allow = memory.allow_BS[row].unflatten(0, memory.axes)
+    if allow.dim() == 1:
+        return (int(allow.sum()),)
+    return int(allow.any(1).sum()), int(allow.any(0).sum())
+
+
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Returns the rows as one tensor, padded on the right with `filler`."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
+    """Returns the rows as one tensor with at least one column, padded on the right with `filler`."""
+    longest = max(1, *map(len, rows))
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def _limit(request: Request, num_positions: int) -> int:
@@ -336,7 +373,7 @@ def _limit(request: Request, num_positions: int) -> int:
     if options.max_ratio is None or not num_positions:
         return request.limit
     ratio = min(options.max_ratio * num_positions, request.limit)  # int() fails for infinity
-    return max(1, options.min_length, len(request.prefix), min(request.limit, int(ratio) + 10))
+    return min(request.limit, max(1, options.min_length, len(request.prefix), int(ratio) + 10))
 
 
 def _widest(device: torch.device) -> torch.dtype:
@@ -363,6 +400,7 @@ class TorchSearch:
     def __init__(self, engine: TorchEngine) -> None:
         self._engine = engine
         self._changed = Condition()
+        self._live: set[int] = set()
         self._submitted: list[Request] = []
         self._cancelled: set[int] = set()
         self._closed = False
@@ -372,19 +410,23 @@ class TorchSearch:
         with self._changed:
             if self._closed:
                 raise RuntimeError(f"request {request.id} was submitted to a search that is closed; open another one")
+            if request.id in self._live:
+                raise ValueError(f"request {request.id} is running already; give each request another id")
+            self._live.add(request.id)
             self._submitted.append(request)
             self._changed.notify()
 
     def cancel(self, id: int) -> None:
         with self._changed:
-            self._cancelled.add(id)
-            self._changed.notify()
+            if id in self._live:
+                self._cancelled.add(id)
+                self._changed.notify()
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._submitted.clear()
-            self._batches.clear()
+            for container in (self._live, self._submitted, self._cancelled, self._batches):
+                container.clear()
             self._changed.notify()
 
     @property
@@ -397,10 +439,7 @@ class TorchSearch:
         submitted, cancelled = self._take(timeout)
         events: list[Event] = []
         for request in submitted:
-            if request.id in cancelled:
-                cancelled.discard(request.id)
-                events.append(Event(request.id, error=CANCELLED))
-            elif reason := self._engine.declines(request):
+            if reason := CANCELLED if request.id in cancelled else self._engine.declines(request):
                 events.append(Event(request.id, error=reason))
             else:
                 key = (request.options, request.look)
@@ -411,7 +450,14 @@ class TorchSearch:
             batch.step(events)
             if batch.is_empty:
                 self._batches.pop(key, None)
-        return [] if self._closed else events
+        with self._changed:
+            if self._closed:
+                self._batches.clear()  # it was closed while this method added one
+                return []
+            ended = {event.id for event in events if event.is_last}
+            self._live -= ended
+            self._cancelled -= ended  # it ended first
+        return events
 
     def _take(self, timeout: float | None) -> tuple[list[Request], set[int]]:
         """Returns the requests that were submitted and cancelled since the last call; waits if there is nothing to do."""
@@ -426,15 +472,16 @@ class TorchSearch:
 class SharedBatch:
     """The requests of equal (options, look) that run together.
 
-    waiting: requests that join with the next step.
-    suspects: if a step fails, all requests of the batch are searched again, one after the other, because any of them may be the
-    reason; the others wait.  reported: the number of tokens of each suspect that were streamed before.
+    waiting: requests that join with the next step, as far as there is room for their hypotheses.
+    suspects: if a step fails, any request of the batch may be the reason. So the batch is searched again in two halves, one
+    after the other, and so on until a request fails alone; meanwhile, others wait.
+    reported: the number of tokens of each suspect that were streamed before.
     """
 
     def __init__(self, engine: TorchEngine, options: SearchOptions, look: Look | None) -> None:
         self.engine, self.options, self.look = engine, options, look
         self.waiting: list[Request] = []
-        self.suspects: deque[Request] = deque()
+        self.suspects: deque[list[Request]] = deque()
         self.reported: dict[int, int] = {}
         self.running: Running | None = None
 
@@ -449,12 +496,13 @@ class SharedBatch:
     def step(self, events: list[Event]) -> None:
         """Takes one step with all requests and adds what happened to `events`."""
         if self.running is None and self.suspects:
-            self._join([[self.suspects.popleft()]], events)
+            self._join(self.suspects.popleft(), events)
         elif self.running is None:
             self.reported = {}
         if self.waiting and not self.reported:
-            entering, self.waiting = self.waiting, []
-            self._join(_similar_sources(entering), events)
+            room = self._room()
+            entering, self.waiting = self.waiting[:room], self.waiting[room:]
+            self._join(entering, events)
         if self.running is None:
             return
         try:
@@ -464,28 +512,31 @@ class SharedBatch:
 
     def drop(self, ids: set[int]) -> list[int]:
         """Removes requests, and returns the ids of those that were still running."""
-        dropped = [request.id for request in (*self.waiting, *self.suspects) if request.id in ids]
+        dropped = [request.id for group in (self.waiting, *self.suspects) for request in group if request.id in ids]
         self.waiting = [request for request in self.waiting if request.id not in ids]
-        self.suspects = deque(request for request in self.suspects if request.id not in ids)
+        self.suspects = deque([request for request in group if request.id not in ids] for group in self.suspects)
         if self.running is None:
             return dropped
-        alive = [sentence for sentence in self.running.beams.sentences if not sentence.done]
-        dropped += [sentence.request.id for sentence in alive if sentence.request.id in ids]
-        rows = [
-            row
-            for row, sentence in enumerate(self.running.beams.sentences)
-            if not sentence.done and sentence.request.id not in ids
-        ]
+        sentences = self.running.beams.sentences
+        alive = [row for row, sentence in enumerate(sentences) if not sentence.done]
+        rows = [row for row in alive if sentences[row].request.id not in ids]
+        dropped += [sentences[row].request.id for row in alive if sentences[row].request.id in ids]
         if not rows:
             self.running = None
         elif len(rows) < len(alive):
             self.running = self.running.keep(torch.tensor(rows, device=self.running.ids_BK.device))
         return dropped
 
-    def _join(self, groups: Iterable[Sequence[Request]], events: list[Event]) -> None:
+    def _room(self) -> int:
+        """Returns how many requests may join: at least one if none is running."""
+        if self.running is None:
+            return max(1, BATCH_HYPOTHESES // self.options.num_hypotheses)
+        return max(0, BATCH_HYPOTHESES // self.options.num_hypotheses - self.running.num_sentences)
+
+    def _join(self, requests: Sequence[Request], events: list[Event]) -> None:
         """Starts requests and joins them to the running ones."""
         started = [] if self.running is None else [self.running]
-        for group in groups:
+        for group in _similar_sources(requests):
             started += self._start(group, events)
         if started:
             self.running = started[0].join(started[1:], self.engine.sos)
@@ -501,15 +552,16 @@ class SharedBatch:
             return []
 
     def _suspect(self, error: BaseException, events: list[Event]) -> None:
-        """Ends the only running request with an error, or lets several run again, one by one."""
+        """Ends the only running request with an error, or lets several run again, in two halves."""
         assert self.running is not None
         alive = [sentence for sentence in self.running.beams.sentences if not sentence.done]
         self.running = None
         if len(alive) == 1:
             events.append(Event(alive[0].request.id, error=_describe(error)))
             return
-        self.reported = {sentence.request.id: sentence.num_reported for sentence in alive}
-        self.suspects.extend(sentence.request for sentence in alive)
+        self.reported |= {sentence.request.id: sentence.num_reported for sentence in alive}
+        requests, half = [sentence.request for sentence in alive], len(alive) // 2
+        self.suspects.extendleft((requests[half:], requests[:half]))
 
 
 def _similar_sources(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:

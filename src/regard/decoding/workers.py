@@ -19,14 +19,15 @@ from math import prod
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from multiprocessing.util import Finalize
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from regard.contracts import Array, Engine, Event, FileAndText, Hypothesis, Request, SourceRow
 from regard.errors import UserError, one_line
-from regard.look import Edit, Look
+from regard.look import Edit, Look, Tap
 from regard.options import SearchOptions
 
 
@@ -54,12 +55,14 @@ def search_batch(engine: Engine, requests: Sequence[Request]) -> Iterator[Event]
 
 class Workers:
     """Worker processes that search with one engine. They are forked by `start`, or when the first batch is dispatched; no
-    thread may exist then. `close` ends them."""
+    thread may exist then. `close` ends them, and so does the end of this process."""
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine, self.number = engine, number
         self._processes: dict[Connection, BaseProcess] = {}
         self._idle: list[Connection] = []
+        self._abandoned: set[Connection] = set()
+        Finalize(self, _end, (self._processes,), exitpriority=0)  # in this process only, not in those forked from it
 
     @property
     def is_busy(self) -> bool:
@@ -104,25 +107,37 @@ class Workers:
                 raise RuntimeError(f"a search failed in a worker process: {message['failure']}")
             if "done" in message:
                 self._idle.append(connection)
-            else:
+                self._abandoned.discard(connection)
+            elif connection not in self._abandoned:
                 events.append(_event(**message))
         return events
 
+    def abandon(self) -> None:
+        """Ignores all further results of the batches that the workers have now."""
+        self._abandoned.update(connection for connection in self._processes if connection not in self._idle)
+
     def close(self) -> None:
         """Ends all workers at once, whatever they are doing."""
-        for connection, process in self._processes.items():
-            process.kill()  # not SIGTERM: the worker inherited the parent's signal handlers
-            process.join()
-            connection.close()
-        self._processes, self._idle = {}, []
+        _end(self._processes)
+        self._idle.clear()
+        self._abandoned.clear()
 
-    def _raise_exit(self, connection: Connection) -> None:
+    def _raise_exit(self, connection: Connection) -> NoReturn:
         process = self._processes[connection]
         process.join()
         raise UserError(
             f"a worker process exited unexpectedly (exit code {process.exitcode}); it probably ran out of memory: "
             "try --threads 1, or translate fewer texts at a time"
         )
+
+
+def _end(processes: dict[Connection, BaseProcess]) -> None:
+    """Ends worker processes and forgets them."""
+    for connection, process in processes.items():
+        process.kill()  # not SIGTERM: the worker inherited the parent's signal handlers
+        process.join()
+        connection.close()
+    processes.clear()
 
 
 def _work(engine: Engine, connection: Connection, inherited: Sequence[Connection]) -> None:
@@ -134,7 +149,8 @@ def _work(engine: Engine, connection: Connection, inherited: Sequence[Connection
     try:
         while True:
             for event in search_batch(engine, unpack(connection.recv_bytes())):
-                _send(connection, id=event.id, error=event.error, hypotheses=[vars(output) for output in event.hypotheses])
+                outputs = [vars(output) for output in event.hypotheses]
+                _send(connection, id=event.id, ids=event.ids, error=event.error, hypotheses=outputs)
             _send(connection, done=True)
     except (EOFError, OSError):
         pass  # the parent is gone
@@ -147,13 +163,13 @@ def _send(connection: Connection, **message: Any) -> None:
     connection.send_bytes(json.dumps(message).encode())
 
 
-def _event(id: int, error: str, hypotheses: list[dict[str, Any]]) -> Event:
+def _event(id: int, ids: list[int], error: str, hypotheses: list[dict[str, Any]]) -> Event:
     """Returns an event from JSON data, in which tuples became lists."""
 
     def hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:
         return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
 
-    return Event(id, hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
+    return Event(id, tuple(ids), hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
 
 
 # --- requests as bytes -------------------------------------------------------------------------------------------------------
@@ -182,8 +198,8 @@ def pack(requests: Sequence[Request]) -> bytes:
         }
         for request in requests
     ]
-    edits = [None if look is None else [asdict(edit) for edit in look.edits] for look in looks]
-    header = json.dumps({"requests": rows, "options": [asdict(option) for option in options], "edits": edits}).encode()
+    shared = {"options": list(map(asdict, options)), "looks": [None if look is None else asdict(look) for look in looks]}
+    header = json.dumps({"requests": rows, **shared}).encode()
     return b"".join((len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)))
 
 
@@ -191,8 +207,12 @@ def unpack(content: bytes) -> list[Request]:
     """Returns the requests that `pack` wrote."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
+
+    def look_of(taps: list[dict[str, Any]], edits: list[dict[str, Any]], grad: bool) -> Look:
+        return Look(tuple(Tap(**tap) for tap in taps), tuple(Edit(**edit) for edit in edits), grad)
+
     options = [SearchOptions(**option) for option in header["options"]]
-    looks = [None if edits is None else Look(edits=tuple(Edit(**edit) for edit in edits)) for edits in header["edits"]]
+    looks = [None if look is None else look_of(**look) for look in header["looks"]]
 
     def source_of(plain: Any) -> SourceRow:
         nonlocal start
