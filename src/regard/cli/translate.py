@@ -2,8 +2,9 @@
 
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +27,7 @@ from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
     from regard.contracts import SourceText
+    from regard.decoding.workers import Workers
     from regard.pipeline import Translator
     from regard.results import Refused, Result
 
@@ -77,19 +79,26 @@ def refused_as_json(number: int, source: "SourceText", reason: str) -> str:
     return json.dumps({"line": number + 1, "source": as_line(source), "text": "", "error": reason}, ensure_ascii=False)
 
 
-def format_result(
-    number: int, source: "SourceText", result: "Result | Refused", *, json: bool, align: bool, lists: bool
-) -> str | None:
-    """Formats the result of a line. lists: as an n-best list, which has no entry for a refused line: returns None."""
+@dataclass(frozen=True)
+class Style:
+    """How results are printed: as JSON, with alignments, as n-best lists."""
+
+    json: bool = False
+    align: bool = False
+    lists: bool = False
+
+
+def format_result(number: int, source: "SourceText", result: "Result | Refused", style: Style) -> str | None:
+    """Formats the result of a line. Returns None for a refused line in n-best lists, which have no entry for it."""
     from regard.results import Refused
 
     if isinstance(result, Refused):
-        return refused_as_json(number, source, result.reason) if json else None if lists else ""
-    if json:
-        return as_json(number, source, result, align=align)
-    if align:
+        return refused_as_json(number, source, result.reason) if style.json else None if style.lists else ""
+    if style.json:
+        return as_json(number, source, result, align=style.align)
+    if style.align:
         return aligned(result)
-    return moses(number, result) if lists else one_line(result.text)
+    return moses(number, result) if style.lists else one_line(result.text)
 
 
 def translate(
@@ -166,29 +175,20 @@ def translate(
             raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
     translator = open_model(model, score, device, threads, max_source)
 
-    lists = n_best > 1 and not json
-    diagnostics = Diagnostics(max_length, refused_are="skipped" if lists else "left empty")
+    style = Style(json=json, align=align, lists=n_best > 1 and not json)
+    diagnostics = Diagnostics(max_length, refused_are="skipped" if style.lists else "left empty")
     workers = None if stream else translator.workers()
     if workers is not None and not files and is_pipe():
         workers.start()  # before the thread that reads the pipe
-    number = 0
     try:
+        number = 0
         for folder, lines in lines_of(files or ()):
             system = translator if folder is None else translator.at(folder)
             sources = Lines(system.reader, lines)
             if stream:
                 number = stream_lines(system, sources, search, diagnostics, number)
             else:
-                for result in system.translate(sources, first=number, workers=workers, **search):
-                    source = sources.unanswered.popleft()
-                    line = format_result(number, source, result, json=json, align=align, lists=lists)
-                    if line is not None:
-                        print(line, flush=True)
-                    diagnostics.add(number, result)
-                    if align:
-                        diagnostics.check_units(system, source, result)
-                    number += 1
-                    diagnostics.progress(number)
+                number = translate_lines(system, sources, search, diagnostics, number, workers, style)
             diagnostics.num_normalised += sources.num_normalised
             if sources.error is not None:
                 raise sources.error
@@ -198,8 +198,31 @@ def translate(
     diagnostics.print()
 
 
+def translate_lines(
+    translator: "Translator",
+    sources: Lines,
+    search: dict[str, Any],
+    diagnostics: "Diagnostics",
+    number: int,
+    workers: "Workers | None",
+    style: Style,
+) -> int:
+    """Prints the results of lines. number: the number of the first line. Returns the number of the next line."""
+    for result in translator.translate(sources, first=number, workers=workers, **search):
+        source = sources.unanswered.popleft()
+        line = format_result(number, source, result, style)
+        if line is not None:
+            print(line, flush=True)
+        diagnostics.add(number, result)
+        if style.align:
+            diagnostics.check_units(translator, source, result)
+        number += 1
+        diagnostics.progress(number)
+    return number
+
+
 def stream_lines(
-    translator: "Translator", sources: Lines, search: dict[str, object], diagnostics: "Diagnostics", number: int
+    translator: "Translator", sources: Lines, search: dict[str, Any], diagnostics: "Diagnostics", number: int
 ) -> int:
     """Prints each output while it is generated. number: the number of the first line. Returns the number of the next line."""
     for source in sources:

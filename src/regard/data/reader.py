@@ -334,7 +334,7 @@ class Reader:
 
     def check_columns(self, source: SourceText) -> None:
         """Raises UserError if a source has columns that the model does not read."""
-        if isinstance(source, str):
+        if isinstance(source, str) or not any(source[1:]):
             return
         if not self.has_columns:
             raise UserError(f"this model reads one column, but got {len(source)}: {shown(source, 60)}; give a text only")

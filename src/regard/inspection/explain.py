@@ -24,8 +24,10 @@ from regard.layers.blocks import DecoderLayer, ResidualConnection
 from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
 from regard.models.decoder import CacheState, TransformerDecoder
+from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
+from regard.models.transformer import Transformer
 from regard.pipeline import Translator
 
 # S keys  D width  d, v width of a head's keys, of its values  H heads  G key-value heads  V vocabulary
@@ -143,9 +145,10 @@ def explain(
         pick("layer", (layer,), 1)
         pick("head", (head,), 1)
         about, lines = "recurrent decoder", list(_recurrent(model, inputs))
+    elif isinstance(model, Transformer | DecoderOnly):
+        about, lines = _transformer(model.decoder, inputs, layer, head)
     else:
-        decoder = cast(TransformerDecoder, cast(nn.Module, model).decoder)
-        about, lines = _transformer(decoder, inputs, layer, head)
+        raise UserError(f"explain knows recurrent models and Transformers, but this model is a {type(model).__name__}")
     logits, probabilities = inputs.step.logits_BKV[0, 0], inputs.step.logits_BKV[0, 0].softmax(-1)
     if bool(logits.isnan().any()):
         raise UserError(NOT_FINITE.format("nan"))
