@@ -362,16 +362,16 @@ class Reader:
         return GivenOutput(segment, texts, (*ids, EOS))
 
     def _output_texts(self, segment: Segment, target: str) -> tuple[str, ...]:
-        """Returns the parts of an output that are encoded separately: a language model's output starts with its prompt, whose
-        tokens must stay together, unless the whole text has the same tokens anyway."""
-        prompt = segment.request.prefix
-        if tuple(self.target.encode(target)[: len(prompt)]) == prompt:
+        """Returns the parts of an output that are encoded separately: a language model's output starts with its prompt, as it
+        was given or as the model spells it (with <unk>), and the tokens of the prompt stay together."""
+        prompt, text = segment.request.prefix, self.target.normalised(target)
+        start = next((start for start in (flat(segment.source), self.target.decode(prompt)) if text.startswith(start)), None)
+        if not self.traits.continues_text or (start is not None and tuple(self.target.encode(text)[: len(prompt)]) == prompt):
             return (target,)
-        text, start = self.target.normalised(target), flat(segment.source)
-        if not text.startswith(start):
+        if start is None:
             raise UserError(
                 f"this is a language model, which continues its source, but the output {text!r:.60} does not start with "
-                f"{start!r:.60}; give the whole text as the output, or leave the source empty"
+                f"{flat(segment.source)!r:.60}; give the whole text as the output, or leave the source empty"
             )
         return start, text[len(start) :]
 
