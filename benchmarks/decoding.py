@@ -31,12 +31,13 @@ from dated import write_result
 from torch import Tensor
 
 from regard.checkpoint.folder import Saved, load
+from regard.contracts import Request
 from regard.core.devices import keep_freed_memory
 from regard.core.positions import sinusoidal
 from regard.data.batch import source_batch
 from regard.data.lines import read_lines
-from regard.data.reader import Segment
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
+from regard.decoding import schedule
 from regard.decoding.schedule import BATCH_HYPOTHESES
 from regard.models.transformer import Transformer, TransformerSettings
 from regard.options import SearchOptions
@@ -59,8 +60,16 @@ def ours(saved: Saved) -> System:
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
         options = SearchOptions(beam=beam, max_length=MAX_LENGTH, length_penalty=0.0)
-        segments = [Segment(number, "", ids) for number, ids in enumerate(sources)]
-        found = {segment.number: list(hypotheses[0].ids) for segment, hypotheses in translator._run(segments, options)}
+        requests = [
+            Request(number, ids, options, num_positions=len(ids), limit=MAX_LENGTH) for number, ids in enumerate(sources)
+        ]
+        workers = translator.workers()
+        try:
+            events = schedule.run(translator.engine, requests, workers, window=len(requests))
+            found = {event.id: list(event.hypotheses[0].ids) for event in events if event is not None}
+        finally:
+            if workers is not None:
+                workers.close()
         return [found[number] for number in range(len(sources))]
 
     return run
