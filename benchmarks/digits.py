@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from dated import write_result
 from rich.console import Console
@@ -120,9 +121,8 @@ def ordered(trained: Trained, rows: list[Row]) -> float | None:
     count = 0
     for row in rows:
         attention = predictions[row.name].attention()
-        columns = torch.arange(attention.axes[1], dtype=torch.float32)
-        centres = (attention.maps_TRC.sum(1) @ columns)[: len(row.digits)]
-        count += bool((centres.diff() > 0).all()) and len(attention.target) > len(row.digits)
+        centres = (attention.maps_TRC.sum(1) @ np.arange(attention.axes[1]))[: len(row.digits)]
+        count += bool((np.diff(centres) > 0).all()) and len(attention.target) > len(row.digits)
     return count / len(rows)
 
 

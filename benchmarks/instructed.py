@@ -31,13 +31,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 from dated import write_result
 from rich.console import Console
 from spoken import NAMES, Recordings, spoken, unpack, write
 from torch import Tensor
 
-from regard.data.corpus import Pair, join_columns
+from regard.data.corpus import Pair
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.training.data import in_memory
 from regard.training.overrides import override
@@ -68,8 +69,7 @@ class Task:
     digits: list[int]
 
     def pair(self, *, sound: bool = True, text: bool = True) -> Pair:
-        cells = (self.name if sound else "", self.how if text else "")
-        return Pair(join_columns(cells), self.target(self.how))
+        return Pair((self.name if sound else "", self.how if text else ""), self.target(self.how))
 
     def target(self, how: str) -> str:
         return " ".join(NAMES[digit] for digit in ORDERS[how](self.digits))
@@ -153,12 +153,12 @@ def measure_fusion(both: Trained, test: Sequence[Task], report: Callable[[str], 
     for name, sources in (("without its sound", {"sound": False}), ("without its instruction", {"text": False})):
         report(f"  {name}: {share(both, [(task.pair(**sources).source, task.pair().target) for task in test])}")
     for how in ORDERS:
-        pairs = [(join_columns((task.name, how)), task.target(how)) for task in test]
+        pairs = [((task.name, how), task.target(how)) for task in test]
         report(f"  all strings with {how!r}: {share(both, pairs)}")
     report("  words that the sound attends to, mean over heads, positions and 50 strings:")
     for how in ORDERS:
-        maps = [both.translator(join_columns((task.name, how))).attention("fusion") for task in test[:50]]
-        words = torch.stack([one.mean_TS.mean(0) for one in maps]).mean(0).tolist()
+        maps = [both.translator((task.name, how)).attention("fusion") for task in test[:50]]
+        words = np.mean([one.mean_TS.mean(0) for one in maps], axis=0).tolist()
         report("    " + ", ".join(f"{word} {weight:.2f}" for word, weight in zip(maps[0].source, words, strict=True)))
 
 

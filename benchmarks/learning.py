@@ -151,7 +151,7 @@ def alignment(predictions: list[Prediction]) -> float:
 
 def offsets(prediction: Prediction) -> torch.Tensor:
     """Returns (H, rows): the distance of each head's arg-max from the letter that is being written."""
-    positions_HT = prediction.result.attention().weights_HTS.argmax(-1)[:, : len(prediction.source)]
+    positions_HT = torch.from_numpy(prediction.result.attention().weights_HTS.argmax(-1))[:, : len(prediction.source)]
     return positions_HT - (len(prediction.source) - 1 - torch.arange(positions_HT.shape[1]))
 
 

@@ -32,6 +32,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from dated import write_result
@@ -110,8 +111,8 @@ def make_strings(recordings: Recordings, speakers: Sequence[str], number: int, f
 def is_monotone(prediction: Prediction) -> bool:
     """Whether the mean attended position rises from name to name; <eos> does not count."""
     weights_TS = prediction.result.attention().mean_TS[: len(prediction.result.tokens)]
-    positions_T = weights_TS @ torch.arange(weights_TS.shape[1], dtype=weights_TS.dtype)
-    return bool((positions_T.diff() > 0).all())
+    positions_T = weights_TS @ np.arange(weights_TS.shape[1])
+    return bool((np.diff(positions_T) > 0).all())
 
 
 def cepstra(samples_N: Tensor, coefficients: int = 13, times: int = 24) -> Tensor:

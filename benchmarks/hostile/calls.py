@@ -107,7 +107,8 @@ def search_options(rng: Random) -> Call:
         reader = translator(model)
         for one in reader("walk twice", **text).n_best:
             size = len(one.tokens)
-            require(reader.is_language_model or options.min_length <= size <= options.max_length, f"{size} tokens")
+            continues = reader.reader.traits.continues_text  # its output contains the text
+            require(continues or options.min_length <= size <= options.max_length, f"{size} tokens")
             require(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.token_log_probs} do not sum to {one.log_prob}")
 
     return call, f"{model}: {given!r:.300}"

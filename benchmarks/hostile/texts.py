@@ -90,9 +90,7 @@ class Texts(Area):
         for one in result.n_best:
             require(all(isfinite(number) and number <= 1e-4 for number in one.token_log_probs), f"{one.token_log_probs}")
             require(abs(sum(one.token_log_probs) - one.log_prob) < 1e-3, f"{one.log_prob} is not {sum(one.token_log_probs)}")
-            if (
-                result.parts or not result.tokens or reader.is_language_model
-            ):  # the output of a language model contains the text
+            if result.parts or not result.tokens or reader.reader.traits.continues_text:  # such an output contains the text
                 continue
             require(len(one.tokens) <= options["max_length"] + len(options.get("prefix", "")), f"{len(one.tokens)} tokens")
             require(len(one.tokens) >= options.get("min_length", 0), f"{len(one.tokens)} tokens")
@@ -114,7 +112,7 @@ class Texts(Area):
         if way in ("page", "npz"):
             seen = regard.inspect(reader, text, max_length=4, what=("weights", "scores", "norms"))
             check_written(write_page(seen, folder / "x.html") if way == "page" else write_npz(seen, folder / "x.npz"))
-        elif way == "svg" and not reader.is_language_model and len(alone.source_tokens) < 100:
+        elif way == "svg" and not reader.reader.traits.continues_text and len(alone.source_tokens) < 100:
             check_written(regard.draw(alone.attention(), folder / "x.svg"))
         elif way == "explain":
             json.dumps(regard.explain(reader, text, -1, max_length=4).as_dict(), allow_nan=True)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from digits import Row, draw_rows, drawn_digits
@@ -26,7 +27,7 @@ def centres(trained: Trained, rows: list[Row]) -> list[tuple[Row, list[float]]]:
     for row in rows:
         attention = trained.translator(row.name).attention()
         columns = attention.axes[1]
-        middles = (torch.arange(columns) + 0.5) / columns
+        middles = (np.arange(columns) + 0.5) / columns
         pictures.append((row, (attention.maps_TRC.sum(1) @ middles)[: len(row.digits)].tolist()))
     return pictures
 

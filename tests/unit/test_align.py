@@ -1,33 +1,37 @@
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet, ref
 
+import numpy as np
 import pytest
 import torch
 from test_folder import make_saved
 from test_inspection import make_translator
+from test_pipeline import limited, make_listener
 from typer.testing import CliRunner
 
 import regard
 from regard.checkpoint import alignment, folder
 from regard.checkpoint.alignment import read_alignment_head, write_alignment_head
 from regard.cli.main import app
-from regard.contracts import AlignmentHead
+from regard.contracts import AlignmentHead, Array, Forced
 from regard.data.tokenizers.codec import Codec
+from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
-from regard.inspection import capture
+from regard.inspection import align, capture
 from regard.inspection.align import (
+    align_pairs,
     alignment_error_rate,
     alignment_heads,
     best_agreement,
     best_alignment_head,
     cut_differently,
-    inspect_pairs,
-    links,
     parse_pharaoh,
     pharaoh,
     turned,
-    weights_TS,
 )
 from regard.models.build import build
 from regard.models.transformer import TransformerSettings
@@ -55,60 +59,117 @@ def test_pharaoh() -> None:
             parse_pharaoh(f"0-0 {wrong}")
 
 
-def test_every_head_is_read_shifted_and_unshifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    (seen,) = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])
+def cross_attention(translator: regard.Translator, source: str, target: str) -> list[Array]:
+    """The weights of every layer, with the target as the output of the model."""
+    seen = capture.inspect(translator, source, output=translator.target.encode(target))
+    return [layer.numbers["weights"].numpy() for layer in seen.layers if layer.kind == "cross"]
+
+
+def test_every_head_is_read_shifted_and_unshifted() -> None:
+    translator = make_translator("transformer scaled_dot")
+    cross = cross_attention(translator, *PAIRS[0])
     # 2 layers, 2 heads, 4 steps, 6 positions
-    cross = [layer.numbers["weights"] for layer in seen.layers if layer.kind == "cross"]
     assert cross[0].shape == (2, 4, 6)
-    assert len(alignment_heads(seen)) == len(set(alignment_heads(seen))) == 2 * (1 + 2 * 3)
-    torch.testing.assert_close(weights_TS(AlignmentHead(1, 0, shifted=False), seen), cross[1][0, :3, :5])
-    torch.testing.assert_close(weights_TS(AlignmentHead(1, 0, shifted=True), seen), cross[1][0, 1:, :5])
-    torch.testing.assert_close(weights_TS(AlignmentHead(0), seen), cross[0].mean(0)[:3, :5])
-    torch.testing.assert_close(weights_TS(AlignmentHead(None), seen), torch.cat(cross).mean(0)[:3, :5])
-    best = cross[1][1, 1:, :5].argmax(-1).tolist()
-    assert links(AlignmentHead(-1, 1, shifted=True), seen) == {(best[target], target) for target in range(3)}
-    monkeypatch.setattr(capture, "LONGEST", 4)
-    with pytest.raises(UserError, match="texts of more than 1024 tokens are only summarised, so they cannot be aligned; split"):
-        links(AlignmentHead(), inspect_pairs(make_translator("transformer scaled_dot"), PAIRS[:1])[0])
-    with pytest.raises(UserError, match="this model has no attention to its source, so there is nothing to align"):
-        links(AlignmentHead(), inspect_pairs(make_translator("decoder only"), PAIRS[:1])[0])
+    candidates = alignment_heads(translator)
+    assert len(candidates) == len(set(candidates)) == 2 * (1 + 2 * 3)
+    for head, expected in (
+        (AlignmentHead(1, 0, shifted=False), cross[1][0, :3, :5]),
+        (AlignmentHead(1, 0, shifted=True), cross[1][0, 1:, :5]),
+        (AlignmentHead(0), cross[0].mean(0)[:3, :5]),
+        (AlignmentHead(None), np.concatenate(cross).mean(0)[:3, :5]),
+    ):
+        np.testing.assert_allclose(head.weights_TS(cross, 3, 5), expected, rtol=1e-6)
+    (pair,) = align_pairs(translator, PAIRS[:1])
+    assert (pair.text, pair.num_sources, pair.num_targets) == ("abcab", 5, 3)
+    assert list(pair.best) == candidates
+    for head in candidates:
+        best = head.weights_TS(cross, 3, 5).argmax(-1).tolist()
+        assert pair.links(head) == {(best[target], target) for target in range(3)}
+    (one,) = align_pairs(translator, PAIRS[:1], [AlignmentHead(-1, 1, shifted=True)])  # captures the last layer only
+    assert list(one.best.values()) == [pair.best[AlignmentHead(1, 1, shifted=True)]]
 
 
-def test_a_text_that_is_too_long_is_refused_before_it_is_read() -> None:
-    translator = replace(make_translator("transformer scaled_dot"), max_source=4)
-    assert len(inspect_pairs(translator, [PAIRS[1]])) == 1
-    for pair in (PAIRS[0], ("a", "X Y X Y X")):
-        with pytest.raises(UserError, match="pair 2: a text of 5 tokens is longer than the limit of 4; split"):
-            inspect_pairs(translator, [PAIRS[1], pair])
+@pytest.mark.parametrize("name", ["transformer scaled_dot", "rnn additive"])
+def test_batches_of_pairs_have_the_links_of_single_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = make_translator(name)
+    pairs = [*PAIRS, ("c", "Z"), ("abcabcabcabc", "X Y"), ("b", "X Y Z X Y Z X Y")]
+    alone = [align_pairs(translator, [pair])[0] for pair in pairs]
+    assert align_pairs(translator, pairs) == alone
+    monkeypatch.setattr(align, "PAIRS_AT_A_TIME", 3)
+    assert align_pairs(translator, iter(pairs)) == alone
+    assert align_pairs(translator, []) == []
+
+
+def test_only_links_are_kept_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`align` once kept T × V log-probabilities and all weights of every pair: 5 GB for 10,000 pairs."""
+    monkeypatch.setattr(align, "PAIRS_AT_A_TIME", 8)
+    alive: WeakSet[Forced] = WeakSet()
+    weights: list[ref[Array]] = []
+    most = 0
+    force = TorchEngine.force
+
+    def watched_force(*given: Any, **options: Any) -> Iterator[Forced]:
+        nonlocal most
+        for forced in force(*given, **options):
+            assert forced.log_probs_TV is None
+            alive.add(forced)
+            weights.extend(ref(layer.weights_BHTS) for layer in forced.seen)
+            most = max(most, len(alive), sum(array() is not None for array in weights))
+            yield forced
+
+    monkeypatch.setattr(TorchEngine, "force", watched_force)
+    aligned = align_pairs(make_translator("transformer scaled_dot"), PAIRS * 25)
+    assert len(aligned) == len(weights) // 2 == 100  # two layers
+    assert 8 <= most <= 3 * 8  # those of one chunk, and of the chunk before while it is replaced
+    assert not [array for array in weights if array() is not None]
+
+
+def test_pairs_that_cannot_be_aligned_are_refused(tmp_path: Path) -> None:
+    translator = limited(make_translator("transformer scaled_dot"), 4)
+    assert len(align_pairs(translator, [PAIRS[1]])) == 1
+    for pair, sizes in ((PAIRS[0], "5 source and 3 target"), (("a", "X Y X Y X"), "1 source and 5 target")):
+        with pytest.raises(UserError, match=f"pair 2: it has {sizes} tokens, the maximum is 4 each; shorten it"):
+            align_pairs(translator, [PAIRS[1], pair])
+    for model in ("decoder only", "rnn language model"):
+        with pytest.raises(UserError, match="this model has no attention to its source, so there is nothing to align"):
+            align_pairs(make_translator(model), PAIRS[:1])
+    with pytest.raises(UserError, match="align links tokens, but this model reads sounds; use regard inspect instead"):
+        align_pairs(make_listener(tmp_path), [("0-1.wav", "a b")])
+    broken = make_translator("transformer scaled_dot")
+    with torch.no_grad():
+        next(iter(broken.model.parameters())).fill_(torch.nan)  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="pair 1: this model computed a log-probability of nan; its weights are damaged"):
+        align_pairs(broken, PAIRS[:1])
 
 
 def test_the_head_that_matches_the_gold_alignments_is_found() -> None:
-    seen = inspect_pairs(make_translator("transformer rotary, general"), PAIRS)
+    aligned = align_pairs(make_translator("transformer rotary, general"), PAIRS)
     for head in (AlignmentHead(0, 3, shifted=True), AlignmentHead(1, 1, shifted=False)):
-        gold = [links(head, pair) for pair in seen]
-        found, error = best_alignment_head(seen, gold)
+        gold = [pair.links(head) for pair in aligned]
+        found, error = best_alignment_head(aligned, gold)
         assert error == 0.0
-        assert [links(found, pair) for pair in seen] == gold
+        assert [pair.links(found) for pair in aligned] == gold
 
 
 def test_the_two_heads_that_agree_best_are_found() -> None:
     """Compared with a loop over all pairs of heads that uses sets."""
-    forward = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
+    translator = make_translator("transformer scaled_dot")
+    forward = align_pairs(translator, PAIRS)
     torch.manual_seed(9)
     saved = make_saved(TransformerSettings(width=8, heads=2))
     reverse = regard.Translator.of_model(saved.model, saved.target, saved.source)  # from target to source
-    backward = inspect_pairs(reverse, [(target, source) for source, target in PAIRS])
+    backward = align_pairs(reverse, [(target, source) for source, target in PAIRS])
     forward_head, backward_head, error = best_agreement(forward, backward)
 
     def disagreement(a: AlignmentHead, b: AlignmentHead) -> float:
         same = total = 0
         for ahead, back in zip(forward, backward, strict=True):
-            mine = links(a, ahead)
-            theirs = {(source, target) for target, source in links(b, back)}
+            mine = ahead.links(a)
+            theirs = {(source, target) for target, source in back.links(b)}
             same, total = same + 2 * len(mine & theirs), total + len(mine) + len(theirs)
         return 1 - same / total
 
-    everything = [disagreement(a, b) for a in alignment_heads(forward[0]) for b in alignment_heads(backward[0])]
+    everything = [disagreement(a, b) for a in alignment_heads(translator) for b in alignment_heads(reverse)]
     assert error == pytest.approx(min(everything)) == pytest.approx(disagreement(forward_head, backward_head))
     assert min(everything) < max(everything)
 
@@ -122,10 +183,11 @@ def test_the_alignment_head_is_saved_in_the_model_folder(tmp_path: Path) -> None
     assert json.loads((tmp_path / "model" / "config.json").read_text())["alignment"]["error_rate"] == 0.25
     translator = regard.load(tmp_path / "model")  # the folder can still be loaded
     result = translator("abba", max_length=5)
-    seen = capture.inspect(translator, "abba", output=list(result.ids))
-    assert set(result.alignment()) == links(AlignmentHead(0, 1, shifted=True), seen)
+    heads = AlignmentHead(0, 1, shifted=True), AlignmentHead()
+    (pair,) = align_pairs(translator, [("abba", result.text)], heads)
+    assert set(result.alignment()) == pair.links(heads[0])
     by_default = replace(translator, alignment_head=AlignmentHead())("abba", max_length=5)
-    assert set(by_default.alignment()) == links(AlignmentHead(), seen) != set(result.alignment())
+    assert set(by_default.alignment()) == pair.links(heads[1]) != set(result.alignment())
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(folder.FILES - {folder.FILE_SOURCE})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "alignment": {"layer": 1}}))
@@ -180,32 +242,30 @@ def test_gold_is_refused_where_tokens_are_not_words(tmp_path: Path) -> None:
 
 
 def test_alignments_that_do_not_fit_the_pairs_are_refused() -> None:
-    seen = inspect_pairs(make_translator("transformer scaled_dot"), PAIRS)
-    gold = [links(AlignmentHead(), pair) for pair in seen]
+    aligned = align_pairs(make_translator("transformer scaled_dot"), PAIRS)
+    gold = [pair.links(AlignmentHead(1)) for pair in aligned]
     for pairs, alignments, expected in (
         ([], [], "there are no pairs, so no head can be chosen"),
-        (seen, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one line per pair"),
+        (aligned, gold[:-1], "there are 4 pairs but 3 lines of alignments; expected one line per pair"),
         (
-            seen,
+            aligned,
             [*gold[:-1], frozenset({(0, 0), (6, 1)})],
             "alignment 4 holds 6-1, but this pair has 6 source tokens and 5 target",
         ),
         (
-            seen,
+            aligned,
             [frozenset({(0, 3)}), *gold[1:]],
             "alignment 1 holds 0-3, but this pair has 5 source tokens and 3 target tokens",
         ),
     ):
         with pytest.raises(UserError, match=expected):
             best_alignment_head(pairs, alignments)
-    with pytest.raises(UserError, match="this model has no attention to its source, so there is nothing to align"):
-        best_alignment_head(inspect_pairs(make_translator("decoder only"), PAIRS), gold)
     with pytest.raises(UserError, match="there are no pairs"):
         best_agreement([], [])
     with pytest.raises(
         UserError, match="the two models split 'abcab' into 5 and 3 tokens, and its translation into 3 and 5, so"
     ):
-        best_agreement(seen, seen)
+        best_agreement(aligned, aligned)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.contracts import SourceText
 from regard.data.batch import Batches, BatchOrder, Example, collate, encode_pairs, lengths, source_batch
 from regard.data.columns import Columns
-from regard.data.corpus import Pair, join_columns, read_pairs
+from regard.data.corpus import Pair, read_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.dictionary import pronunciations, split_of
 from regard.data.held_out import hash_fraction, is_held_out
 from regard.data.lines import decode_lines
+from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
+from regard.data.source_text import flat
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.errors import UserError
 
@@ -180,10 +183,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("walk\twalked", Columns(), ("walk", "walked"), ""),
         ("walk\twalked", Columns(target="1"), ("walked", "walk"), ""),
         ("walk\twalked", Columns(source=("2",)), ("walked", "walk"), ""),
-        ("walk\twalked\tV;PST", Columns(("1", "3"), "2"), ("walk\tV\tPST", "walked"), ""),
-        ("walk\twalked\tV;PST", Columns(("1", "3")), ("walk\tV\tPST", "walked"), ""),
-        ("walk\tV|PST\tSG 3\twalked", Columns(("1", "2", "3"), "4"), ("walk\tV\tPST\tSG\t3", "walked"), ""),
-        ("Lemma\tFeatures\tForm\nwalk\t V\twalked", Columns(("lemma", "features"), "form"), ("walk\tV", "walked"), ""),
+        ("walk\twalked\tV;PST", Columns(("1", "3"), "2"), (("walk", "V;PST"), "walked"), ""),
+        ("walk\twalked\tV;PST", Columns(("1", "3")), (("walk", "V;PST"), "walked"), ""),
+        ("walk\tV|PST\tSG 3\twalked", Columns(("1", "2", "3"), "4"), (("walk", "V|PST", "SG 3"), "walked"), ""),
+        ("Lemma\tFeatures\tForm\nwalk\t V\twalked", Columns(("lemma", "features"), "form"), (("walk", "V"), "walked"), ""),
         ("form\tFORM\nwalk\twalked", Columns(("form",), "FORM"), ("walk", "walked"), ""),
         ("lemma\tform\tx\nwalk\twalked\t", Columns(("1",), "2"), ("walk", "walked"), None),
         ("x\ty\nwalk\twalked", Columns(header=True), ("walk", "walked"), "'x' was read as the source and 'y' as"),
@@ -196,7 +199,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_columns_by_name_by_number_and_by_guess(
-    tmp_path: Path, first: str, columns: Columns, pair: tuple[str, str], note: str | None
+    tmp_path: Path, first: str, columns: Columns, pair: tuple[SourceText, str], note: str | None
 ) -> None:
     corpus = read_pairs([write(tmp_path / "a.tsv", first.encode())], columns)
     if note is None:  # not recognised as names: "x" is not a usual column name
@@ -224,14 +227,14 @@ def test_an_invalid_choice_of_columns_lists_the_columns(tmp_path: Path, first: s
 
 
 def test_joined_columns() -> None:
-    assert join_columns(["walk"]) == "walk"
-    assert join_columns([" walk on ", " V;PST", "", "SG|3  X"]) == "walk on\tV\tPST\tSG\t3\tX"
+    assert flat("walk") == flat(("walk",)) == "walk"
+    assert flat((" walk on ", " V;PST", "", "SG|3  X")) == "walk on\tV\tPST\tSG\t3\tX"
 
 
 @given(st.lists(st.text("ab ;|\t\u3000"), min_size=1))
 def test_joining_twice_changes_nothing(cells: list[str]) -> None:
-    once = join_columns([cells[0].replace("\t", ""), *cells[1:]])
-    assert join_columns(once.split("\t")) == once
+    once = flat((cells[0].replace("\t", ""), *cells[1:]))
+    assert flat(tuple(once.split("\t"))) == once
 
 
 # --- formats -----------------------------------------------------------------------------------------------------------------
@@ -294,7 +297,7 @@ def test_nested_keys_and_short_names(tmp_path: Path) -> None:
         Columns(("lemma", "tags"), "text"),
         Columns(("2", "1"), "3"),
     ):
-        assert read_pairs(path, columns).pairs == (("walk\tV\tPST", "walked"),)
+        assert read_pairs(path, columns).pairs == ((("walk", "V PST"), "walked"),)
 
 
 def test_parallel_files(tmp_path: Path) -> None:
@@ -570,7 +573,7 @@ def test_the_first_epoch_can_go_from_short_to_long() -> None:
 def test_the_order_depends_on_seed_and_epoch_with_little_padding() -> None:
     pairs = pronunciations("dev")
     source, target = (Codec.train([pair[side] for pair in pairs], unit) for side, unit in ((0, "characters"), (1, "symbols")))
-    examples = encode_pairs(pairs, source, target)
+    examples = encode_pairs(pairs, Reader(source, target))
     orders = [BatchOrder(lengths(examples), batch_tokens=512, seed=seed) for seed in (1, 2)]
     length = orders[0].epoch_length
     epochs = [[orders[0].update(epoch * length + number) for number in range(length)] for epoch in (0, 1, 2)]
