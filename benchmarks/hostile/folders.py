@@ -313,14 +313,14 @@ class Sources(Area):
 
     def use(self, folder: Path) -> None:
         from regard.data.codecs import FILE_CODECS
-        from regard.data.sources import tensor_batch
+        from regard.data.sources import file_batch
 
         (path,) = folder.iterdir()
         made = {"picture": (3, 16), "sound": (8000,), "frames": ((0.5, 1.0), (1.0, 2.0)), "grid": ((0.5, 1.0), (1.0, 2.0))}
         for unit, codec in FILE_CODECS.items():
             if path.suffix in codec.suffixes and (unit == path.stem or unit not in ("frames", "grid")):
                 row = codec(*made[unit], root=folder).encode(path.name)
-                require(tensor_batch([row]).values.isfinite().all(), "the numbers are not finite")
+                require(file_batch([row]).values.isfinite().all(), "the numbers are not finite")
 
     def _changed_npy(self, content: bytes, rng: Random) -> tuple[bytes, str]:
         start = 10 + int.from_bytes(content[8:10], "little")
