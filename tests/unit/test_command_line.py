@@ -22,6 +22,7 @@ import regard
 from regard.checkpoint import folder
 from regard.cli.main import app, main
 from regard.data.tokenizers.codec import EOS
+from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 
 HOSTILE = ["0", "-1", "1000000", "1" + "0" * 18, "nan", "inf", "", "9" * 5000, "\udcff", "../x", "\x1b[2J"]
@@ -132,6 +133,28 @@ def test_a_name_of_two_lines_is_printed_in_one(arguments: list[str], inside: Pat
     assert done.code == 1
     assert done.err.count("\n") == 1
     assert r"two\nlines" in done.err
+
+
+def test_a_language_model_scores_texts_with_and_without_their_beginning(inside: Path) -> None:
+    folder.save(make_saved(RnnLmSettings(width=8, embedding=3)), inside / "lm")
+    Path("texts.tsv").write_text("X\tX Y\n\tX Y\nY\tX Y\n\t\nZ\tZ\n")
+    done = run("score", "lm", "texts.tsv")
+    scored = regard.load("lm").score(["X", "", "Z"], ["X Y", "X Y", "Z"])
+    assert done.out.splitlines() == [
+        f"{one.log_prob:.6f}\t{pair}" for one, pair in zip(scored, ("X\tX Y", "\tX Y", "Z\tZ"), strict=True)
+    ]
+    assert done.code == 1
+    first, *_, last = done.err.splitlines()
+    assert first == (
+        "regard: line 3 is skipped: this is a language model, which continues its source, but the output 'X Y' does not start "
+        "with 'Y'; give the whole text as the output, or leave the source empty"
+    )
+    assert "regard: Skipped 1 line with an empty source or target" in done.err
+    assert last == "regard: lines that could not be scored and were skipped: 1"
+    records = [json.loads(line) for line in run("score", "lm", "texts.tsv", "--json").out.splitlines()]
+    assert [record["source"] for record in records] == ["X", "", "Z"]
+    without = run("score", "{model}", "texts.tsv")  # a model that reads a source skips the line without one
+    assert [line.split("\t")[1] for line in without.out.splitlines()] == ["X", "Y", "Z"]
 
 
 def test_a_command_that_is_refused_leaves_no_folder(inside: Path) -> None:

@@ -2,19 +2,25 @@
 
 import contextlib
 import io
+import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_folder import make_saved
+from test_pipeline import make_listener
+from tones import write_words
 
+import regard
 from regard.checkpoint import folder
-from regard.cli.lines import as_they_come
+from regard.cli.lines import Lines, as_they_come, lines_of
 from regard.cli.translate import moses, one_line, translate
 from regard.errors import UserError
 from regard.models.rnn_seq2seq import RnnSettings
@@ -85,3 +91,123 @@ def test_one_line_stays_one_line() -> None:
     result = Result("a\nb", ("a",), "x", (), -1.5, -1.25, True, (best,), ())
     assert moses(7, result) == "7 ||| a b  ||| log_prob= -1.500000 ||| -1.250000"
     assert one_line("x\u2028y") == "x\u2028y"
+
+
+# --- a pipe ------------------------------------------------------------------------------------------------------------------
+
+RECORDED = """
+import atexit, os, sys, threading
+from regard.cli.main import main
+order, start = [], threading.Thread.start
+os.register_at_fork(before=lambda: order.append(f"fork with {threading.active_count()} thread"))
+threading.Thread.start = lambda thread: order.append("thread") or start(thread)
+atexit.register(lambda: print(*order, sep=", ", file=sys.stderr))
+main()
+"""
+"""Runs `regard`, and prints at the end when it forked processes and started threads."""
+
+SLOW, FAST = (
+    ["abc", "", "cab"],
+    ["".join("abc"[number * position % 3] for position in range(1 + number % 9)) for number in range(300)],
+)
+
+
+class Piped(NamedTuple):
+    """What `regard translate` answered to each slow line before the next was written, to many lines at once, and at the end."""
+
+    slow: list[bytes]
+    fast: list[bytes]
+    rest: list[bytes]
+    code: int
+    messages: list[str]
+
+
+@pytest.fixture(scope="module")
+def piped(model: Path) -> Piped:
+    command = [sys.executable, "-c", RECORDED, "translate", str(model), "--json", "--max-length", "3", "--threads", "2"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        watchdog = Timer(120, process.kill)  # if a line is not answered, nothing else ends the wait
+        watchdog.start()
+        slow = []
+        for line in SLOW:
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            slow.append(process.stdout.readline())
+        process.stdin.write("".join(f"{line}\n" for line in FAST).encode())
+        process.stdin.flush()
+        fast = [process.stdout.readline() for _ in FAST]
+        process.stdin.write(b"ab\nb\xff\nab\n")
+        process.stdin.close()
+        rest = process.stdout.readlines()
+        messages = process.stderr.read().decode().splitlines()
+        watchdog.cancel()
+    return Piped(slow, fast, rest, process.returncode, messages)
+
+
+def check_answers(answers: list[bytes], lines: list[str], first: int, model: Path) -> None:
+    """Checks the JSON records of these lines, the first of which has the number `first`."""
+    records = [json.loads(answer) for answer in answers]
+    assert [(record["line"], record["source"]) for record in records] == list(enumerate(lines, start=first))
+    results = regard.load(model).batch(lines, max_length=3)
+    assert [record["text"] for record in records] == [result.text for result in results]
+    assert [record["log_prob"] for record in records] == pytest.approx([result.log_prob for result in results], abs=1e-5)
+
+
+def test_a_slow_pipe_is_answered_line_by_line_and_a_fast_one_the_same(piped: Piped, model: Path) -> None:
+    check_answers(piped.slow, SLOW, 1, model)
+    check_answers(piped.fast, FAST, 4, model)
+
+
+def test_a_bad_line_of_a_pipe_ends_it_after_the_lines_before(piped: Piped, model: Path) -> None:
+    check_answers(piped.rest, ["ab"], 304, model)
+    assert piped.code == 1
+    (message,) = (line for line in piped.messages if line.startswith("regard: "))
+    assert message.startswith("regard: standard input:305: byte 0xff at position 2 is not UTF-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, which only Linux does safely")
+def test_workers_are_forked_before_any_thread_starts(piped: Piped) -> None:
+    assert piped.messages[-1] == "fork with 1 thread, fork with 1 thread, thread"
+
+
+# --- files -------------------------------------------------------------------------------------------------------------------
+
+
+def test_paths_are_relative_to_the_file_that_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two lists name different sounds by the same name; lines are numbered through all files."""
+    listener = make_listener(tmp_path)
+    settings = RnnSettings(width=8, embedding=4, score_width=4, frontend="sound", channels=4)
+    folder.save(folder.Saved(listener.model, settings, listener.source, listener.target, {}, ""), tmp_path / "model")
+    for name, word in (("one", "abc"), ("two", "h")):
+        (tmp_path / name).mkdir()
+        write_words(tmp_path / name, [word])
+    (tmp_path / "one" / "list.txt").write_text("0-1.wav\n\n")
+    (tmp_path / "two" / "list.txt").write_text("0-1.wav\nnone.wav\n0-1.wav\n")
+    with pytest.raises(UserError, match="lines that could not be translated and were left empty: 1"):
+        translate(tmp_path / "model", [tmp_path / name / "list.txt" for name in ("one", "two")], max_length=3, json=True)
+    shown = capsys.readouterr()
+    records = [json.loads(line) for line in shown.out.splitlines()]
+    assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
+    one, two = (listener.at(tmp_path / name)("0-1.wav", max_length=3) for name in ("one", "two"))
+    assert one.log_prob != two.log_prob
+    assert [records[index]["log_prob"] for index in (0, 2, 4)] == pytest.approx([one.log_prob, two.log_prob, two.log_prob])
+    assert records[1]["text"] == ""
+    assert records[3]["error"] == f"{tmp_path / 'two' / 'none.wav'}: no such file"
+    assert shown.err.startswith(f"regard: line 4 is left empty: {tmp_path / 'two' / 'none.wav'}: no such file\n")
+
+
+def test_lines_are_counted_until_they_are_answered(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b" ab \r\n\nc\nb\xff\n")
+    ((directory, lines),) = lines_of([path])
+    assert directory == tmp_path
+    sources = Lines(regard.load(model).reader, lines)
+    assert list(sources) == list(sources.unanswered) == ["ab", "", "c"]
+    assert str(sources.error).startswith(f"{path}:4: byte 0xff at position 2 is not UTF-8")
+    pause = Lines(regard.load(model).reader, iter(["a", None, "b"]))
+    assert list(pause) == ["a", None, "b"]
+    assert list(pause.unanswered) == ["a", "b"]

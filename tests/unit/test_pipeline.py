@@ -314,6 +314,28 @@ def test_language_models_continue_a_text(settings: ModelSettings) -> None:
     assert translator.score([""], ["X Y"])[0].log_prob < 0
 
 
+@pytest.mark.parametrize("settings", [RnnLmSettings(width=8, embedding=3), DecoderOnlySettings(width=8, heads=2)])
+def test_the_source_of_a_scored_text_is_its_beginning(settings: ModelSettings) -> None:
+    """A source was once ignored without saying so."""
+    translator = make_translator(settings)
+    sources, outputs = ["", "X", "X Y", "X Y Z"], ["X Y Z"] * 4
+    free, *continued = translator.score(sources, outputs)
+    assert continued == [free] * 3  # the tokens of the source are scored, too, as in a result
+    assert free.tokens == ("X", "Y", "Z")
+    results = [result for result in translator.batch(sources, beam=3, max_length=40) if result.finished]
+    assert results
+    scored = translator.score([result.source for result in results], [result.text for result in results])
+    assert [one.log_prob for one in scored] == pytest.approx([result.log_prob for result in results], abs=1e-5)
+    first, refused, last = translator.score_each(["X", "Y", "Z"], ["X Y", "X Y", "Z"])
+    assert [first, last] == translator.score(["X", ""], ["X Y", "Z"])
+    assert refused == Refused(
+        "this is a language model, which continues its source, but the output 'X Y' does not start with 'Y'; give the whole "
+        "text as the output, or leave the source empty"
+    )
+    with pytest.raises(UserError, match="pair 2: this is a language model, which continues its source, but the output 'X'"):
+        translator.score(["", "Y"], ["X", "X"])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, which only Linux does safely")
 def test_workers_find_what_one_process_finds() -> None:
     translator = make_translator(TransformerSettings(width=8, heads=2))

@@ -129,6 +129,8 @@ class Reader:
         paths = isinstance(self.source, FileCodec)
         cells = given if isinstance(given, tuple) and given else (given,)
         if all(isinstance(cell, str) or (isinstance(cell, PurePath) and paths) for cell in cells):
+            if isinstance(given, PurePath):
+                return str(given)  # a TAB in a path separates no columns
             return self.columns(tuple(map(str, cells)) if isinstance(given, tuple) else str(given))
         if isinstance(given, PurePath):
             what = f"got the path {str(given)!r}, but this model reads no files; read the text from the file first"
