@@ -395,6 +395,34 @@ def test_a_failing_request_is_found_by_halves() -> None:
     assert model.num_steps < 64  # alone, the 64 requests take 5 or 6 steps each
 
 
+def test_requests_that_cannot_join_run_one_after_the_other() -> None:
+    """As when memory runs out while States are copied."""
+
+    class Narrow(TableState):
+        def join(self, *others: TableState) -> TableState:
+            joined = super().join(*others)
+            if len(joined.lengths_B) > 3:
+                raise RuntimeError("not enough memory")
+            return joined
+
+    class NarrowModel(TableModel):
+        def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> TableState:
+            return Narrow(**vars(super().start(memory, prefix_BP)))
+
+        def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
+            step = super().step(ids_BK, state)
+            return replace(step, state=Narrow(**vars(step.state)))
+
+    requests = make_requests([[number] for number in range(100, 108)], min_length=4, max_length=7, stream=True)
+    alone = alone_outputs(table_engine(), requests)
+    events = run_joining(table_engine(NarrowModel()), batched(requests, 2))
+    found = last_outputs(events)
+    assert sorted(found) == list(range(8))
+    for id, expected in alone.items():
+        assert_same_hypotheses(found[id], expected)
+        assert written(events, id) == expected[0].ids
+
+
 def test_requests_can_be_cancelled_while_a_failing_one_is_searched_for() -> None:
     requests = make_requests([[number] for number in range(106, 122)], min_length=4, max_length=7)
     alone = alone_outputs(table_engine(), requests)
