@@ -31,7 +31,11 @@ from regard.decoding.torch_engine import TorchEngine, TorchSearch
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
 from regard.models.build import build
+<<<<<<< HEAD
 from regard.models.contract import Memory, Seq2Seq, Step
+=======
+from regard.models.contract import Memory, Source, Step
+>>>>>>> engine-tests
 from regard.models.transformer import TransformerSettings
 
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -275,35 +279,28 @@ def test_a_batch_has_a_maximum_number_of_hypotheses(monkeypatch: pytest.MonkeyPa
     assert run(table_engine(), make_requests([[100]], beam=9))[-1].hypotheses
 
 
-def test_finished_sentences_are_not_read_beyond_the_last_position() -> None:
+def test_finished_sentences_are_not_read_beyond_the_last_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finished sentence stays in the batch until removing it pays; it must leave before the model runs out of positions."""
     settings = TransformerSettings(width=20, heads=2, feed_forward=29, positions="learned", max_positions=9)
     model = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval()
-    failures = []
+    step, failures = model.step, []
 
-    class Watched(Wrapped):
-        def step(self, ids_BK: Tensor, state: Any, look: Look | None = None) -> Step:
-            try:
-                return self.model.step(ids_BK, state, look)
-            except UserError as error:
-                failures.append(error)
-                raise
+    def watched(*arguments: Any) -> Step:
+        try:
+            return step(*arguments)
+        except UserError as error:
+            failures.append(error)
+            raise
 
+    monkeypatch.setattr(model, "step", watched)
     requests = make_requests([[4 + number] for number in range(9)], min_length=8, max_length=8)
     requests[0] = replace(requests[0], prefix=(7, 11, 5, 9, 4))
-    found = last_outputs(run(make_engine(Watched(model)), requests))
+    found = last_outputs(run(make_engine(model), requests))
     assert not failures
     assert [len(best.ids) for (best,) in found.values()] == [8] * 9
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------------
-
-
-class Wrapped:
-    """A model whose methods a test replaces."""
-
-    def __init__(self, model: Seq2Seq) -> None:
-        self.model, self.encode, self.start, self.step, self.decode = model, model.encode, model.start, model.step, model.decode
 
 
 BAD = 113
@@ -394,6 +391,34 @@ def test_a_failing_request_is_found_by_halves() -> None:
     ends = run(table_engine(model), requests)
     assert sum(bool(event.error) for event in ends) == 1
     assert model.num_steps < 64  # alone, the 64 requests take 5 or 6 steps each
+
+
+def test_requests_that_cannot_join_run_one_after_the_other() -> None:
+    """As when memory runs out while States are copied."""
+
+    class Narrow(TableState):
+        def join(self, *others: TableState) -> TableState:
+            joined = super().join(*others)
+            if len(joined.lengths_B) > 3:
+                raise RuntimeError("not enough memory")
+            return joined
+
+    class NarrowModel(TableModel):
+        def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> TableState:
+            return Narrow(**vars(super().start(memory, prefix_BP)))
+
+        def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
+            step = super().step(ids_BK, state)
+            return replace(step, state=Narrow(**vars(step.state)))
+
+    requests = make_requests([[number] for number in range(100, 108)], min_length=4, max_length=7, stream=True)
+    alone = alone_outputs(table_engine(), requests)
+    events = run_joining(table_engine(NarrowModel()), batched(requests, 2))
+    found = last_outputs(events)
+    assert sorted(found) == list(range(8))
+    for id, expected in alone.items():
+        assert_same_hypotheses(found[id], expected)
+        assert written(events, id) == expected[0].ids
 
 
 def test_requests_can_be_cancelled_while_a_failing_one_is_searched_for() -> None:

@@ -503,12 +503,12 @@ class SharedBatch:
             room = self._room()
             entering, self.waiting = self.waiting[:room], self.waiting[room:]
             self._join(entering, events)
-        if self.running is None:
+        if (running := self.running) is None:
             return
         try:
-            self.running = self.engine.step(self.running, self.options, self.look, events)
+            self.running = self.engine.step(running, self.options, self.look, events)
         except Failure as error:
-            self._suspect(error, events)
+            self._suspect([running], error, events)
 
     def drop(self, ids: set[int]) -> list[int]:
         """Removes requests, and returns the ids of those that were still running."""
@@ -529,17 +529,20 @@ class SharedBatch:
 
     def _room(self) -> int:
         """Returns how many requests may join: at least one if none is running."""
-        if self.running is None:
-            return max(1, BATCH_HYPOTHESES // self.options.num_hypotheses)
-        return max(0, BATCH_HYPOTHESES // self.options.num_hypotheses - self.running.num_sentences)
+        num_running = self.running.num_sentences if self.running else 0
+        return max(0 if num_running else 1, BATCH_HYPOTHESES // self.options.num_hypotheses - num_running)
 
     def _join(self, requests: Sequence[Request], events: list[Event]) -> None:
         """Starts requests and joins them to the running ones."""
         started = [] if self.running is None else [self.running]
         for group in _similar_sources(requests):
             started += self._start(group, events)
-        if started:
+        if not started:
+            return
+        try:
             self.running = started[0].join(started[1:], self.engine.sos)
+        except Failure as error:
+            self._suspect(started, error, events)
 
     def _start(self, requests: Sequence[Request], events: list[Event]) -> list[Running]:
         """Starts requests together; if that fails, one by one, so that only those fail that cannot start."""
@@ -551,10 +554,9 @@ class SharedBatch:
             events.append(Event(requests[0].id, error=_describe(error)))
             return []
 
-    def _suspect(self, error: BaseException, events: list[Event]) -> None:
-        """Ends the only running request with an error, or lets several run again, in two halves."""
-        assert self.running is not None
-        alive = [sentence for sentence in self.running.beams.sentences if not sentence.done]
+    def _suspect(self, failed: Sequence[Running], error: BaseException, events: list[Event]) -> None:
+        """Ends the only request that failed with an error, or lets several run again, in two halves."""
+        alive = [sentence for running in failed for sentence in running.beams.sentences if not sentence.done]
         self.running = None
         if len(alive) == 1:
             events.append(Event(alive[0].request.id, error=_describe(error)))
