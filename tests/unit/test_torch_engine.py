@@ -31,11 +31,7 @@ from regard.decoding.torch_engine import TorchEngine, TorchSearch
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
 from regard.models.build import build
-<<<<<<< HEAD
-from regard.models.contract import Memory, Seq2Seq, Step
-=======
-from regard.models.contract import Memory, Source, Step
->>>>>>> engine-tests
+from regard.models.contract import Memory, Step
 from regard.models.transformer import TransformerSettings
 
 every_model = pytest.mark.parametrize("name", MODELS)
