@@ -26,7 +26,7 @@ OUTPUTS = [[7, 11, 5, EOS], [EOS], [4, 4, 9, 16, 12, 5, EOS], [8, 10], [13, 6, 7
 LENGTHS = (3, 7, 1, 5, 2, 4)
 
 
-def look_at(*whats: What, edits: tuple[Edit, ...] = ()) -> Look:
+def look_with(*whats: What, edits: tuple[Edit, ...] = ()) -> Look:
     return Look(tuple(Tap(kind, what=what) for kind in KINDS for what in whats), edits)
 
 
@@ -57,7 +57,7 @@ def test_a_batch_gives_what_single_runs_give(name: str, edits: tuple[Edit, ...])
     """Log-probabilities, weights, scores with −∞ and norms of texts of mixed lengths; one of them is empty."""
     model = make_model(name)
     engine = make_engine(model)
-    look = look_at("weights", "scores", "norms", edits=edits)
+    look = look_with("weights", "scores", "norms", edits=edits)
     requests = make_requests(rows_of(make_source(*LENGTHS)), look=look)
     together = forced(engine, requests)
     for request, output in zip(requests, OUTPUTS, strict=True):
@@ -83,7 +83,7 @@ def test_sources_may_be_arrays(name: str) -> None:
     plain = [replace(request, num_positions=num_positions(request.source)) for request in make_requests(rows)]
     outputs = OUTPUTS[: len(rows)]
     together = forced(engine, plain, outputs)
-    look = Look((*look_at("weights", "scores").taps, Tap("fusion")))
+    look = Look((*look_with("weights", "scores").taps, Tap("fusion")))
     seen = forced(engine, [replace(request, look=look) for request in plain], outputs)
     for request, output in zip(plain, outputs, strict=True):
         (alone,) = engine.force([request], [output])
@@ -98,7 +98,7 @@ def test_sources_may_be_arrays(name: str) -> None:
 
 def test_a_summary_and_chosen_rows_do_not_depend_on_the_batch() -> None:
     engine = make_engine(make_model("transformer scaled_dot"))
-    look = Look((*look_at("summary").taps, Tap("cross", rows=(-1,)), Tap("encoder", rows=(-1,))))
+    look = Look((*look_with("summary").taps, Tap("cross", rows=(-1,)), Tap("encoder", rows=(-1,))))
     requests = make_requests(rows_of(make_source(*LENGTHS[:5])), look=look)
     together = forced(engine, requests, OUTPUTS[:5])
     for request, output in zip(requests, OUTPUTS[:5], strict=True):
@@ -129,7 +129,7 @@ def test_distributions_are_returned_if_asked_for(name: str) -> None:
 
 def test_different_looks_are_forced_in_one_call() -> None:
     engine = make_engine(make_model("transformer scaled_dot"))
-    looks = None, look_at("weights"), Look(edits=(Edit("cross", key=0),)), None, look_at("weights"), None
+    looks = None, look_with("weights"), Look(edits=(Edit("cross", key=0),)), None, look_with("weights"), None
     requests = make_requests(rows_of(make_source(*LENGTHS)))
     requests = [replace(request, look=look) for request, look in zip(requests, looks, strict=True)]
     together = forced(engine, requests)
@@ -180,7 +180,7 @@ def test_a_row_that_fails_is_an_error_of_that_row() -> None:
 def test_results_hold_no_more_memory_than_they_show() -> None:
     """Results of many pairs may be held at once: none of them keeps its batch, or anything as large as the vocabulary."""
     engine = make_engine(make_model("transformer scaled_dot"))
-    requests = make_requests(rows_of(make_source(*LENGTHS)), look=look_at("weights"))
+    requests = make_requests(rows_of(make_source(*LENGTHS)), look=look_with("weights"))
     before = {id(tensor) for tensor in gc.get_objects() if type(tensor) is Tensor}
     plain = forced(engine, requests)
     gc.collect()
