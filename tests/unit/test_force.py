@@ -143,13 +143,13 @@ def test_batches_have_a_maximum_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_engine, "FORCED_POSITIONS", 24)
     sizes: list[tuple[int, int]] = []
 
-    class Watched(TableModel):
+    class Recorded(TableModel):
         def decode(self, ids_BT: Tensor, memory, look: None = None):  # type: ignore[no-untyped-def]
             sizes.append(tuple(ids_BT.shape))
             return super().decode(ids_BT, memory)
 
     outputs = [[3] * length for length in (1, 9, 30, 2, 2, 3, 12, 1, 1, 5)]
-    found = forced(table_engine(Watched()), make_requests([[100]] * 10), outputs)
+    found = forced(table_engine(Recorded()), make_requests([[100]] * 10), outputs)
     assert sizes[0] == (1, 30)  # the longest first, alone
     assert all(rows * width <= 24 for rows, width in sizes[1:])
     assert len(sizes) < 6
