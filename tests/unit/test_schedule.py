@@ -224,6 +224,13 @@ def test_which_requests_share_a_batch_does_not_depend_on_the_time(delay: int) ->
     assert workers.sent == [[request.id for request in batch] for batch in expected]
 
 
+def test_workers_are_used_from_the_first_large_window_on() -> None:
+    """Where a request is searched depends on the requests before it, not on whether workers happen to be busy."""
+    requests, workers = requests_of(260), SlowWorkers()
+    log_of([*requests[:30], None, *requests[30:230], None, *requests[230:]], workers)
+    assert sorted(id for batch in workers.sent for id in batch) == list(range(30, 260))
+
+
 def test_few_requests_are_searched_in_this_process() -> None:
     workers = SlowWorkers()
     assert sum(event is not None for event in run(InstantEngine(), requests_of(127), workers)) == 127

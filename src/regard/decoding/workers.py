@@ -33,7 +33,7 @@ from regard.options import SearchOptions
 
 def can_fork() -> bool:
     """Returns whether this process can fork workers: only on Linux, not in the worker of a pool, which may have no children,
-    and not while other threads run, as in a server or a notebook."""
+    and not if other threads run, as in a server or a notebook."""
     return sys.platform == "linux" and not current_process().daemon and threading.active_count() == 1
 
 
