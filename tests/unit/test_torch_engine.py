@@ -281,14 +281,14 @@ def test_finished_sentences_are_not_read_beyond_the_last_position(monkeypatch: p
     model = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval()
     step, failures = model.step, []
 
-    def watched(*arguments: Any) -> Step:
+    def recorded(*arguments: Any) -> Step:
         try:
             return step(*arguments)
         except UserError as error:
             failures.append(error)
             raise
 
-    monkeypatch.setattr(model, "step", watched)
+    monkeypatch.setattr(model, "step", recorded)
     requests = make_requests([[4 + number] for number in range(9)], min_length=8, max_length=8)
     requests[0] = replace(requests[0], prefix=(7, 11, 5, 9, 4))
     found = last_outputs(run(make_engine(model), requests))
