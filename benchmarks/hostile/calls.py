@@ -144,7 +144,7 @@ def look(rng: Random) -> Call:
     def call() -> None:
         reader = translator(model)
         wanted = Look(tuple(Tap(**tap) for tap in taps), tuple(Edit(**edit) for edit in edits), grad)
-        batch = reader.encoder_batch([reader.read("walk twice and"), reader.read("run")])
+        batch = reader.torch_engine.collate(reader.reader.rows(["walk twice and", "run"]))
         read = torch.tensor([[1, 5, 6], [1, 6, 5]])
         plain = reader.model.decode(read, reader.model.encode(batch))
         seen = reader.model.decode(read, reader.model.encode(batch, wanted), wanted)

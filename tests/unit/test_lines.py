@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,11 +128,11 @@ class Piped(NamedTuple):
 def piped(model: Path) -> Piped:
     command = [sys.executable, "-c", RECORDED, "translate", str(model), "--json", "--max-length", "3", "--threads", "2"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        watchdog = Timer(120, process.kill)  # if a line is not answered, nothing else ends the wait
+        watchdog = Timer(60, os.killpg, (process.pid, signal.SIGKILL))  # a worker that was forked too late may wait for ever
         watchdog.start()
         slow = []
         for line in SLOW:

@@ -10,9 +10,9 @@ RETIRED = {  # identifiers, and what they are called now
     "classes": "Attended Answered LookBack Material Nearness Place Placed Rule Scene Supervisor Tally Watch",
     "functions and constants": (
         "HANDFUL alike at_its_best badness best_place beside_size by_place check_front check_place choice_entropy_BT "
-        "choice_log_prob_BT choice_loss choices_last choose_gates choose_one judged keep_place kept_place known_places look_at "
-        "look_at_pairs "
-        "make_front nearness num_places place_of score_rows spell_line summarise_rule unevenness watched"
+        "choice_log_prob_BT choice_loss choices_last choose_gates choose_one encoder_batch inspect_pairs is_language_model "
+        "join_columns judged keep_place kept_place known_places known_positions look_at look_at_pairs make_front map_attention "
+        "nearness num_places place_of score_rows spell_line split_source summarise_rule unevenness watched"
     ),
     "modules": "fronts seeing",
     "settings": "max_places",

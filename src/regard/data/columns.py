@@ -14,7 +14,7 @@ from regard.errors import UserError, did_you_mean, plural, shorten
 class Columns:
     """The columns to read, by name or by number from 1. Empty: the file has only two columns, or their names say which to use.
 
-    source: the source columns; all but the first are joined to it as symbols (`join_columns`).
+    source: the source columns; the further ones hold features or an auxiliary text (see data/source_text.py).
     target: the target column.
     header: whether the first row is a header. None: it is if a column is chosen by name; otherwise `header.evidence` decides,
     and a note reports the decision. "usual": like None, but recognises only well-known names, as before `evidence` existed.
