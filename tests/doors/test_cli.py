@@ -206,7 +206,7 @@ def test_unusual_lines_are_reported(model: Path, regard_command: Run) -> None:
     assert "lines that were too long and were translated sentence by sentence: 1\n" in done.stderr
     assert re.search(r"\d+ source symbols were never seen in training: ", done.stderr)
     assert "\x1b" not in done.stderr  # no control sequence reaches the terminal
-    assert done.stderr.endswith("regard: lines that were too long to translate and were left empty: 1\n")
+    assert done.stderr.endswith("regard: lines that could not be translated and were left empty: 1\n")
 
 
 def test_a_pipe_gets_its_output_line_by_line(model: Path) -> None:
@@ -271,7 +271,7 @@ def test_evaluate_shows_a_progress_bar(model: Path, workspace: Path, regard_comm
     os.close(ours)
     assert (tmp_path / "out").read_text() == plain.stdout
     assert b"translating" in seen
-    assert f"{number - 1}/{number}".encode() in seen  # the bar is not redrawn after the last source
+    assert f"{number}/{number}".encode() in seen
 
 
 def test_score_prints_log_probabilities(model: Path, workspace: Path, regard_command: Run) -> None:

@@ -41,7 +41,7 @@ def test_translate_reads_file_names(trained: tuple[Path, str], regard_command) -
     done = regard_command("translate", "m", input="tones/0-1.wav\n\ntones/broken.wav\n", cwd=folder)
     assert done.stdout.count("\n") == 3
     assert done.returncode == 1
-    assert "lines whose file could not be read" in done.stderr
+    assert "lines that could not be translated and were left empty: 1" in done.stderr
     assert "Traceback" not in done.stderr
     done = regard_command("translate", "m", "--json", input="tones/1-1.wav\n", cwd=folder)
     assert done.returncode == 0, done.stderr

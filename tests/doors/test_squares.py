@@ -33,7 +33,7 @@ def test_every_command_reads_pictures(tmp_path: Path, regard_command: Run) -> No
     assert all(" on the " in lines[index] for index in (0, 3))
     assert lines[1] == lines[2] == ""
     assert "line 2 is left empty: data/p/none.png: no such file" in done.stderr
-    assert "lines whose file could not be read and were left empty: 1" in done.stderr
+    assert "lines that could not be translated and were left empty: 1" in done.stderr
     assert done.returncode == 1
 
     done = regard_command("evaluate", "../model", "test.jsonl", "--beam", "2", cwd=tmp_path / "data")

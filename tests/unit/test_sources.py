@@ -448,7 +448,7 @@ def test_a_model_of_pictures_is_trained_saved_and_used(tmp_path: Path) -> None: 
     assert "skipped because their file cannot be read (data.bad_files=stop makes this an error): 3\n" in printed
     for line, name, why in ((4, "3", "is not a picture"), (6, "5", "cannot be read as a picture"), (8, "7", "no such file")):
         assert any(f"line {line}: " in row and f"{name}.png" in row and why in row for row in printed.splitlines()), printed
-    trained = run(training_data, settings, console)
+    trained = run(training_data, settings, console, torch.device("cpu"))
     assert "colour pictures of at most 32 pixels" in out.getvalue()
     assert trained.rates.sequence < 0.1
     folder.save(trained.saved, tmp_path / "m")
@@ -521,7 +521,7 @@ def test_a_model_of_frames_is_trained(tmp_path: Path) -> None:
         train=TrainSettings(steps=200, batch_tokens=200, learning_rate=8e-3),
     )
     training_data = from_files(settings.data, survey(settings.data), tmp_path / "run", quiet()[0])
-    trained = run(training_data, settings, quiet()[0])
+    trained = run(training_data, settings, quiet()[0], torch.device("cpu"))
     assert trained.rates.symbol < 0.25
     result = trained.translator(rows[0]["features"])
     assert result.attention().source == tuple(map(str, range(len(read_array(tmp_path / "0.npy")))))
