@@ -140,6 +140,8 @@ def test_pairs_that_cannot_be_aligned_are_refused(tmp_path: Path) -> None:
         next(iter(broken.model.parameters())).fill_(torch.nan)  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="pair 1: this model computed a log-probability of nan; its weights are damaged"):
         align_pairs(broken, PAIRS[:1])
+    with pytest.raises(UserError, match="pair 1: the source is empty, so there is nothing to align"):
+        align_pairs(translator, [("", "X")])
 
 
 def test_the_head_that_matches_the_gold_alignments_is_found() -> None:

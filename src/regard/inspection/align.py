@@ -94,7 +94,10 @@ def align_pairs(
 
 def _read(translator: Translator, source: SourceText, target: str, number: int) -> GivenOutput:
     try:
-        return translator.reader.given_output(source, target, number)
+        pair = translator.reader.given_output(source, target, number)
+        if not pair.request.num_positions:
+            raise UserError("the source is empty, so there is nothing to align")
+        return pair
     except UserError as error:
         raise UserError(f"pair {number + 1}: {error}") from None
 
