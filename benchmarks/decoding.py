@@ -38,7 +38,7 @@ from regard.data.batch import source_batch
 from regard.data.lines import read_lines
 from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
 from regard.decoding import schedule
-from regard.decoding.torch_engine import BATCH_HYPOTHESES
+from regard.decoding.torch_search import BATCH_HYPOTHESES
 from regard.models.transformer import Transformer, TransformerSettings
 from regard.options import SearchOptions
 from regard.pipeline import Translator

@@ -35,7 +35,7 @@ for line in sys.stdin:
     model.batch(texts, beam=int(line), max_length=64)
     print(time.perf_counter() - start, flush=True)
 """
-UPDATES = 150
+UPDATES = 60
 NUM_SENTENCES = 500
 
 

@@ -89,7 +89,7 @@ class Event:
     """Progress of one request. Its last event has `hypotheses` or an `error`, never both.
 
     ids: tokens that are now certain, following those of earlier events.  tail: tokens that may still change.
-    seen: what the taps of the Look captured for each of `ids` in turn; axes B and T have size 1.
+    seen: what the taps of the Look captured for each of `ids` in turn, without padding; axes B and T have size 1.
     hypotheses: the outputs, the best first. The `ids` of all events of a request, joined, are the tokens of the best output.
     error: why this request failed or ended early; the others go on.
     """
@@ -137,7 +137,7 @@ class Search(Protocol):
     """A running search. Requests enter while others run, and leave when they are done or cancelled."""
 
     def submit(self, request: Request) -> None:
-        """Adds a request, from any thread. Its id must differ from those that run. Raises RuntimeError after `close`."""
+        """Adds a request, from any thread. Raises ValueError if one with this id is running, and RuntimeError after `close`."""
 
     def cancel(self, id: int) -> None:
         """Stops a request, from any thread. Its last event has the error CANCELLED, unless it had ended before."""
@@ -146,7 +146,7 @@ class Search(Protocol):
         """Goes on with the search and returns what happened; for the owner of the search only, who calls it in a loop.
 
         Waits for a request if there is none: at most `timeout` seconds, None for as long as it takes. Returns an empty list
-        after the timeout, after `close`, or if nothing is to be reported yet.
+        after the timeout, after `close`, or if there is nothing to report yet.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from regard.contracts import AlignmentHead, Engine, Forced, Hypothesis, Request,
 from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.corpus import Normalisation
-from regard.data.reader import LINE, MAX_SOURCE, Given, GivenOutput, Plan, Reader, Segment
+from regard.data.reader import MAX_SOURCE, Given, GivenOutput, Plan, Reader, Segment, line_of
 from regard.data.sources import FileCodec, SourceCodec
 from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
 from regard.decoding import schedule
@@ -33,11 +34,12 @@ result) and the number of texts, and yields the same items."""
 
 def engine_of(model: Seq2Seq, device: torch.device) -> TorchEngine:
     """Returns the engine that runs a torch model on a device, with the special tokens of our vocabularies."""
-
-    def collate(rows: Sequence[SourceRow]) -> Source:
-        return source_batch(rows).to(device)
-
+    collate = partial(_batch_on, device)
     return TorchEngine(model, collate, sos=SOS, eos=EOS, never=(PAD, UNK, SOS), device=device)
+
+
+def _batch_on(device: torch.device, rows: Sequence[SourceRow]) -> Source:
+    return source_batch(rows).to(device)
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ class Translator:
     ) -> Iterator[Outcome]:
         """Translates any number of texts and yields each result as soon as it and all earlier ones are ready.
 
-        texts: a list or any other iterable of texts (see `batch`), read as needed, some thousands ahead of the results. None
-        stands for a pause: the texts before it are answered before more are read.
+        texts: a list or any other iterable of texts (see `batch`), read as needed, at most some ten thousand ahead of the
+        results. None stands for a pause: the texts before it are answered before more are read.
         first: the number of the first text, for texts that come in several calls; samples depend on the number of a text.
         progress: see `batch`; for lists only.
         workers: processes that were started before, by `Translator.workers`; they are not closed. By default, processes are
@@ -202,6 +204,8 @@ class Translator:
         own = None
         if workers is None:
             workers = own = self.workers()
+        elif workers.engine is not self.engine:
+            raise ValueError("these workers run another model; use those of this Translator, or leave them out")
         try:
             arrived = self._arrivals(plans, workers, max(total, schedule.WINDOW))
             if progress is not None:
@@ -233,6 +237,8 @@ class Translator:
                     yield from (segment.request for segment in plan.segments)
                 else:
                     ready.append((index, Refused(plan.refused) if plan.refused else self._join(plan.source, [])))
+                    if len(ready) >= schedule.WINDOW:
+                        yield None  # so that these are answered, however many such sources follow
                 index += 1
 
         for event in schedule.run(self.engine, requests(), workers, window=window):
@@ -240,7 +246,7 @@ class Translator:
             ready.clear()
             if event is None:
                 continue
-            line = event.id & LINE
+            line = line_of(event.id)
             answered = waiting[line]
             answered.answers[event.id] = Refused(event.error) if event.error else event.hypotheses
             if len(answered.answers) == len(answered.plan.segments):
@@ -430,8 +436,7 @@ class Translator:
             n_best=n_best,
             unknown=self.reader.unknown(segment.source),
             ids=hypotheses[0].ids,
-            inspector=self,
-        )
+        ).made_by(self)
 
     def _join(self, source: SourceText, parts: list[Result]) -> Result:
         """Returns the result of a whole text from those of its segments: one, several if it was split, none if it is empty."""
@@ -457,8 +462,7 @@ class Translator:
             unknown=tuple(symbol for part in parts for symbol in part.unknown),
             parts=tuple(parts),
             ids=tuple(token for part in parts for token in part.ids),
-            inspector=self,
-        )
+        ).made_by(self)
 
 
 @dataclass

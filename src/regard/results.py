@@ -106,14 +106,19 @@ class Result:
     unknown: tuple[str, ...]
     parts: tuple[Result, ...] = ()
     ids: tuple[int, ...] = field(default=(), repr=False)
-    inspector: Inspector | None = field(default=None, repr=False, compare=False)
+    _inspector = None  # not a field: it is no data, and is not stored
+
+    def made_by(self, inspector: Inspector) -> Result:
+        """Remembers who computes what this Result does not hold, and returns the Result."""
+        object.__setattr__(self, "_inspector", inspector)
+        return self
 
     def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
         """Computes the exact weights in one forward pass with this output as the target: `translator.attention(result)`.
 
         Raises UserError if the model has no such attention, the text was split or is empty, or this Result was unpickled.
         """
-        return self._inspector("attention").attention(self, kind, layer)
+        return self._known_inspector("attention").attention(self, kind, layer)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:
         """Returns pairs (i, j): target token j attends most to source token i; counted from 0, without <eos>.
@@ -122,20 +127,18 @@ class Result:
         of the alignment head that `regard align` found for this model, else the mean over the heads of the last layer. If the
         text was split, tokens are counted through all parts.
         """
-        return self._inspector("alignment").alignment(self)
+        return self._known_inspector("alignment").alignment(self)
 
-    def _inspector(self, name: str) -> Inspector:
-        if self.inspector is None:
+    def _known_inspector(self, name: str) -> Inspector:
+        if self._inspector is None:
             raise UserError(
                 f"this result was stored and no longer knows its model; load the model and call translator.{name}(result)"
             )
-        return self.inspector
+        return self._inspector
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the result as dictionaries, lists, texts and numbers, for JSON."""
-        plain = {
-            item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("inspector", "parts", "n_best")
-        }
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("parts", "n_best")}
         plain["n_best"] = [asdict(output) for output in self.n_best]
         plain["parts"] = [part.as_dict() for part in self.parts]
         return cast(dict[str, Any], _lists(plain))
@@ -148,7 +151,13 @@ class Result:
         return cls(**values, n_best=n_best, parts=tuple(map(cls.from_dict, plain["parts"])))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "inspector": None}
+        return {name: value for name, value in vars(self).items() if name != "_inspector"}
+
+    def __copy__(self) -> Result:
+        return self  # nothing in it can change
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Result:
+        return self
 
     def _repr_html_(self) -> str:
         """Returns the text and, if the model has attention, its weights as HTML, for notebooks."""

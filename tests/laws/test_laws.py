@@ -229,9 +229,8 @@ def test_search_reports_the_weights_of_each_token(name: str) -> None:
         for position, event in enumerate(mine[:-1]):
             assert event.ids == (best.ids[position],)
             for seen, expected in zip(event.seen, whole, strict=True):
-                weights, size = torch.from_numpy(seen.weights_BHTS), len(row)
-                torch.testing.assert_close(weights[..., :size], expected.weights_BHTS[:, :, position : position + 1])
-                assert (weights[..., size:] == 0).all()  # padding
+                weights = torch.from_numpy(seen.weights_BHTS)
+                torch.testing.assert_close(weights, expected.weights_BHTS[:, :, position : position + 1])
 
 
 # --- law 3: neighbours, padding and batch size do not matter -----------------------------------------------------------------
@@ -480,20 +479,19 @@ def test_law_4_a_beams_log_prob_is_what_score_gives(name: str) -> None:
 def test_a_beam_streams_the_weights_of_each_token(name: str, size: int) -> None:
     """Rows are reordered at every step, leave and join; a token still comes with the weights of its own hypothesis."""
     model, rows = make_model(name), rows_of(make_source(7, 3, 5, 2, 9))
-    look = Look((Tap("cross", layer=-1),))
+    look = Look((Tap("cross", layer=-1), Tap("decoder", layer=-1)))
     requests = make_requests(rows, beam=5, max_length=20, max_ratio=0.5, stream=True, look=look)
     events = run_joining(make_engine(model), batched(requests, size))
     for sentence, row in enumerate(rows):
         mine = [event for event in events if event.id == sentence]
         best = mine[-1].hypotheses[0]
         assert tuple(token for event in mine for token in event.ids) == best.ids
-        (whole,) = model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(token_batch([row])), look).seen
-        streamed = [torch.from_numpy(seen.weights_BHTS) for event in mine for seen in event.seen]
-        assert len(streamed) == len(best.ids)
-        size = whole.weights_BHTS.shape[-1]
-        for position, weights in enumerate(streamed):
-            torch.testing.assert_close(weights[..., :size], whole.weights_BHTS[:, :, position : position + 1])
-            assert (weights[..., size:] == 0).all()
+        for whole in model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(token_batch([row])), look).seen:
+            streamed = [torch.from_numpy(seen.weights_BHTS) for event in mine for seen in event.seen if seen.kind == whole.kind]
+            assert len(streamed) == len(best.ids)
+            for position, weights in enumerate(streamed):
+                keys = len(row) if whole.kind == "cross" else position + 1
+                torch.testing.assert_close(weights, whole.weights_BHTS[:, :, position : position + 1, :keys])
 
 
 # --- law 5: fused = plain ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 import itertools
+import pickle
 import re
 import sys
 from dataclasses import replace
@@ -334,6 +335,11 @@ def test_the_source_of_a_scored_text_is_its_beginning(settings: ModelSettings) -
     )
     with pytest.raises(UserError, match="pair 2: this is a language model, which continues its source, but the output 'X'"):
         translator.score(["", "Y"], ["X", "X"])
+    unknown = translator("X Q", max_length=3)  # the model spells Q as <unk>
+    (scored,) = translator.score(["X Q"], [unknown.text])
+    expected = unknown.n_best[0].token_log_probs
+    assert scored.token_log_probs[: len(unknown.ids)] == pytest.approx(expected[: len(unknown.ids)], abs=1e-5)
+    assert scored.tokens[:2] == ("X", "Q")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, which only Linux does safely")
@@ -342,8 +348,18 @@ def test_workers_find_what_one_process_finds() -> None:
     texts = ["".join("abc"[number * position % 3] for position in range(1 + number % 9)) for number in range(150)]
     options = {"beam": 2, "n_best": 2, "max_length": 7}
     workers = Workers(translator.engine, 2)
+    workers.start()
     try:
         shared = list(translator.translate(texts, workers=workers, **options))
+        unfinished = translator.translate(iter(texts), workers=workers, **options)
+        next(unfinished)
+        with pytest.raises(RuntimeError, match="these workers are in use by another run; finish or close it first"):
+            next(translator.translate(texts, workers=workers, **options))
+        unfinished.close()  # type: ignore[attr-defined]
+        again = list(translator.translate(texts[:130], workers=workers, **options))
+        assert [result.text for result in again] == [result.text for result in shared[:130]]
+        with pytest.raises(ValueError, match="these workers run another model; use those of this Translator"):
+            next(make_translator(RnnSettings(width=8)).translate(texts, workers=workers))
     finally:
         workers.close()
     alone = translator.batch(texts, **options)
@@ -352,6 +368,20 @@ def test_workers_find_what_one_process_finds() -> None:
     ]
     for one, other in zip(shared, alone, strict=True):
         assert one.n_best[1].token_log_probs == pytest.approx(other.n_best[1].token_log_probs, abs=1e-4)
+
+
+def test_sources_that_need_no_search_are_answered_while_more_are_read() -> None:
+    translator = make_translator(RnnSettings(width=8, embedding=3))
+    assert next(translator.translate("" for _ in itertools.count())).text == ""
+    results = translator.translate((("a", "b") if number % 2 else "" for number in itertools.count()), max_length=2)
+    assert [isinstance(next(results), Refused) for _ in range(4)] == [False, True, False, True]
+
+
+def test_a_translator_can_be_pickled() -> None:
+    """For processes that another library starts."""
+    translator = make_translator(RnnSettings(width=8, embedding=3))
+    again = pickle.loads(pickle.dumps(translator))
+    assert again.batch(["abc", "b"], max_length=4) == translator.batch(["abc", "b"], max_length=4)
 
 
 # --- sources that are files --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tones import write_words
 from regard.contracts import FileAndText, Request, SourceText, Traits
 from regard.data.batch import encode_pairs
 from regard.data.corpus import Pair
-from regard.data.reader import LINE, PART, Reader, RequestOptions
+from regard.data.reader import PART_BIT, Reader, RequestOptions, line_of
 from regard.data.seeds import derived_seed
 from regard.data.sounds import Sounds
 from regard.data.tokenizers.codec import EOS, Codec
@@ -145,7 +145,7 @@ def test_a_request_holds_all_that_an_engine_needs() -> None:
     search = SearchOptions(beam=3, max_length=9)
     segment = reader.segment("abc", RequestOptions(search, (4, 5), 7), line=11, part=2)
     assert segment.request == Request(
-        id=11 | 2 << PART,
+        id=11 | 2 << PART_BIT,
         source=reader.source.encode("abc"),  # type: ignore[arg-type]
         options=search,
         num_positions=3,
@@ -153,7 +153,7 @@ def test_a_request_holds_all_that_an_engine_needs() -> None:
         limit=9,
         seed=derived_seed(7, "sample", 11, 2),
     )
-    assert segment.request.id & LINE == 11
+    assert line_of(segment.request.id) == 11
     continued = replace(reader, traits=CONTINUES).segment("X Y", RequestOptions(search, (6,)))
     assert (continued.request.source, continued.request.prefix) == ([], (*TARGET.encode("X Y"), 6))
     assert (continued.request.num_positions, continued.request.limit) == (2, 9 + 3)
@@ -170,7 +170,7 @@ def test_seeds_and_ids_differ_by_line_and_part() -> None:
     assert len(requests) == 2 * 3 * 3
     assert len({request.seed for request in requests}) == len(requests)
     assert len({request.id for request in requests}) == 3 * 3
-    assert [request.id & LINE for request in requests[:9]] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [line_of(request.id) for request in requests[:9]] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     again = reader.segments("ab a. Ab. Ba.", RequestOptions(seed=1), 2)
     assert [segment.request for segment in again] == requests[-3:]
 
@@ -295,18 +295,18 @@ def test_an_output_is_read_with_its_source() -> None:
 
 
 def test_the_output_of_a_language_model_starts_with_its_source() -> None:
-    """Either its tokens do, or its text does; the prompt of a model of subwords may end inside a token of the whole text."""
+    """The tokens of the prompt stay as they are: that of a model of subwords may end inside a token of the whole text."""
     merged = Codec.train(["concatenate", "cat con"] * 4, "bpe", 280)
     reader = Reader(merged, merged, CONTINUES)
     whole = reader.given_output("concatenate", "concatenate con")
-    assert (whole.texts, whole.written) == (("concatenate con",), (*merged.encode("concatenate con"), EOS))
+    assert (whole.texts, whole.written) == (("concatenate", " con"), (*merged.encode("concatenate con"), EOS))
     inside = reader.given_output("conc", "concatenate")
     assert len(merged.encode("concatenate")) == 1
     assert inside.texts == ("conc", "atenate")
     assert inside.written == (*merged.encode("conc"), *merged.encode("atenate"), EOS)
     for pair in (whole, inside):
         assert pair.written[: len(pair.request.prefix)] == pair.request.prefix != ()
-    assert reader.given_output("", "cat").texts == ("cat",)
+    assert reader.given_output("", "cat").texts == ("", "cat")
     for source, output in (("cat", "con"), ("cat", ""), ("concat", "con")):
         with pytest.raises(
             UserError,

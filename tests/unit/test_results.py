@@ -1,5 +1,7 @@
 """Results are plain data: as JSON and pickled they keep everything but the model, which can still inspect them."""
 
+import copy
+import dataclasses
 import json
 import pickle
 import subprocess
@@ -54,7 +56,7 @@ def example(request: pytest.FixtureRequest) -> tuple[Translator, Result]:
 def test_a_result_is_equal_after_json(example: tuple[Translator, Result]) -> None:
     _, result = example
     plain = result.as_dict()
-    assert set(plain) == {field.name for field in fields(Result)} - {"inspector"}
+    assert set(plain) == {field.name for field in fields(Result)}
     again = Result.from_dict(json.loads(json.dumps(plain)))
     assert again == result
     assert again.ids == result.ids
@@ -69,7 +71,9 @@ def test_a_pickled_result_keeps_everything_but_its_model(example: tuple[Translat
     again = pickle.loads(stored)
     assert again == result
     assert repr(again) == repr(result)
-    assert result.inspector is translator  # pickling does not change the original
+    assert result._inspector is translator  # pickling does not change the original
+    assert copy.copy(result)._inspector is copy.deepcopy(result)._inspector is translator
+    assert dataclasses.asdict(result)["text"] == result.text  # without the model
     assert len(stored) < 5_000  # without the weights
     for one in (again, *again.parts, Result.from_dict(result.as_dict())):
         for name in ("attention", "alignment"):

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from searching import alone_outputs, assert_same_hypotheses, last_outputs, make_engine, make_requests, rows_of, token_batch
@@ -13,7 +14,7 @@ from table import SOS, make_model, make_source
 from test_search import table_engine
 from test_torch_engine import BAD, FailsToEncode
 
-from regard.contracts import Event, Hypothesis, Request
+from regard.contracts import Event, FileAndText, Hypothesis, Request
 from regard.decoding import schedule
 from regard.decoding.schedule import pack, run
 
@@ -122,8 +123,8 @@ def answers(requests: Sequence[Request]) -> list[Event]:
 class SlowWorkers:
     """Stands for two worker processes: a batch is ready after `events` was called `delay` times. sent: all batches."""
 
-    def __init__(self, delay: int = 0) -> None:
-        self.number, self.delay, self.num_waits = 2, delay, 0
+    def __init__(self, delay: int = 0, *, can_start: bool = True) -> None:
+        self.number, self.delay, self.num_waits, self.can_start = 2, delay, 0, can_start
         self.running: deque[list[Request]] = deque()
         self.sent: list[list[int]] = []
 
@@ -140,7 +141,10 @@ class SlowWorkers:
         self.num_waits += 1
         return [] if self.num_waits % (self.delay + 1) else answers(self.running.popleft())
 
-    def abandon(self) -> None:
+    def claim(self) -> None:
+        assert self.can_start
+
+    def release(self) -> None:
         self.running.clear()
 
 
@@ -235,6 +239,21 @@ def test_few_requests_are_searched_in_this_process() -> None:
     workers = SlowWorkers()
     assert sum(event is not None for event in run(InstantEngine(), requests_of(127), workers)) == 127
     assert not workers.sent
+
+
+def test_requests_are_searched_in_this_process_if_it_cannot_fork() -> None:
+    """As in a server: other threads may have started since the workers were made."""
+    workers = SlowWorkers(can_start=False)
+    assert sum(event is not None for event in run(InstantEngine(), requests_of(500), workers)) == 500
+    assert not workers.sent
+
+
+def test_a_window_ends_before_its_files_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MOST_BYTES", 4000)
+    file = np.zeros((10, 25), np.float32)  # 1,000 bytes
+    sources = [file, FileAndText(file, [4]), file, file, file, [4] * 1000]
+    windows = schedule._windows([Request(number, source) for number, source in enumerate(sources)], 100)
+    assert [[request.id for request in chunk] for chunk, _ in windows] == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_an_iterator_that_is_left_leaves_nothing_behind() -> None:

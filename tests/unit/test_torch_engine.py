@@ -1,5 +1,6 @@
 """What the torch engine promises as an Engine: requests enter, fail, are cancelled and leave without disturbing each other."""
 
+import logging
 import random
 import threading
 import time
@@ -20,14 +21,15 @@ from searching import (
     run,
     run_joining,
 )
-from table import MODELS, SOURCE_VOCAB, TARGET_VOCAB, has_cross, make_model, make_source
+from table import EOS, MODELS, SOURCE_VOCAB, TARGET_VOCAB, has_cross, make_model, make_source
 from test_search import A, B, TableModel, TableState, table_engine
 from torch import Tensor
 
 from regard.contracts import CANCELLED, Event, Request
 from regard.core.source import Source
-from regard.decoding import torch_engine
-from regard.decoding.torch_engine import TorchEngine, TorchSearch
+from regard.decoding import torch_search
+from regard.decoding.torch_engine import TorchEngine
+from regard.decoding.torch_search import TorchSearch
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
 from regard.models.build import build
@@ -258,7 +260,7 @@ def test_edits_also_change_how_a_prefix_is_read(name: str) -> None:
 
 def test_a_batch_has_a_maximum_number_of_hypotheses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further requests wait until others have left; a single request may exceed the maximum."""
-    monkeypatch.setattr(torch_engine, "BATCH_HYPOTHESES", 7)
+    monkeypatch.setattr(torch_search, "BATCH_HYPOTHESES", 7)
     rows: list[int] = []
 
     class Counting(TableModel):
@@ -473,10 +475,31 @@ def test_a_source_that_cannot_be_measured_needs_no_memory() -> None:
     assert engine.nbytes(good) > 0
 
 
-def test_a_mistake_in_a_program_is_raised() -> None:
+def test_a_mistake_in_a_program_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(TableModel):
         def step(self, ids_BK: Tensor, state: TableState, look: None = None) -> Step:
             raise KeyError("B")
 
-    with pytest.raises(KeyError):
-        run(table_engine(Broken()), make_requests([[100]]))
+    with caplog.at_level(logging.DEBUG, logger="regard"):
+        (event,) = run(table_engine(Broken()), make_requests([[100]]))
+    assert event.error == "KeyError: 'B'"
+    assert 'raise KeyError("B")' in caplog.text
+
+
+def test_a_mistake_in_a_request_is_an_error_of_that_request() -> None:
+    """torch raises IndexError for a token that is not in the vocabulary; the Search goes on with the others."""
+    engine = make_engine(make_model("rnn additive"))
+    good, bad, late = make_requests([[4, 5], [99_999], [6]], max_length=4)
+    search = engine.open()
+    for request in (good, bad):
+        search.submit(request)
+    events = {event.id: event for event in finish(search, 2) if event.is_last}
+    assert events[1].error == "IndexError: index out of range in self"
+    search.submit(late)
+    events |= {event.id: event for event in finish(search, 1) if event.is_last}
+    for request in (good, late):
+        assert events[request.id].hypotheses == last_outputs(run(engine, [request]))[request.id]
+    assert search.nbytes == 0
+    forced = {result.id: result for result in engine.force([good, bad], [(4, EOS), (4, EOS)])}
+    assert forced[1].error == "IndexError: index out of range in self"
+    assert len(forced[0].token_log_probs) == 2

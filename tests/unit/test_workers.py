@@ -21,7 +21,7 @@ from table import make_model, make_source
 
 from regard.contracts import Engine, Event, FileAndText, Hypothesis, Request, SourceRow
 from regard.decoding import schedule
-from regard.decoding.workers import Workers, pack, search_batch, unpack
+from regard.decoding.workers import Workers, from_bytes, search_batch, to_bytes
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
 from regard.options import SearchOptions
@@ -74,6 +74,7 @@ def working() -> Iterator[Callable[[Engine | Callable[[Request], tuple[int, ...]
 
     def make(engine: Any) -> Workers:
         made.append(Workers(engine if hasattr(engine, "open") else ActingEngine(engine), 2))
+        made[-1].start()
         return made[-1]
 
     yield make
@@ -270,6 +271,7 @@ class Slow:
         pass
 
 workers = Workers(Slow(), 2)
+workers.start()
 workers.dispatch(deque([[Request(id, [4]) for id in range(50_000)] for _ in range(2)]))
 printed = set()
 while len(printed) < 2:
@@ -335,7 +337,7 @@ def test_requests_are_packed_without_loss() -> None:
         )
         for number, source in enumerate(SOURCES.values())
     ]
-    for found, expected in zip(unpack(pack(requests)), requests, strict=True):
+    for found, expected in zip(from_bytes(to_bytes(requests)), requests, strict=True):
         for name in (name for name in vars(expected) if name != "source"):
             assert getattr(found, name) == getattr(expected, name), name
             assert type(getattr(found, name)) is type(getattr(expected, name)), name
@@ -349,4 +351,4 @@ def test_requests_are_packed_without_loss() -> None:
         assert text == other
         assert (ours.dtype, ours.shape, ours.flags.writeable) == (theirs.dtype, theirs.shape, True)
         assert ours.tobytes() == theirs.tobytes()
-    assert unpack(pack([])) == []
+    assert from_bytes(to_bytes([])) == []

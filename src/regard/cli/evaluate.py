@@ -81,7 +81,7 @@ def evaluate(
     import torch
 
     from regard.checkpoint.folder import weights_digest
-    from regard.data.source_text import flat
+    from regard.data.source_text import as_line
     from regard.data.test_set import read_test_set
     from regard.data.trained import TrainedOn
     from regard.signatures import signature
@@ -97,7 +97,7 @@ def evaluate(
     texts = normalised_texts(systems[0], results)
     if outputs:
         for source, text, references in zip(data.sources, texts, data.references, strict=True):
-            print(*map(one_cell, (flat(source), text, references[0])), sep="\t")  # a console would turn TABs into spaces
+            print(*map(one_cell, (as_line(source), text, references[0])), sep="\t")  # a console would turn TABs into spaces
     console = make_console()
     print_test_set(console, data, unreadable)
     for line in (*columns.describe(), *describe_seen(folders, systems, data.sources)):

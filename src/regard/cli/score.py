@@ -44,7 +44,7 @@ def score(
 
     from regard.data.corpus import Pair, stream_pairs
     from regard.data.counts import CorpusCounts
-    from regard.data.source_text import flat
+    from regard.data.source_text import as_line
     from regard.data.trained import TrainedOn
     from regard.results import Refused, Scored
 
@@ -68,7 +68,7 @@ def score(
             continue
         if json:
             record = {
-                "source": flat(pair.source),
+                "source": as_line(pair.source),
                 "output": pair.target,
                 "log_prob": result.log_prob,
                 "tokens": result.tokens,
@@ -77,7 +77,7 @@ def score(
             }
             print(as_json.dumps(record, ensure_ascii=False))
         else:
-            print(f"{result.log_prob:.6f}\t{one_cell(flat(pair.source))}\t{one_cell(pair.target)}")
+            print(f"{result.log_prob:.6f}\t{one_cell(as_line(pair.source))}\t{one_cell(pair.target)}")
     scored = [result for result in results if isinstance(result, Scored)]
     if not scored:
         raise UserError(f"none of the {len(given):,} pairs in {counts.name} can be scored, for the reasons above")

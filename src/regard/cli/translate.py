@@ -23,6 +23,7 @@ from regard.cli.options import (
     open_model,
 )
 from regard.data.labels import visible
+from regard.data.source_text import as_line
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -66,11 +67,6 @@ def as_json(number: int, source: "SourceText", result: "Result", *, align: bool)
     if align:
         record["alignment"] = result.alignment()
     return json.dumps(record, ensure_ascii=False)
-
-
-def as_line(source: "SourceText") -> str:
-    """Returns a source as it stands in a line: columns are separated by TABs."""
-    return source if isinstance(source, str) else "\t".join(source)
 
 
 def refused_as_json(number: int, source: "SourceText", reason: str) -> str:

@@ -27,9 +27,8 @@ TOKEN_CHARACTERS = 1000
 """An upper bound on the characters of a token. A sentence with more characters per allowed token is refused before it is
 encoded, since encoding it would take much time and memory."""
 
-PART = 40
+PART_BIT = 40
 """The id of a request is the number of the line and, from this bit on, that of the part of the line."""
-LINE = (1 << PART) - 1
 
 _BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
 
@@ -62,7 +61,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a source is translated: by its segments, none if it is empty; or why it cannot be translated.
+    """The segments of a source (none if it is empty), or the reason why it cannot be translated.
 
     line: the number of the source.
     """
@@ -77,7 +76,7 @@ class Plan:
 class GivenOutput:
     """A source and an output that was given for it.
 
-    texts: the output, in the parts that were encoded.  written: its tokens, with <eos>.
+    texts: the output; that of a language model in two parts, its prompt and what follows.  written: its tokens, with <eos>.
     """
 
     segment: Segment
@@ -314,7 +313,7 @@ class Reader:
             raise UserError(f"it has {positions:,} positions, the maximum is {MAX_POSITIONS:,}; split it into shorter files")
         prompt = tuple(row) if self.traits.continues_text and isinstance(row, list) else ()
         request = Request(
-            id=line | part << PART,
+            id=line | part << PART_BIT,
             source=[] if self.traits.continues_text else row,
             options=options.search,
             num_positions=positions,
@@ -340,6 +339,8 @@ class Reader:
             return
         if not self.has_columns:
             raise UserError(f"this model reads one column, but got {len(source)}: {shown(source, 60)}; give a text only")
+        if isinstance(self.codec, Codec) and any("\t" in cell for cell in source):
+            raise UserError(f"a column of {shown(source, 60)} contains a TAB, which separates columns; remove it")
         name, text = file_and_text(source)
         if isinstance(self.source, FileCodec) and self.source.auxiliary is None and text:
             raise UserError(
@@ -355,7 +356,7 @@ class Reader:
         """
         segment = self.segment(source, DEFAULT, line)
         texts = self._output_texts(segment, target)
-        ids = [number for text in texts for number in self.target.encode(text)]
+        ids = [*segment.request.prefix, *self.target.encode(texts[-1])]
         size = 0 if isinstance(self.codec, FileCodec) else segment.request.num_positions
         if max(size, len(ids)) > self.max_tokens:
             raise UserError(
@@ -364,18 +365,18 @@ class Reader:
         return GivenOutput(segment, texts, (*ids, EOS))
 
     def _output_texts(self, segment: Segment, target: str) -> tuple[str, ...]:
-        """Returns the parts of an output that are encoded separately: a language model's output starts with its prompt, as it
-        was given or as the model spells it (with <unk>), and the tokens of the prompt stay together."""
-        prompt, text = segment.request.prefix, self.target.normalised(target)
-        start = next((start for start in (flat(segment.source), self.target.decode(prompt)) if text.startswith(start)), None)
-        if not self.traits.continues_text or (start is not None and tuple(self.target.encode(text)[: len(prompt)]) == prompt):
+        """Returns the output; that of a language model in two parts, its prompt and what follows. The output must start with
+        the prompt, as it was given or as the model spells it (with <unk>)."""
+        if not self.traits.continues_text:
             return (target,)
-        if start is None:
-            raise UserError(
-                f"this is a language model, which continues its source, but the output {text!r:.60} does not start with "
-                f"{flat(segment.source)!r:.60}; give the whole text as the output, or leave the source empty"
-            )
-        return start, text[len(start) :]
+        text, prompt = self.target.normalised(target), flat(segment.source)
+        for start in (prompt, self.target.decode(segment.request.prefix)):
+            if text.startswith(start):
+                return prompt, text[len(start) :]
+        raise UserError(
+            f"this is a language model, which continues its source, but the output {text!r:.60} does not start with "
+            f"{prompt!r:.60}; give the whole text as the output, or leave the source empty"
+        )
 
     def normalised(self, source: SourceText) -> SourceText:
         """Returns a source as the model reads it: in Unicode NFC, if the model was trained so. File names are not changed."""
@@ -441,6 +442,11 @@ class Reader:
                 f"a sentence has {longest:,} characters, but this model translates at most {self.max_source:,} tokens at a "
                 "time; split it with line breaks or full stops"
             )
+
+
+def line_of(request_id: int) -> int:
+    """Returns the number of the line that a request was made of."""
+    return request_id & ((1 << PART_BIT) - 1)
 
 
 def sentences(text: str) -> list[str]:

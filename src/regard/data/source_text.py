@@ -22,6 +22,11 @@ def flat(source: SourceText) -> str:
     return "\t".join((first.strip(), *features))
 
 
+def as_line(source: SourceText) -> str:
+    """Returns a source as it stands in a line of a table: columns are separated by TABs."""
+    return source if isinstance(source, str) else "\t".join(source)
+
+
 def file_and_text(source: SourceText) -> tuple[str, str]:
     """Returns (name of the file, auxiliary text), either of which may be empty."""
     if isinstance(source, str):

@@ -88,7 +88,8 @@ def sample(total_BK: Tensor, scores_BKV: Tensor, eos: int, uniform_BK: Tensor, o
 
     uniform: a random number in [0, 1) for each hypothesis; it determines the token (inverse transform sampling).
     """
-    sorted_BKV, token_BKV = (scores_BKV.double() / options.temperature).sort(dim=-1, descending=True, stable=True)
+    scaled_BKV = scores_BKV.to(widest(scores_BKV.device)) / options.temperature
+    sorted_BKV, token_BKV = scaled_BKV.sort(dim=-1, descending=True, stable=True)
     if options.top_k:
         sorted_BKV = sorted_BKV[..., : options.top_k]
     probs_BKV = sorted_BKV.softmax(-1)
@@ -120,12 +121,14 @@ class Ended:
 class Sentence:
     """The search state of a sentence outside the tensors of `Beams`.
 
-    limit: the maximum number of output tokens.  start: the index in `ids_BKT` of its first token.
+    limit: the maximum number of output tokens.  num_sources: the number of positions of its source.
+    start: the index in `ids_BKT` of its first token.
     kept: the best outputs so far, best first.  num_reported: the number of tokens already streamed.
     """
 
     request: Request
     limit: int
+    num_sources: int = 0
     start: int = 0
     kept: list[Ended] = field(default_factory=list)
     num_reported: int = 0
@@ -229,18 +232,14 @@ class Beams:
         sentence = self.sentences[row]
         prefix = len(sentence.request.prefix)
         written = (*self.seen_steps[sentence.start + prefix :], *(() if step_seen is None else (step_seen,)))
-        return (
-            *[()] * prefix,
-            *(
-                tuple(
-                    replace(
-                        seen, rows=(0,), weights_BHTS=seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1].clone()
-                    )
-                    for seen in step
-                )
-                for step in written
-            ),
-        )
+
+        def part(seen: Seen[Tensor], num_read: int) -> Seen[Tensor]:
+            keys = sentence.num_sources if seen.kind == "cross" else num_read  # without those of other sentences
+            weights_BHTS = seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1, :keys]
+            return replace(seen, rows=(0,), weights_BHTS=weights_BHTS.clone())
+
+        steps = enumerate(written, start=prefix + 1)
+        return (*[()] * prefix, *(tuple(part(seen, num_read) for seen in step) for num_read, step in steps))
 
 
 def _map_weights(seen_steps: Sequence[StepSeen], change: Callable[[Tensor], Tensor]) -> list[StepSeen]:
@@ -332,6 +331,11 @@ def as_arrays(seen: Seen[Tensor]) -> Seen[Array]:
         parts = (getattr(seen.summary, part.name) for part in fields(seen.summary))
         summary = Summary[Array](*(None if part is None else as_array(part) for part in parts))  # type: ignore[arg-type]
     return Seen(seen.kind, seen.layer, seen.heads, seen.rows, as_array(seen.weights_BHTS), seen.what, summary)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Returns the most precise floating-point type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def common_prefix(sequences: Sequence[tuple[int, ...]]) -> int:

@@ -1,21 +1,15 @@
-"""The reference engine: searches with any model that implements `Seq2Seq`, and runs it over given outputs.
-
-Batching is continuous. Requests of equal (options, look) share a batch; they join it when they arrive and leave it when they
-are done. A request that fails is an error of that request: the others are searched again without it.
-"""
+"""The reference engine: takes the steps of a search with any model that implements `Seq2Seq`, or runs it over outputs."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from threading import Condition
 
 import torch
 from torch import Tensor
 
-from regard.contracts import CANCELLED, Array, Event, Forced, Hypothesis, Request, SourceRow
+from regard.contracts import Array, Event, Forced, Hypothesis, Request, SourceRow
 from regard.core.arrays import as_array
 from regard.core.source import Source
 from regard.decoding.constraints import NEVER, constrain
@@ -33,25 +27,17 @@ from regard.decoding.search import (
     final_event,
     sample,
     stream_events,
+    widest,
 )
-from regard.errors import UserError, one_line
+from regard.decoding.torch_search import TorchSearch, describe
 from regard.look import Kind, Look, Seen
 from regard.models.contract import Memory, Seq2Seq, State
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  S source positions
 
-BATCH_HYPOTHESES = 320
-"""Maximum number of rows of a decoder step: sentences times hypotheses. More rows are no faster on a CPU."""
-
-ENCODED_POSITIONS = 1024
-"""Number of source positions that are encoded in one pass. Fewer are slow; more need more padding."""
-
 FORCED_POSITIONS = 4096
 """Number of positions per side that `force` runs in one pass, padding included; a longer output is run alone."""
-
-Failure = (UserError, RuntimeError, MemoryError)
-"""What a model raises for a source or an output that it cannot handle. Anything else is a mistake in a program."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +74,7 @@ class TorchEngine:
         if kind not in self._measured:
             try:
                 self._measured[kind] = self._measure(request)
-            except Failure:
+            except Exception:
                 return 0  # a search reports why this request fails
         sizes = self._measured[kind]
         per_hypothesis = sizes.fixed + 2 * sizes.per_token * (request.limit + 1) + sizes.logits
@@ -105,9 +91,9 @@ class TorchEngine:
             chosen = [requests[index] for index in batch], [outputs[index] for index in batch]
             try:
                 yield from self._force(*chosen, distributions)
-            except Failure as error:
+            except Exception as error:
                 if len(batch) == 1:
-                    yield Forced(chosen[0][0].id, error=_describe(error))
+                    yield Forced(chosen[0][0].id, error=describe(error))
                 else:
                     for request, output in zip(*chosen, strict=True):
                         yield from self.force([request], [output], distributions=distributions)
@@ -169,18 +155,16 @@ class TorchEngine:
                 state = self.model.step(read_BT[:, position : position + 1], state, look).state
         else:
             state = self.model.start(memory, read_BT[:, :-1] if prefix else None)
-        total_B = log_probs_BT.to(_widest(device)).sum(-1)
+        total_B = log_probs_BT.to(widest(device)).sum(-1)
         K = options.n_best if options.sample else 1
         if K > 1:
             state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
-        limits = [
-            _limit(request, num_positions)
-            for request, num_positions in zip(requests, memory.allow_BS.sum(-1).tolist(), strict=True)
-        ]
+        sizes = memory.allow_BS.sum(-1).tolist()
+        limits = [_limit(request, size) for request, size in zip(requests, sizes, strict=True)]
         beams = Beams(
             [
-                Sentence(request, limit, num_reported=reported.get(request.id, 0))
-                for request, limit in zip(requests, limits, strict=True)
+                Sentence(request, limit, size, num_reported=reported.get(request.id, 0))
+                for request, limit, size in zip(requests, limits, sizes, strict=True)
             ],
             read_BT[:, None, 1:].expand(-1, K, -1),
             log_probs_BT[:, None].expand(-1, K, -1),
@@ -202,7 +186,7 @@ class TorchEngine:
         scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.eos, self.never)
         if options.sample:
             seeds = [sentence.request.seed for sentence in beams.sentences]
-            uniform_BK = torch.from_numpy(uniform(seeds, options.n_best, lengths)).to(running.ids_BK.device)
+            uniform_BK = torch.from_numpy(uniform(seeds, options.n_best, lengths)).to(beams.total_BK)
             candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
             stuck_BK = beams.total_BK.isfinite() & (torch.maximum(candidates.live_BK, candidates.ended_BK) == NEVER)
             for row, number in stuck_BK.nonzero().tolist():  # no token is allowed
@@ -376,202 +360,7 @@ def _limit(request: Request, num_positions: int) -> int:
     return min(request.limit, max(1, options.min_length, len(request.prefix), int(ratio) + 10))
 
 
-def _widest(device: torch.device) -> torch.dtype:
-    """Returns the most precise floating-point type of a device."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def _select(state: State, parents_BK: Tensor, num_before: int) -> State:
     """Returns the State of the live hypotheses: `state` itself if none of them moved, so that greedy search copies nothing."""
     same = torch.arange(parents_BK.shape[1], device=parents_BK.device)
     return state if parents_BK.shape[1] == num_before and bool((parents_BK == same).all()) else state.select(parents_BK)
-
-
-def _describe(error: BaseException) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {one_line(error)}"
-
-
-# --- a running search --------------------------------------------------------------------------------------------------------
-
-
-class TorchSearch:
-    """A search with a torch model. `events` takes one step with every batch."""
-
-    def __init__(self, engine: TorchEngine) -> None:
-        self._engine = engine
-        self._changed = Condition()
-        self._live: set[int] = set()
-        self._submitted: list[Request] = []
-        self._cancelled: set[int] = set()
-        self._closed = False
-        self._batches: dict[tuple[SearchOptions, Look | None], SharedBatch] = {}
-
-    def submit(self, request: Request) -> None:
-        with self._changed:
-            if self._closed:
-                raise RuntimeError(f"request {request.id} was submitted to a search that is closed; open another one")
-            if request.id in self._live:
-                raise ValueError(f"request {request.id} is running already; give each request another id")
-            self._live.add(request.id)
-            self._submitted.append(request)
-            self._changed.notify()
-
-    def cancel(self, id: int) -> None:
-        with self._changed:
-            if id in self._live:
-                self._cancelled.add(id)
-                self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            for container in (self._live, self._submitted, self._cancelled, self._batches):
-                container.clear()
-            self._changed.notify()
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the States and hypotheses of all requests that run."""
-        return sum(batch.nbytes for batch in list(self._batches.values()))
-
-    @torch.inference_mode()
-    def events(self, timeout: float | None = None) -> list[Event]:
-        submitted, cancelled = self._take(timeout)
-        events: list[Event] = []
-        for request in submitted:
-            if reason := CANCELLED if request.id in cancelled else self._engine.declines(request):
-                events.append(Event(request.id, error=reason))
-            else:
-                key = (request.options, request.look)
-                self._batches.setdefault(key, SharedBatch(self._engine, *key)).waiting.append(request)
-        for key, batch in list(self._batches.items()):
-            if cancelled:
-                events += [Event(id, error=CANCELLED) for id in batch.drop(cancelled)]
-            batch.step(events)
-            if batch.is_empty:
-                self._batches.pop(key, None)
-        with self._changed:
-            if self._closed:
-                self._batches.clear()  # it was closed while this method added one
-                return []
-            ended = {event.id for event in events if event.is_last}
-            self._live -= ended
-            self._cancelled -= ended  # it ended first
-        return events
-
-    def _take(self, timeout: float | None) -> tuple[list[Request], set[int]]:
-        """Returns the requests that were submitted and cancelled since the last call; waits if there is nothing to do."""
-        with self._changed:
-            if not (self._batches or self._submitted or self._cancelled or self._closed):
-                self._changed.wait(timeout)
-            taken = self._submitted, self._cancelled
-            self._submitted, self._cancelled = [], set()
-            return taken
-
-
-class SharedBatch:
-    """The requests of equal (options, look) that run together.
-
-    waiting: requests that join with the next step, as far as there is room for their hypotheses.
-    suspects: if a step fails, any request of the batch may be the reason. So the batch is searched again in two halves, one
-    after the other, and so on until a request fails alone; meanwhile, others wait.
-    reported: the number of tokens of each suspect that were streamed before.
-    """
-
-    def __init__(self, engine: TorchEngine, options: SearchOptions, look: Look | None) -> None:
-        self.engine, self.options, self.look = engine, options, look
-        self.waiting: list[Request] = []
-        self.suspects: deque[list[Request]] = deque()
-        self.reported: dict[int, int] = {}
-        self.running: Running | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.running or self.waiting or self.suspects)
-
-    @property
-    def nbytes(self) -> int:
-        return self.running.nbytes if self.running else 0
-
-    def step(self, events: list[Event]) -> None:
-        """Takes one step with all requests and adds what happened to `events`."""
-        if self.running is None and self.suspects:
-            self._join(self.suspects.popleft(), events)
-        elif self.running is None:
-            self.reported = {}
-        if self.waiting and not self.reported:
-            room = self._room()
-            entering, self.waiting = self.waiting[:room], self.waiting[room:]
-            self._join(entering, events)
-        if (running := self.running) is None:
-            return
-        try:
-            self.running = self.engine.step(running, self.options, self.look, events)
-        except Failure as error:
-            self._suspect([running], error, events)
-
-    def drop(self, ids: set[int]) -> list[int]:
-        """Removes requests, and returns the ids of those that were still running."""
-        dropped = [request.id for group in (self.waiting, *self.suspects) for request in group if request.id in ids]
-        self.waiting = [request for request in self.waiting if request.id not in ids]
-        self.suspects = deque([request for request in group if request.id not in ids] for group in self.suspects)
-        if self.running is None:
-            return dropped
-        sentences = self.running.beams.sentences
-        alive = [row for row, sentence in enumerate(sentences) if not sentence.done]
-        rows = [row for row in alive if sentences[row].request.id not in ids]
-        dropped += [sentences[row].request.id for row in alive if sentences[row].request.id in ids]
-        if not rows:
-            self.running = None
-        elif len(rows) < len(alive):
-            self.running = self.running.keep(torch.tensor(rows, device=self.running.ids_BK.device))
-        return dropped
-
-    def _room(self) -> int:
-        """Returns how many requests may join: at least one if none is running."""
-        num_running = self.running.num_sentences if self.running else 0
-        return max(0 if num_running else 1, BATCH_HYPOTHESES // self.options.num_hypotheses - num_running)
-
-    def _join(self, requests: Sequence[Request], events: list[Event]) -> None:
-        """Starts requests and joins them to the running ones."""
-        started = [] if self.running is None else [self.running]
-        for group in _similar_sources(requests):
-            started += self._start(group, events)
-        if not started:
-            return
-        try:
-            self.running = started[0].join(started[1:], self.engine.sos)
-        except Failure as error:
-            self._suspect(started, error, events)
-
-    def _start(self, requests: Sequence[Request], events: list[Event]) -> list[Running]:
-        """Starts requests together; if that fails, one by one, so that only those fail that cannot start."""
-        try:
-            return [self.engine.start(requests, self.reported)]
-        except Failure as error:
-            if len(requests) > 1:
-                return [running for request in requests for running in self._start([request], events)]
-            events.append(Event(requests[0].id, error=_describe(error)))
-            return []
-
-    def _suspect(self, failed: Sequence[Running], error: BaseException, events: list[Event]) -> None:
-        """Ends the only request that failed with an error, or lets several run again, in two halves."""
-        alive = [sentence for running in failed for sentence in running.beams.sentences if not sentence.done]
-        self.running = None
-        if len(alive) == 1:
-            events.append(Event(alive[0].request.id, error=_describe(error)))
-            return
-        self.reported |= {sentence.request.id: sentence.num_reported for sentence in alive}
-        requests, half = [sentence.request for sentence in alive], len(alive) // 2
-        self.suspects.extendleft((requests[half:], requests[:half]))
-
-
-def _similar_sources(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """Splits requests into groups that are encoded together: prefixes have one length, and sources about ENCODED_POSITIONS
-    positions, few of them padding."""
-    order = sorted(requests, key=lambda request: (len(request.prefix), request.num_positions), reverse=True)
-    while order:
-        size, prefix = max(1, ENCODED_POSITIONS // (order[0].num_positions + 1)), len(order[0].prefix)
-        group = [request for request in order[:size] if len(request.prefix) == prefix]
-        yield group
-        order = order[len(group) :]

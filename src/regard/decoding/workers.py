@@ -54,20 +54,38 @@ def search_batch(engine: Engine, requests: Sequence[Request]) -> Iterator[Event]
 
 
 class Workers:
-    """Worker processes that search with one engine. They are forked by `start`, or when the first batch is dispatched; no
-    thread may exist then. `close` ends them, and so does the end of this process."""
+    """Worker processes that search with one engine. `start` forks them; no other thread may run then. `close` ends them, and so
+    does the end of this process. One run at a time uses them: it claims them first, and releases them in the end."""
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine, self.number = engine, number
         self._processes: dict[Connection, BaseProcess] = {}
         self._idle: list[Connection] = []
         self._abandoned: set[Connection] = set()
+        self._is_claimed = False
         Finalize(self, _end, (self._processes,), exitpriority=0)  # in this process only, not in those forked from it
+
+    @property
+    def can_start(self) -> bool:
+        """Whether the workers run already, or can be forked now."""
+        return bool(self._processes) or can_fork()
 
     @property
     def is_busy(self) -> bool:
         """Whether any worker has a batch."""
         return len(self._idle) < len(self._processes)
+
+    def claim(self) -> None:
+        """Starts the workers and reserves them for one run. Raises RuntimeError if another run uses them."""
+        if self._is_claimed:
+            raise RuntimeError("these workers are in use by another run; finish or close it first, or use workers of its own")
+        self._is_claimed = True
+        self.start()
+
+    def release(self) -> None:
+        """Ends a run: ignores all further results of the batches that the workers have now."""
+        self._is_claimed = False
+        self._abandoned.update(connection for connection in self._processes if connection not in self._idle)
 
     def start(self) -> None:
         """Forks the workers, unless they run already."""
@@ -82,11 +100,10 @@ class Workers:
 
     def dispatch(self, batches: deque[list[Request]]) -> None:
         """Gives a batch to each worker that has none, as long as there are batches."""
-        self.start()
         while batches and self._idle:
             connection = self._idle.pop(0)
             try:
-                connection.send_bytes(pack(batches.popleft()))
+                connection.send_bytes(to_bytes(batches.popleft()))
             except OSError:
                 self._raise_exit(connection)
 
@@ -104,6 +121,7 @@ class Workers:
             except (EOFError, OSError):
                 self._raise_exit(connection)
             if "failure" in message:
+                self.close()
                 raise RuntimeError(f"a search failed in a worker process: {message['failure']}")
             if "done" in message:
                 self._idle.append(connection)
@@ -111,10 +129,6 @@ class Workers:
             elif connection not in self._abandoned:
                 events.append(_event(**message))
         return events
-
-    def abandon(self) -> None:
-        """Ignores all further results of the batches that the workers have now."""
-        self._abandoned.update(connection for connection in self._processes if connection not in self._idle)
 
     def close(self) -> None:
         """Ends all workers at once, whatever they are doing."""
@@ -125,6 +139,7 @@ class Workers:
     def _raise_exit(self, connection: Connection) -> NoReturn:
         process = self._processes[connection]
         process.join()
+        self.close()
         raise UserError(
             f"a worker process exited unexpectedly (exit code {process.exitcode}); it probably ran out of memory: "
             "try --threads 1, or translate fewer texts at a time"
@@ -148,7 +163,7 @@ def _work(engine: Engine, connection: Connection, inherited: Sequence[Connection
     torch.set_num_threads(1)  # the threads of the parent were not forked
     try:
         while True:
-            for event in search_batch(engine, unpack(connection.recv_bytes())):
+            for event in search_batch(engine, from_bytes(connection.recv_bytes())):
                 outputs = [vars(output) for output in event.hypotheses]
                 _send(connection, id=event.id, ids=event.ids, error=event.error, hypotheses=outputs)
             _send(connection, done=True)
@@ -175,7 +190,7 @@ def _event(id: int, ids: list[int], error: str, hypotheses: list[dict[str, Any]]
 # --- requests as bytes -------------------------------------------------------------------------------------------------------
 
 
-def pack(requests: Sequence[Request]) -> bytes:
+def to_bytes(requests: Sequence[Request]) -> bytes:
     """Returns requests as bytes: the length of a JSON text in 8 bytes, the JSON text, and the arrays of files, one after the
     other."""
     arrays: list[Array] = []
@@ -203,8 +218,8 @@ def pack(requests: Sequence[Request]) -> bytes:
     return b"".join((len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)))
 
 
-def unpack(content: bytes) -> list[Request]:
-    """Returns the requests that `pack` wrote."""
+def from_bytes(content: bytes) -> list[Request]:
+    """Returns the requests that `to_bytes` wrote."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
 

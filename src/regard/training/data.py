@@ -204,11 +204,11 @@ def encoded(
     pairs: Iterator[Pair], codecs: Codecs, start_codecs: StartCodecs, unknown: Counter[str], bad: Unreadable | None = None
 ) -> Iterator[Example]:
     """Encodes the pairs; counts in `unknown` the symbols that codecs taken over from another model cannot encode."""
-    size = CHUNK if isinstance(codecs.source, Codec) else 64
+    size, reader = CHUNK if isinstance(codecs.source, Codec) else 64, codecs.reader
     while chunk := list(islice(pairs, size)):
         for pair in chunk:
             if start_codecs.source is not None:
-                unknown.update(codecs.reader.unknown(pair.source))
+                unknown.update(reader.unknown(pair.source))
             if start_codecs.target is not None:
                 unknown.update(codecs.target.unknown(pair.target))
-        yield from encode_pairs(chunk, codecs.reader, bad)
+        yield from encode_pairs(chunk, reader, bad)
