@@ -19,6 +19,7 @@ from regard.data.corpus import Pair
 from regard.data.reader import PART_BIT, Reader, RequestOptions, line_of
 from regard.data.seeds import derived_seed
 from regard.data.sounds import Sounds
+from regard.data.source_text import as_line
 from regard.data.tokenizers.codec import EOS, Codec
 from regard.errors import UserError
 from regard.models.decoder_only import DecoderOnlySettings
@@ -62,6 +63,18 @@ def test_a_row_of_columns_is_read_in_every_form() -> None:
     assert reader.rows(["go", expected]) == [reader.source.encode("go"), ids]
     segment = reader.segment(expected)
     assert (segment.source, segment.request.num_positions) == (expected, 6)
+
+
+def test_a_column_that_contains_a_tab_is_refused() -> None:
+    """A TAB marks a feature for the tokenizer, so it would separate what the user gave as one column."""
+    for source in (("walk\tV", "PST"), ("walk", "V\tPST")):
+        with pytest.raises(UserError, match=r"a column of \('walk.*\) contains a TAB, which separates columns; remove it"):
+            of_columns().segment(source)
+
+
+def test_a_source_is_printed_as_it_stands_in_its_table() -> None:
+    assert as_line(("a.wav", "every second; one")) == "a.wav\tevery second; one"
+    assert as_line("walk; on") == "walk; on"
 
 
 def test_a_text_keeps_its_tabs_if_the_model_reads_one_column() -> None:
