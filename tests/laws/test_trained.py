@@ -9,9 +9,9 @@ import pytest
 import torch
 from table import MODELS, has_cross, reads_source
 
-from regard import pipeline
 from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
+from regard.decoding import schedule
 from regard.models.build import build
 from regard.pipeline import Translator
 from regard.results import Result
@@ -65,7 +65,7 @@ def trained(name: str) -> Translator:
 
 
 def in_batches(translator: Translator, beam: int, size: int, monkeypatch: pytest.MonkeyPatch) -> list[Result]:
-    monkeypatch.setattr(pipeline, "BATCH_HYPOTHESES", size * beam)
+    monkeypatch.setattr(schedule, "BATCH_HYPOTHESES", size * beam)
     pairs = words()[600:] if size > 2 else words()[600:612]  # small batches are slow
     return translator.batch([pair.source for pair in pairs], beam=beam, max_length=10)
 

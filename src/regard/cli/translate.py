@@ -23,7 +23,6 @@ from regard.cli.options import (
     open_model,
 )
 from regard.data.labels import visible
-from regard.data.source_text import as_line
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def aligned(result: "Result") -> str:
 def as_json(number: int, source: "SourceText", result: "Result", *, align: bool) -> str:
     import json
 
+    from regard.data.source_text import as_line
+
     plain = result.as_dict()
     record = {
         "line": number + 1,
@@ -71,6 +72,8 @@ def as_json(number: int, source: "SourceText", result: "Result", *, align: bool)
 
 def refused_as_json(number: int, source: "SourceText", reason: str) -> str:
     import json
+
+    from regard.data.source_text import as_line
 
     return json.dumps({"line": number + 1, "source": as_line(source), "text": "", "error": reason}, ensure_ascii=False)
 
