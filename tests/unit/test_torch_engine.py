@@ -27,6 +27,7 @@ from torch import Tensor
 
 from regard.contracts import CANCELLED, Event, Request
 from regard.core.source import Source
+from regard.data.batch import source_batch
 from regard.decoding import torch_search
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.torch_search import TorchSearch
@@ -503,3 +504,18 @@ def test_a_mistake_in_a_request_is_an_error_of_that_request() -> None:
     forced = {result.id: result for result in engine.force([good, bad], [(4, EOS), (4, EOS)])}
     assert forced[1].error == "IndexError: index out of range in self"
     assert len(forced[0].token_log_probs) == 2
+
+
+@pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot"])
+def test_a_search_holds_no_more_than_was_estimated(name: str) -> None:
+    """The estimate covers the State and the hypotheses of a real search, also with a wide beam."""
+    engine = replace(make_engine(make_model(name)), collate=source_batch)  # which adds <eos>, as the estimate expects
+    (request,) = make_requests(rows_of(make_source(7)), beam=8, max_length=9, min_length=9)
+    search = engine.open()
+    search.submit(request)
+    held, ended = 0, False
+    while not ended:
+        ended = any(event.is_last for event in search.events())
+        held = max(held, search.nbytes)
+    assert held <= engine.nbytes(request)
+    assert engine.nbytes(request) <= 20 * held
