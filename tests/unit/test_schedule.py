@@ -274,3 +274,13 @@ def test_a_schedule_finds_what_single_searches_find() -> None:
     assert sorted(found) == sorted(alone)
     for id, expected in alone.items():
         assert_same_hypotheses(found[id], expected)
+
+
+def test_batches_that_run_at_the_same_time_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a small window, which is not split for all workers, but runs while others do."""
+    monkeypatch.setattr(InstantEngine, "nbytes", lambda engine, request: 10)
+    monkeypatch.setattr(schedule, "BUDGET", 200)
+    requests, workers = requests_of(240), SlowWorkers()
+    log_of([*requests[:200], None, *requests[200:]], workers)
+    assert sorted(id for batch in workers.sent for id in batch) == list(range(240))
+    assert max(map(len, workers.sent)) == 10  # half of 200 bytes
