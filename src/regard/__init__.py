@@ -1,6 +1,7 @@
 """Regard: train, inspect and deploy sequence-to-sequence models with attention.
 
-Public names are imported on first use, so that `import regard` and `regard --help` start quickly.
+Public names are imported on first use, so that `import regard` and `regard --help` start quickly. docs/api.md lists them all.
+To add one: import it under TYPE_CHECKING, add it to `_HOMES` and `__all__`, and run `python tests/api_page.py`.
 """
 
 from __future__ import annotations
@@ -8,53 +9,103 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard import reference
+    from regard.contracts import Traits
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
-    from regard.core.costs import cost
+    from regard.core.costs import Cost, cost
     from regard.core.score import Score
+    from regard.core.source import Source
     from regard.core.summary import summarise
+    from regard.data.batch import Batch
     from regard.errors import UserError
-    from regard.inspection.capture import inspect
-    from regard.inspection.explain import explain
+    from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection, inspect
+    from regard.inspection.explain import Explanation, ExplanationLine, explain
     from regard.inspection.render import draw
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
-    from regard.look import Edit, Look, Tap
+    from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
+    from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchOptions
     from regard.pipeline import Translator
+    from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+    from regard.training.loop import Update
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "attend": "core.attention",
-    "AttentionOutput": "core.attention",
-    "attention_weights": "core.attention",
-    "Convolution": "layers.mixing",
-    "cost": "core.costs",
-    "Dense": "layers.mixing",
-    "draw": "inspection.render",
-    "Edit": "look",
-    "explain": "inspection.explain",
-    "Look": "look",
-    "MultiHeadAttention": "layers.attention",
-    "Score": "core.score",
-    "SearchOptions": "options",
-    "inspect": "inspection.capture",
-    "self_attention": "core.attention",
-    "summarise": "core.summary",
-    "Tap": "look",
-    "Translator": "pipeline",
-    "UserError": "errors",
-    "write_page": "inspection.report",
+    "Translate": {
+        "load": "",
+        "Translator": "pipeline",
+        "SearchOptions": "options",
+    },
+    "Train": {
+        "Batch": "data.batch",
+        "Update": "training.loop",
+    },
+    "Look inside": {
+        "inspect": "inspection.capture",
+        "explain": "inspection.explain",
+        "draw": "inspection.render",
+        "write_page": "inspection.report",
+        "Look": "look",
+        "Tap": "look",
+        "Edit": "look",
+        "Kind": "look",
+        "What": "look",
+    },
+    "Attention functions": {
+        "attend": "core.attention",
+        "attention_weights": "core.attention",
+        "self_attention": "core.attention",
+        "summarise": "core.summary",
+        "cost": "core.costs",
+        "Score": "core.score",
+    },
+    "Layers": {
+        "MultiHeadAttention": "layers.attention",
+        "Convolution": "layers.mixing",
+        "Dense": "layers.mixing",
+    },
+    "Data that you receive": {
+        "Result": "results",
+        "Alternative": "results",
+        "Partial": "results",
+        "Refused": "results",
+        "Scored": "results",
+        "AttentionMap": "results",
+        "AttentionOutput": "core.attention",
+        "Seen": "look",
+        "Summary": "look",
+        "Inspection": "inspection.capture",
+        "CapturedLayer": "inspection.capture",
+        "CapturedGates": "inspection.capture",
+        "Explanation": "inspection.explain",
+        "ExplanationLine": "inspection.explain",
+        "Cost": "core.costs",
+    },
+    "Models of your own": {
+        "Model": "models.contract",
+        "ModelSettings": "models.contract",
+        "Traits": "contracts",
+        "Source": "core.source",
+        "Memory": "models.contract",
+        "State": "models.contract",
+        "Step": "models.contract",
+        "Decoded": "models.contract",
+        "Projected": "models.contract",
+    },
+    "Errors": {
+        "UserError": "errors",
+    },
 }
-"""Public name -> the module that defines it."""
+"""Section of docs/api.md -> public name -> the module that defines it; "" is this file."""
 
 _MODULES = {
     "losses": "core.losses",
@@ -66,17 +117,44 @@ _MODULES = {
 """Public module -> its path in the package."""
 
 __all__ = [
+    "Alternative",
+    "AttentionMap",
     "AttentionOutput",
+    "Batch",
+    "CapturedGates",
+    "CapturedLayer",
     "Convolution",
+    "Cost",
+    "Decoded",
     "Dense",
     "Edit",
+    "Explanation",
+    "ExplanationLine",
+    "Inspection",
+    "Kind",
     "Look",
+    "Memory",
+    "Model",
+    "ModelSettings",
     "MultiHeadAttention",
+    "Partial",
+    "Projected",
+    "Refused",
+    "Result",
     "Score",
+    "Scored",
     "SearchOptions",
+    "Seen",
+    "Source",
+    "State",
+    "Step",
+    "Summary",
     "Tap",
+    "Traits",
     "Translator",
+    "Update",
     "UserError",
+    "What",
     "attend",
     "attention_weights",
     "cost",
@@ -119,15 +197,20 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = importlib.import_module(f"regard.{_MODULES[name]}")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
-    else:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    globals()[name] = value  # the next access finds it without this function
-    return value
+if not TYPE_CHECKING:  # a type checker would take every name for public, mistyped ones included
+
+    def __getattr__(name: str) -> object:
+        homes = {name: home for names in _HOMES.values() for name, home in names.items()}
+        if name in _MODULES:
+            value = importlib.import_module(f"regard.{_MODULES[name]}")
+        elif name in homes:
+            value = getattr(importlib.import_module(f"regard.{homes[name]}"), name)
+        else:
+            from regard.errors import did_you_mean
+
+            raise AttributeError(f"module 'regard' has no attribute {name!r}{did_you_mean(name, __all__)}", name=name, obj=None)
+        globals()[name] = value  # the next access finds it without this function
+        return value
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,7 @@ LONGEST = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Layer(ByValue):
+class CapturedLayer(ByValue):
     """One attention layer: its numbers (H, T, S) by name (weights, scores, norms), or a summary of its weights."""
 
     kind: Kind
@@ -77,7 +77,7 @@ def mean_distance(weights_HTS: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Gates(ByValue):
+class CapturedGates(ByValue):
     """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`)."""
 
     where: str
@@ -104,8 +104,8 @@ class Inspection(ByValue):
     target_ids: tuple[int, ...]
     vocabulary: tuple[str, ...]
     log_probs_TV: Tensor
-    layers: tuple[Layer, ...]
-    gates: tuple[Gates, ...]
+    layers: tuple[CapturedLayer, ...]
+    gates: tuple[CapturedGates, ...]
     axes: tuple[int, ...] = ()
     picture: str = ""
     sound: Tensor | None = None
@@ -124,7 +124,7 @@ class Inspection(ByValue):
         """The tokens that are attended to (keys) in this kind of attention."""
         return self.read if kind == "decoder" else self.auxiliary if kind == "fusion" else self.source
 
-    def layer(self, kind: Kind, number: int) -> Layer:
+    def layer(self, kind: Kind, number: int) -> CapturedLayer:
         """Returns a layer by its index; -1 is the last. Raises UserError if there is none."""
         layers = {layer.layer: layer for layer in self.layers if layer.kind == kind}
         if not layers:
@@ -210,13 +210,13 @@ def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -
     return (*ids, EOS) if finished else ids
 
 
-def _layers(seen: Sequence[Seen[Array]]) -> Iterator[Layer]:
+def _layers(seen: Sequence[Seen[Array]]) -> Iterator[CapturedLayer]:
     keys = dict.fromkeys((result.kind, result.layer) for result in seen)
     for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
         in_layer = [result for result in seen if (result.kind, result.layer) == (kind, layer)]
         summary = next((result.summary for result in in_layer if result.summary is not None), None)
         numbers = {result.what: torch.from_numpy(result.weights_BHTS[0]) for result in in_layer if result.summary is None}
-        yield Layer(kind, layer, numbers, None if summary is None else _first_sentence(summary))
+        yield CapturedLayer(kind, layer, numbers, None if summary is None else _first_sentence(summary))
 
 
 def _first_sentence(summary: Summary[Array]) -> Summary[Tensor]:
@@ -255,7 +255,7 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
             hook.remove()
 
 
-def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> Iterator[Gates]:
+def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> Iterator[CapturedGates]:
     """Runs the torch model once more and yields the gates of its recurrent layers; none if another engine runs the model."""
     engine = translator.engine
     if not isinstance(engine, TorchEngine):
@@ -278,7 +278,7 @@ def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> 
             layer = int(name.rpartition(".")[2]) if along == "encoder" else number
             direction = ", right to left" if backwards else ", left to right" if along == "encoder" else ""
             in_order = {gate: (values[0].flip(0) if backwards else values[0]).cpu() for gate, values in opened.items()}
-            yield Gates(f"{along}, layer {layer}{direction}", along, in_order)
+            yield CapturedGates(f"{along}, layer {layer}{direction}", along, in_order)
 
 
 def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
