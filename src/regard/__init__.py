@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from regard.layers.scores import ScoreMaker
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
-    from regard.options import SearchOptions
+    from regard.options import SearchKeywords, SearchOptions
     from regard.pipeline import Translator
     from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
     from regard.training.loop import Update
@@ -44,6 +44,7 @@ _HOMES = {
         "load": "",
         "Translator": "pipeline",
         "SearchOptions": "options",
+        "SearchKeywords": "options",
     },
     "Train": {
         "Batch": "data.batch",
@@ -143,6 +144,7 @@ __all__ = [
     "Result",
     "Score",
     "Scored",
+    "SearchKeywords",
     "SearchOptions",
     "Seen",
     "Source",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from numbers import Integral, Real
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from regard.errors import UserError, shown
 
@@ -88,6 +88,32 @@ class SearchOptions:
     def norm(self, length: int) -> float:
         """Returns the divisor of the log-probability of an output of `length` tokens, <eos> included; it never decreases."""
         return float(length) if self.length_penalty == "mean" else ((5 + length) / 6) ** self.length_penalty
+
+
+class SearchKeywords(TypedDict, total=False):
+    """The keyword arguments of every function that translates: the fields of `SearchOptions`, a prefix and a seed.
+
+    Use it to type a function of yours that passes them on: `def answer(text: str, **options: Unpack[SearchKeywords])`.
+    """
+
+    beam: int
+    n_best: int
+    length_penalty: float | Literal["mean"]
+    min_length: int
+    max_length: int
+    max_ratio: float | None
+    no_repeat: int
+    repetition_penalty: float
+    banned: Iterable[str | Sequence[int]]
+    """Words that no output contains, or their token ids."""
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    prefix: str | Iterable[int]
+    """A text that every output starts with, or its token ids."""
+    seed: int
+    """The random seed of samples."""
 
 
 _WHOLE = {

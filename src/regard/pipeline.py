@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -23,6 +23,7 @@ from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
 from regard.look import Kind, Look, Tap
 from regard.models.contract import Seq2Seq
+from regard.options import SearchKeywords
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
 
 Outcome = Result | Refused
@@ -75,14 +76,17 @@ class Translator:
         device: torch.device | str = "cpu",
         *,
         max_source: int = MAX_SOURCE,
-        **others: Any,
+        alignment_head: AlignmentHead | None = None,
+        training: Mapping[str, Any] | None = None,
     ) -> Translator:
         """Returns a Translator that runs a torch model.
 
         source, target: encode the sources and the outputs.  device: where the model is.
-        max_source: the maximum number of tokens translated in one go.  others: further fields of the Translator.
+        max_source: the maximum number of tokens translated in one go.
+        alignment_head, training: fields of the Translator.
         """
-        return cls(Reader(source, target, model.traits, max_source), engine_of(model, torch.device(device)), **others)
+        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model, torch.device(device))
+        return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
 
     @property
     def source(self) -> SourceCodec:
@@ -117,7 +121,7 @@ class Translator:
 
     # --- translation ---
 
-    def __call__(self, text: Given, **options: Any) -> Result:
+    def __call__(self, text: Given, **options: Unpack[SearchKeywords]) -> Result:
         """Translates one text.
 
         text: the text, or a file name or path if the model reads files, or a tuple of columns.
@@ -128,7 +132,9 @@ class Translator:
         """
         return self.batch([self.reader.accept(text, "a call of the model")], **options)[0]
 
-    def batch(self, texts: Iterable[Given], *, progress: ProgressCallback | None = None, **options: Any) -> list[Result]:
+    def batch(
+        self, texts: Iterable[Given], *, progress: ProgressCallback | None = None, **options: Unpack[SearchKeywords]
+    ) -> list[Result]:
         """Translates many texts, which is faster than one call for each.
 
         texts: a list of texts; or file names, paths or tuples of columns.
@@ -150,7 +156,7 @@ class Translator:
         first: int = 0,
         progress: ProgressCallback | None = None,
         workers: Workers | None = None,
-        **options: Any,
+        **options: Unpack[SearchKeywords],
     ) -> Iterator[Outcome]:
         """Translates any number of texts and yields each result as soon as it and all earlier ones are ready.
 
@@ -254,7 +260,7 @@ class Translator:
                 yield answered.index, self._outcome(answered)
         yield from ready
 
-    def stream(self, text: Given, **options: Any) -> Iterator[Partial]:
+    def stream(self, text: Given, **options: Unpack[SearchKeywords]) -> Iterator[Partial]:
         """Translates one text and yields the output while it is being written.
 
         text, options: as for a call of the translator.

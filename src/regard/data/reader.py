@@ -181,7 +181,7 @@ class Reader:
         """Whether the model reads several columns: a text and its features, or a file and its auxiliary text."""
         return isinstance(self.source, FileCodec) or (self.source.has_features and not self.traits.continues_text)
 
-    def options(self, given: Mapping[str, Any]) -> RequestOptions:
+    def options(self, given: Mapping[str, object]) -> RequestOptions:
         """Returns search options, prefix and seed from keyword arguments: checked, with words as token ids.
 
         Raises UserError if a value is invalid, and TypeError if a name is unknown.
@@ -192,7 +192,7 @@ class Reader:
                 raise TypeError(
                     f"unknown search option {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}"
                 )
-        others = dict(given)
+        others: dict[str, Any] = dict(given)
         prefix = self._prefix(others.pop("prefix", ()))
         seed = whole_number("seed", others.pop("seed", 0), 0, 2**63 - 1)
         if isinstance(others.get("banned"), Iterable) and not hasattr(others["banned"], "dtype"):

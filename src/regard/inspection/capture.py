@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from operator import index
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from regard.layers.recurrent import gates_over_time
 from regard.look import Kind, Look, Seen, Summary, Tap, What
 from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
+from regard.options import SearchKeywords
 from regard.pipeline import Translator
 from regard.results import Result
 
@@ -142,7 +143,7 @@ def inspect(
     output: Sequence[int] | None = None,
     finished: bool = True,
     what: Sequence[What] = ("weights",),
-    **options: Any,
+    **options: Unpack[SearchKeywords],
 ) -> Inspection:
     """Translates a text and captures one forward pass of the model over its output (teacher forcing).
 
@@ -189,7 +190,7 @@ def inspect(
     )
 
 
-def translate_whole(translator: Translator, source: SourceText, options: Mapping[str, Any]) -> Result:
+def translate_whole(translator: Translator, source: SourceText, options: SearchKeywords) -> Result:
     """Translates a source for inspection. Raises UserError if the text had to be split, as well as the errors of a call."""
     result = translator(source, **options)
     if result.parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.models.transformer import Transformer
+from regard.options import SearchKeywords
 from regard.pipeline import Translator
 
 # S keys  D width  d, v width of a head's keys, of its values  H heads  G key-value heads  V vocabulary
@@ -106,7 +107,7 @@ def explain(
     output: Sequence[int] | None = None,
     layer: int = -1,
     head: int = 0,
-    **options: Any,
+    **options: Unpack[SearchKeywords],
 ) -> Explanation:
     """Explains how the model computed one token of its output, number by number.
 
