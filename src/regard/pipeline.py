@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
 
@@ -22,7 +22,8 @@ from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
 from regard.look import Kind, Look, Tap
-from regard.models.contract import Seq2Seq
+from regard.models.contract import Model, Seq2Seq
+from regard.models.ensemble import Ensemble
 from regard.options import SearchKeywords
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
 
@@ -87,6 +88,24 @@ class Translator:
         """
         reader, engine = Reader(source, target, model.traits, max_source), engine_of(model, torch.device(device))
         return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
+
+    @classmethod
+    def ensemble(cls, members: Sequence[Translator]) -> Translator:
+        """Returns a Translator that lets several models write together: the probability of a token is the mean of theirs.
+
+        members: Translators on the same device, with the same vocabularies. Raises UserError if they do not fit together.
+        """
+        first, *others = members
+        for number, other in enumerate(others, start=2):
+            for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
+                if ours.to_json() != theirs.to_json():
+                    raise UserError(
+                        f"model {number} and model 1 have different {side} vocabularies, but an ensemble writes one output token "
+                        "by token; train its models on the same data with the same data settings"
+                    )
+        model = Ensemble([cast(Model, member.model) for member in members])
+        together = cls.of_model(model, first.source, first.target, first.torch_engine.device, training=first.training)
+        return replace(together, reader=replace(together.reader, max_source=first.reader.max_source))
 
     @property
     def source(self) -> SourceCodec:
