@@ -176,12 +176,16 @@ __all__ = [
 
 
 def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
-    """Loads a model folder and returns a `Translator`: `regard.load("model")("a text").text`.
+    """Loads a model folder and returns a `Translator`.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
     device: "auto", "cpu", "cuda" or "mps".
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
+
+    >>> model = regard.load("model")  # a model that spells words, written by `regard train`
+    >>> model("cab").text
+    'C A B'
     """
     from regard.checkpoint.alignment import read_alignment_head
     from regard.checkpoint.folder import load as load_folder

@@ -190,6 +190,10 @@ class Traits:
     soft_cross_attention: whether the weights of its cross-attention come from a softmax.
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
     shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
+
+    >>> traits = regard.load("model").model.traits
+    >>> traits.attention, traits.continues_text
+    ({'cross': (1, 1)}, False)
     """
 
     continues_text: bool = False

@@ -50,6 +50,10 @@ class Tap:
     """Requests the attention weights of one layer and head, or another quantity (`what`). `None` means all.
 
     rows: the queries to capture: positions of a sequence (only these are computed), or hypotheses of a step.
+
+    >>> tap = regard.Tap("encoder", layer=-1, what="norms")
+    >>> regard.Look(taps=(tap,)).at("encoder", 1, 2).taps[0].layer  # the last of two layers is layer 1
+    1
     """
 
     kind: Kind = "cross"
@@ -74,6 +78,11 @@ class Edit:
 
     key=None: the weights become 0, so the head adds nothing. key=j: all weight goes to key j; a query that may not attend to
     key j (padding, the future) attends to nothing.
+
+    >>> off = regard.Edit("cross", layer=0, head=2)  # switches head 2 of the first layer off
+    >>> forced = regard.Edit("cross", layer=0, key=0)  # all heads of that layer attend to the first source position
+    >>> regard.Look(edits=(off, forced)).at("cross", 1, 2) is None  # nothing changes in the second layer
+    True
     """
 
     kind: Kind = "cross"
@@ -98,6 +107,10 @@ class Look:
     the weights and gradients flow through them. With `grad`, weights are returned as the very tensor that the output was
     computed from, with all heads and rows: only that tensor has a gradient. Scores, norms and summaries are always detached
     and ignore edits.
+
+    >>> look = regard.Look(taps=(regard.Tap("cross"),), edits=(regard.Edit("cross", head=0),))
+    >>> [tap.kind for tap in look.taps], look.grad
+    (['cross'], False)
     """
 
     taps: tuple[Tap, ...] = ()
@@ -117,6 +130,10 @@ class Look:
         """Returns the taps and edits for one layer, or None if there are none; the taps returned carry the layer's number.
 
         Raises UserError if a tap or an edit names a layer that does not exist. Negative layers count from the last.
+
+        >>> look = regard.Look(taps=(regard.Tap("cross", layer=-1),))
+        >>> look.at("cross", 0, 2) is None, look.at("cross", 1, 2).taps[0].layer
+        (True, 1)
         """
 
         def matches(request: Tap | Edit) -> bool:
@@ -134,12 +151,22 @@ class Look:
         return replace(self, taps=tuple(dict.fromkeys(taps)), edits=edits) if taps or edits else None
 
     def at_row(self, row: int, num_rows: int) -> Look | None:
-        """Returns the taps and edits for one query row, for models that run step by step, or None if there are none."""
+        """Returns the taps and edits for one query row, for models that run step by step, or None if there are none.
+
+        >>> look = regard.Look(taps=(regard.Tap("cross", rows=(0,)),))
+        >>> look.at_row(0, 3) is not None, look.at_row(1, 3)
+        (True, None)
+        """
         taps = dict.fromkeys(replace(tap, rows=None) for tap in self.taps if row in pick("row", tap.rows, num_rows))
         return replace(self, taps=tuple(taps)) if taps or self.edits or self.grad else None
 
     def at_any_row(self) -> Look:
-        """Returns this Look with its taps extended to all query rows."""
+        """Returns this Look with its taps extended to all query rows.
+
+        >>> look = regard.Look(taps=(regard.Tap("cross", rows=(0,)),))
+        >>> look.at_any_row() == regard.Look(taps=(regard.Tap("cross"),))
+        True
+        """
         return replace(self, taps=tuple(dict.fromkeys(replace(tap, rows=None) for tap in self.taps)))
 
 
@@ -164,6 +191,13 @@ class Summary(ByValue, Generic[Numbers]):
     mass (..., Lk): the sum of all weights on this key. Each query that may attend to any key contributes 1 in total.
     blocks (..., ≤ 128, ≤ 128), on request: the mean weight in rectangles of ⌈Lq/128⌉ queries and ⌈Lk/128⌉ keys.
     distance (..., Lq), on request, for self-attention: Σ_j w_ij |i − j|.
+
+    >>> x = torch.zeros(4, 2)  # all keys get the same weight
+    >>> summary = regard.summarise(x, x, top=2)
+    >>> summary.top_weights[0]
+    tensor([0.2500, 0.2500])
+    >>> torch.allclose(summary.entropy, torch.tensor(4.0).log())
+    True
     """
 
     top_weights: Numbers
@@ -181,6 +215,12 @@ class Seen(ByValue, Generic[Numbers]):
     heads, rows: the indices of the heads and queries on axes H and T of weights_BHTS. In a step, T counts hypotheses.
     what: the quantity in weights_BHTS: weights, scores or norms. For a summary it holds the largest weights of each query,
     (B, H, T, k), and `summary` the rest.
+
+    >>> layer, x = regard.MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    >>> look = regard.Look((regard.Tap("encoder", head=1),))
+    >>> (seen,) = layer.attend(layer.queries(x), *layer.keys_values(x), None, look).seen
+    >>> seen.heads, seen.weights_BHTS.shape
+    ((1,), torch.Size([1, 1, 3, 3]))
     """
 
     kind: Kind

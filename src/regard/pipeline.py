@@ -47,10 +47,6 @@ def _batch_on(device: torch.device, rows: Sequence[SourceRow]) -> Source:
 class Translator:
     """Translates texts with a trained model. `regard.load` returns one.
 
-        translator = regard.load("model")
-        translator("hello").text
-        translator.batch(["hello", "goodbye"], beam=5)
-
     All methods that translate accept the fields of `SearchOptions` as keyword arguments, `prefix` (a text that outputs start
     with, or its token ids) and `seed` (of samples); `banned` may be a list of words. A text that is too long is split into
     sentences, which are translated separately. If the model reads several columns, a source is a tuple of them, such as
@@ -60,6 +56,12 @@ class Translator:
     reader: makes requests of what the user gives.  engine: runs them.
     alignment_head: the layer and head that alignments are read from.
     training: the section `training` of config.json: data, seed, versions, settings and metrics.
+
+    >>> model = regard.load("model")
+    >>> model("cab").text
+    'C A B'
+    >>> [result.text for result in model.batch(["face", "head"], beam=5)]
+    ['F A C E', 'H E A D']
     """
 
     reader: Reader
@@ -84,18 +86,32 @@ class Translator:
         source, target: encode the sources and the outputs.  device: where the model is.
         max_source: the maximum number of tokens translated in one go.
         alignment_head, training: fields of the Translator.
+
+        >>> model = regard.load("model")
+        >>> again = regard.Translator.of_model(model.model, model.source, model.target)
+        >>> again("cab") == model("cab")
+        True
         """
         reader, engine = Reader(source, target, model.traits, max_source), engine_of(model, torch.device(device))
         return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
 
     @property
     def source(self) -> SourceCodec:
-        """The codec of the sources."""
+        """The codec of the sources.
+
+        >>> regard.load("model").source.pieces("cab")
+        ('c', 'a', 'b')
+        """
         return self.reader.source
 
     @property
     def target(self) -> Codec:
-        """The codec of the outputs."""
+        """The codec of the outputs.
+
+        >>> target = regard.load("model").target
+        >>> target.decode(target.encode("C A B"))
+        'C A B'
+        """
         return self.reader.target
 
     @property
@@ -107,7 +123,11 @@ class Translator:
 
     @property
     def model(self) -> Seq2Seq:
-        """The torch model. Raises UserError if another engine runs the model."""
+        """The torch model. Raises UserError if another engine runs the model.
+
+        >>> sum(parameter.numel() for parameter in regard.load("model").model.parameters()) > 10_000
+        True
+        """
         return self.torch_engine.model
 
     @property
@@ -129,6 +149,10 @@ class Translator:
 
         Returns a `Result`, which is empty if the source is empty. Raises UserError if the text cannot be translated or an
         option has an invalid value, and TypeError if `text` is not a text or an option is unknown.
+
+        >>> result = regard.load("model")("cab", beam=3, n_best=2)
+        >>> result.text, result.finished, len(result.n_best)
+        ('C A B', True, 2)
         """
         return self.batch([self.reader.accept(text, "a call of the model")], **options)[0]
 
@@ -144,6 +168,10 @@ class Translator:
         Returns one `Result` per text, in the same order. Raises UserError if a text cannot be translated (`translate` reports
         such texts without raising) or an option has an invalid value, and TypeError if `texts` is not a list of texts or an
         option is unknown.
+
+        >>> model = regard.load("model")
+        >>> [result.text for result in model.batch(["cab", "face"], beam=5)]
+        ['C A B', 'F A C E']
         """
         chosen = self.reader.options(options)
         sources = enumerate(self.reader.accept_all(texts, "batch"))
@@ -171,6 +199,12 @@ class Translator:
         Yields, for each text and in the same order, a `Result`, or a `Refused` if the text cannot be translated. Once iteration
         starts, it raises UserError if an option has an invalid value, and TypeError if `texts` is not a list of texts or an
         option is unknown.
+
+        >>> model = regard.load("model")
+        >>> for outcome in model.translate(["cab", "a" * 2000]):
+        ...     print(outcome.reason if isinstance(outcome, regard.Refused) else outcome.text)
+        C A B
+        a sentence has 2,000 tokens, but this model translates at most 1,024 at a time; split it with line breaks or full stops
         """
         total = len(texts) if isinstance(texts, Sequence) else 0
         sources = self.reader.accept_all(texts, "translate")
@@ -267,6 +301,9 @@ class Translator:
 
         Yields `Partial`s, whose `text` only grows. The last one holds the complete `result`. Raises the errors of a call, once
         iteration starts.
+
+        >>> [partial.text for partial in regard.load("model").stream("cab")]
+        ['C', 'C A', 'C A B', 'C A B']
         """
         source = self.reader.accept(text, "stream")
         segments = self.reader.segments(source, self.reader.options(options))
@@ -305,6 +342,11 @@ class Translator:
 
         Returns one `Scored` per pair, in the same order. Raises UserError if a pair cannot be scored, TypeError if an argument
         is not a list of texts, and ValueError if the lists differ in length.
+
+        >>> model = regard.load("model")
+        >>> right, wrong = model.score(["cab", "cab"], ["C A B", "B A C"])
+        >>> right.log_prob > wrong.log_prob
+        True
         """
         results = []
         for number, result in enumerate(self.score_each(sources, targets), start=1):
@@ -315,7 +357,15 @@ class Translator:
 
     def score_each(self, sources: Iterable[Given], targets: Iterable[str]) -> list[Scored | Refused]:
         """Computes the log-probability of given outputs, like `score`, but returns a `Refused` for each pair that cannot be
-        scored."""
+        scored.
+
+        >>> model = regard.load("model")
+        >>> scored, refused = model.score_each(["cab", "a" * 2000], ["C A B", "A"])
+        >>> scored.tokens
+        ('C', 'A', 'B')
+        >>> refused.reason
+        'it has 2,000 source and 1 target tokens, the maximum is 1,024 each; shorten it'
+        """
         given = list(self.reader.accept_all(sources, "score"))
         outputs = _texts(targets)
         if len(given) != len(outputs):
@@ -349,6 +399,11 @@ class Translator:
         holds the weights of the step that wrote token t; the last step wrote <eos>.
 
         Raises UserError if the model has no such attention, or if the text was split or is empty.
+
+        >>> model = regard.load("model")
+        >>> attention = model.attention(model("cab"), "cross", layer=-1)
+        >>> attention.target, attention.mean_TS.shape
+        (('C', 'A', 'B', '<eos>'), (4, 4))
         """
         if result.parts:
             raise UserError(
@@ -373,7 +428,12 @@ class Translator:
         return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds)
 
     def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs (source token, target token) of a result; see `Result.alignment`."""
+        """Returns the pairs (source token, target token) of a result; see `Result.alignment`.
+
+        >>> model = regard.load("model")
+        >>> model.alignment(model("cab"))
+        ((0, 0), (1, 1), (2, 2))
+        """
         if not result.parts:
             return tuple((i, j) for j, i in enumerate(self._aligned(result))) if result.tokens else ()
         links: list[tuple[int, int]] = []

@@ -24,6 +24,14 @@ class AttentionMap(ByValue):
     axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
     seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
     for `encoder` also the rows, for `fusion` the rows only.
+
+    >>> attention = regard.load("model")("cab").attention()
+    >>> attention.target, attention.source
+    (('C', 'A', 'B', '<eos>'), ('c', 'a', 'b', '<eos>'))
+    >>> attention.weights_HTS.shape  # heads, queries, keys
+    (1, 4, 4)
+    >>> attention.mean_TS.argmax(-1)  # each letter attends to itself
+    array([0, 1, 2, 3])
     """
 
     weights_HTS: Array
@@ -48,6 +56,11 @@ class AttentionMap(ByValue):
         """The mean over the heads as one map (rows, columns) over the picture or grid for each target token.
 
         Raises UserError if the source is not a picture or a grid.
+
+        >>> weights = torch.full((1, 2, 6), 1 / 6).numpy()
+        >>> attention = regard.AttentionMap(weights, tuple("abcdef"), ("two", "words"), "cross", 0, axes=(2, 3))
+        >>> attention.maps_TRC.shape  # target tokens, rows and columns of the picture
+        (2, 2, 3)
         """
         if len(self.axes) != 2:
             raise UserError(f"{self.kind} attention of this model has no maps: its source is not a picture or a grid")
@@ -62,7 +75,13 @@ class AttentionMap(ByValue):
 
 @dataclass(frozen=True)
 class Alternative:
-    """One output of an n-best list. token_log_probs includes that of <eos> if the output is finished."""
+    """One output of an n-best list. token_log_probs includes that of <eos> if the output is finished.
+
+    >>> result = regard.load("model")("cab", beam=2, n_best=2)
+    >>> best, second = result.n_best
+    >>> best.text, best.log_prob > second.log_prob
+    ('C A B', True)
+    """
 
     text: str
     tokens: tuple[str, ...]
@@ -93,6 +112,14 @@ class Result:
     finished: False if max_length cut it off.  n_best: the outputs, the best first.
     unknown: source symbols that are not in the model's vocabulary.
     parts: one Result per sentence if the text was too long and was split.  ids: the token ids of the output.
+
+    >>> result = regard.load("model")("cab")
+    >>> result.text, result.tokens, result.finished
+    ('C A B', ('C', 'A', 'B'), True)
+    >>> result.alignment()  # source token 0 is written as target token 0, and so on
+    ((0, 0), (1, 1), (2, 2))
+    >>> regard.Result.from_dict(result.as_dict()) == result
+    True
     """
 
     text: str
@@ -117,6 +144,9 @@ class Result:
         """Computes the exact weights in one forward pass with this output as the target: `translator.attention(result)`.
 
         Raises UserError if the model has no such attention, the text was split or is empty, or this Result was unpickled.
+
+        >>> regard.load("model")("cab").attention("cross", layer=-1).mean_TS.shape
+        (4, 4)
         """
         return self._known_inspector("attention").attention(self, kind, layer)
 
@@ -183,6 +213,10 @@ class Refused:
     """The result for a text that cannot be translated or scored.
 
     reason: why, and what to do.
+
+    >>> (refused,) = regard.load("model").score_each(["a" * 2000], ["A"])
+    >>> refused
+    Refused(reason='it has 2,000 source and 1 target tokens, the maximum is 1,024 each; shorten it')
     """
 
     reason: str
@@ -194,6 +228,12 @@ class Partial:
 
     text: the beginning of the output, which will not change.  tail: the rest of the best hypothesis, which may still change.
     result: the complete result, in the last item only.
+
+    >>> *_, before, last = regard.load("model").stream("cab")
+    >>> before.text, before.tail
+    ('C A B', '')
+    >>> last.result.text
+    'C A B'
     """
 
     text: str
@@ -208,6 +248,10 @@ class Scored:
     log_prob: the sum over all tokens and <eos>, not normalised by length.  tokens: the tokens of the output.
     token_log_probs: the log-probability of each token and, last, of <eos>.
     unknown: symbols of the output that have no token.
+
+    >>> (scored,) = regard.load("model").score(["cab"], ["C A B"])
+    >>> scored.tokens, len(scored.token_log_probs)
+    (('C', 'A', 'B'), 4)
     """
 
     log_prob: float

@@ -54,7 +54,13 @@ def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class ScaledDot(Score):
     """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as in one of the lecture notes, or any positive
-    number."""
+    number.
+
+    >>> x = torch.ones(2, 16)
+    >>> regard.scores.ScaledDot().scores(x, x)
+    tensor([[4., 4.],
+            [4., 4.]])
+    """
 
     divide_by: float | Literal["√d", "d"] = "√d"
     name = "scaled_dot"
@@ -84,6 +90,14 @@ class AttentionOutput(ByValue):
     context (..., Lq, dv): the context vectors c_i = Σ_j α_ij v_j.
     log_prob, entropy (..., Lq): of each query's choice, if attention is hard or gated.
     seen: what a Look requested.
+
+    >>> x = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> hard = regard.attend(x, x, x, attention="hard")
+    >>> hard.context
+    tensor([[9., 0.],
+            [0., 9.]])
+    >>> hard.entropy < 0.01
+    tensor([True, True])
     """
 
     context: Tensor
@@ -144,6 +158,15 @@ def attend(
     Returns the context; for "hard" and "gated" an `AttentionOutput` with the log-probability and entropy of each choice for a
     policy gradient (`regard.losses.policy_gradient`), because no gradient flows through a choice itself. Choices are sampled
     with the generator; without one, the most probable is taken. Raises ValueError or TypeError for arguments that do not fit.
+
+    >>> query = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> value = torch.tensor([[1.0], [2.0]])
+    >>> regard.attend(query, query, value)  # each query finds the key that equals it
+    tensor([[1.],
+            [2.]])
+    >>> regard.attend(query, query, value, allow=torch.tensor([[True, False]]))  # or only the first key
+    tensor([[1.],
+            [1.]])
     """
     mechanism = Mechanism(
         ScaledDot() if score is None else score, allow, attention=attention, dropout=dropout, generator=generator
@@ -156,7 +179,13 @@ def attend(
 
 
 def self_attention(x: Tensor, *, allow: Tensor | None = None) -> Tensor:
-    """Computes softmax(X Xᵀ) X, without parameters: each position attends to all, itself included, by their dot products."""
+    """Computes softmax(X Xᵀ) X, without parameters: each position attends to all, itself included, by their dot products.
+
+    >>> x = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> regard.self_attention(x).round(decimals=2)
+    tensor([[9., 0.],
+            [0., 9.]])
+    """
     return attend(x, x, x, score=ScaledDot(divide_by=1.0), allow=allow)
 
 
@@ -172,6 +201,12 @@ def attention_weights(
     """Computes the attention weights (..., Lq, Lk). The arguments are those of `attend`.
 
     Soft weights sum to 1 in every row; a row with no key allowed is all zeros.
+
+    >>> x = torch.zeros(3, 4)
+    >>> regard.attention_weights(x, x, allow=regard.masks.causal(3))
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
     """
     mechanism = Mechanism(ScaledDot() if score is None else score, allow, attention=attention, generator=generator)
     mechanism.check()

@@ -38,7 +38,14 @@ LONGEST = 1024
 
 @dataclass(frozen=True, eq=False)
 class CapturedLayer(ByValue):
-    """One attention layer: its numbers (H, T, S) by name (weights, scores, norms), or a summary of its weights."""
+    """One attention layer: its numbers (H, T, S) by name (weights, scores, norms), or a summary of its weights.
+
+    >>> layer = regard.inspect(regard.load("model"), "cab").layer("cross", -1)
+    >>> layer.kind, layer.num_heads, layer.numbers["weights"].shape
+    ('cross', 1, torch.Size([1, 4, 4]))
+    >>> layer.entropy_HT().shape, layer.mass_HS().shape, layer.distance_H()
+    (torch.Size([1, 4]), torch.Size([1, 4]), None)
+    """
 
     kind: Kind
     layer: int
@@ -47,6 +54,7 @@ class CapturedLayer(ByValue):
 
     @property
     def num_heads(self) -> int:
+        """The number of heads."""
         return len(next(iter(self.numbers.values())) if self.summary is None else self.summary.entropy)
 
     def entropy_HT(self) -> Tensor:
@@ -79,7 +87,12 @@ def mean_distance(weights_HTS: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CapturedGates(ByValue):
-    """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`)."""
+    """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`).
+
+    >>> gates = regard.inspect(regard.load("model"), "cab").gates[0]
+    >>> gates.where, list(gates.opened)
+    ('encoder, layer 0, left to right', ['reset', 'update'])
+    """
 
     where: str
     along: Kind
@@ -90,11 +103,21 @@ class CapturedGates(ByValue):
 class Inspection(ByValue):
     """Everything that was captured of one translation.
 
-    source, target: the tokens of both sides, with <eos>. read: the token that the decoder reads at each step, <sos> first.
+    source, target: the tokens of both sides, with <eos>.
     log_probs_TV: the log-probability of every token of the vocabulary at every step, without the constraints of a search.
     axes: (rows, columns) if the source is a picture or a grid. picture: the picture as a data URI.
     sound: the samples of a sound, as returned by data.sound.to_row. auxiliary: the tokens of the auxiliary text, with <eos>.
     title: a readable name of the source, if that is not its text.
+
+    >>> inspection = regard.inspect(regard.load("model"), "cab")
+    >>> inspection.output, inspection.source
+    ('C A B', ('c', 'a', 'b', '<eos>'))
+    >>> inspection.log_probs_TV.shape == (len(inspection.target), len(inspection.vocabulary))
+    True
+    >>> inspection.rows("cross"), inspection.columns("decoder") == inspection.read
+    (('C', 'A', 'B', '<eos>'), True)
+    >>> inspection.layer("cross", -1).numbers["weights"].shape
+    torch.Size([1, 4, 4])
     """
 
     text: str
@@ -115,6 +138,7 @@ class Inspection(ByValue):
 
     @property
     def read(self) -> tuple[str, ...]:
+        """The token that the decoder reads at each step, <sos> first."""
         return (SPECIALS[SOS], *self.target[:-1])
 
     def rows(self, kind: Kind) -> tuple[str, ...]:
@@ -152,6 +176,11 @@ def inspect(
     options: options of the search, as for a translator.
 
     Raises UserError if the text is empty, or if the model computes NaN.
+
+    >>> model = regard.load("model")
+    >>> inspection = regard.inspect(model, "cab", what=("weights", "scores"))
+    >>> inspection.target, inspection.layer("cross", -1).numbers["scores"].shape
+    (('C', 'A', 'B', '<eos>'), torch.Size([1, 4, 4]))
     """
     reader = translator.reader
     segment = reader.segment(reader.accept(text, "inspect"))

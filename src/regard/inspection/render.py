@@ -57,6 +57,10 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
     or the sound that the maps belong to, whose waveform and spectrogram are drawn above them.
 
     Raises UserError if matplotlib is missing or the file extension is unknown.
+
+    >>> result = regard.load("model")("cab")
+    >>> regard.draw(result.attention(), "cab.png").name
+    'cab.png'
     """
     check_drawing(path)
     maps = list(maps) if isinstance(maps, Sequence) else [maps]

@@ -43,6 +43,11 @@ class MultiHeadAttention(nn.Module):
     There is no attention dropout in this layer; `regard.attend` has it.
 
     Raises ValueError for sizes that do not fit together, and UserError if the score does not support rotary positions.
+
+    >>> layer = regard.MultiHeadAttention(16, 4, kv_heads=2, rotary="halves")
+    >>> x = torch.randn(2, 5, 16)
+    >>> layer(x, allow=regard.masks.causal(5)).shape
+    torch.Size([2, 5, 16])
     """
 
     def __init__(
@@ -188,6 +193,11 @@ class MultiHeadAttention(nn.Module):
         allow: mask (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
         positions: positions of the queries and of the keys, each (B or 1, L); only used by ALiBi.
         causal: whether `allow` is exactly masks.causal.
+
+        >>> layer, x = regard.MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
+        >>> keys, values = layer.keys_values(x)  # once per source
+        >>> layer.attend(layer.queries(x), keys, values, None, None).context.shape
+        torch.Size([2, 5, 16])
         """
         if allow is not None:
             check_allow(allow, query_BHLd.shape[-2], prepared.shape[-2])

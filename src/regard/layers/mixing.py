@@ -20,6 +20,10 @@ class Convolution(nn.Module):
     """Mixes each position with its neighbours up to `reach` positions away, with zeros beyond the ends. Accepts any length.
 
     width: width of the input. value_width: width of the output.
+
+    >>> layer = regard.Convolution(width=8, value_width=4, reach=1)
+    >>> layer(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
     """
 
     def __init__(self, width: int, value_width: int, reach: int, *, bias: bool = True) -> None:
@@ -42,6 +46,10 @@ class Dense(nn.Module):
     """Computes each output position as its own linear function of all input positions. Accepts inputs of one length only.
 
     width: width of the input. value_width: width of the output.
+
+    >>> layer = regard.Dense(length=5, width=8, value_width=4)
+    >>> layer(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
     """
 
     def __init__(self, length: int, width: int, value_width: int, *, bias: bool = True) -> None:

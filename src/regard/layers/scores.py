@@ -26,13 +26,19 @@ __all__ = [
     "General",
     "Location",
     "ScaledDot",
-    "check_score_name",
+    "ScoreMaker",
     "make_score",
 ]
 
 
 class Dot(ScaledDot):
-    """Dot product s·h (Luong et al. 2015, eq. 8, "dot")."""
+    """Dot product s·h (Luong et al. 2015, eq. 8, "dot").
+
+    >>> x = torch.ones(2, 16)
+    >>> regard.scores.Dot().scores(x, x)
+    tensor([[16., 16.],
+            [16., 16.]])
+    """
 
     name = "dot"
 
@@ -41,7 +47,12 @@ class Dot(ScaledDot):
 
 
 class General(nn.Module, Score):
-    """Bilinear score sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths."""
+    """Bilinear score sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths.
+
+    >>> query, key = torch.randn(3, 8), torch.randn(5, 6)
+    >>> regard.attention_weights(query, key, score=regard.scores.General(8, 6)).shape
+    torch.Size([3, 5])
+    """
 
     name = "general"
     rotary = True
@@ -66,6 +77,10 @@ class Additive(nn.Module, Score):
     """Additive score vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015, A.1.2). Queries and keys may have different widths.
 
     width: width of the hidden layer, i.e. of v.
+
+    >>> query, key = torch.randn(3, 8), torch.randn(5, 6)
+    >>> regard.attention_weights(query, key, score=regard.scores.Additive(8, 6, 16)).shape
+    torch.Size([3, 5])
     """
 
     name = "additive"
@@ -83,6 +98,10 @@ class Additive(nn.Module, Score):
         """Returns the same function from its form vᵀ tanh(W [s; h]) (Luong et al. 2015, "concat"), where W = [W_b W_c].
 
         weight: W, (width, dq + dk). v: (width,). query_width: dq. Raises ValueError for other shapes.
+
+        >>> score = regard.scores.Additive.concat(torch.zeros(16, 8 + 6), torch.ones(16), 8)
+        >>> score.query.weight.shape, score.key.weight.shape
+        (torch.Size([16, 8]), torch.Size([16, 6]))
         """
         check_whole("query_width", query_width)
         width, query_and_key_width = weight.shape
@@ -108,7 +127,13 @@ class Additive(nn.Module, Score):
 
 @dataclass(frozen=True)
 class Cosine(Score):
-    """Cosine similarity cos(s, h) / temperature. A zero vector scores 0."""
+    """Cosine similarity cos(s, h) / temperature. A zero vector scores 0.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
+    >>> regard.attention_weights(x, x, score=regard.scores.Cosine(temperature=1.0)).round(decimals=3)
+    tensor([[0.7310, 0.2690],
+            [0.2690, 0.7310]])
+    """
 
     temperature: float = 0.1
     name = "cosine"
@@ -131,7 +156,14 @@ class Cosine(Score):
 
 @dataclass(frozen=True)
 class Distance(Score):
-    """Negative squared distance −‖s−h‖² / 2d. For keys of equal norm it equals s·h / d, up to a constant per query."""
+    """Negative squared distance −‖s−h‖² / 2d. For keys of equal norm it equals s·h / d, up to a constant per query.
+
+    >>> x = torch.tensor([[0.0], [2.0]])
+    >>> score = regard.scores.Distance()
+    >>> score.scores(x, score.prepare(x))
+    tensor([[ 0., -2.],
+            [-2.,  0.]])
+    """
 
     name = "distance"
     rotary = True
@@ -155,6 +187,11 @@ class Location(nn.Module, Score):
 
     beyond: how to treat sources with more positions. "error" raises UserError; "ignore" gives the positions beyond `max_source`
     no weight and warns how many there are.
+
+    >>> score = regard.scores.Location(query_width=8, max_source=50)
+    >>> x = torch.zeros(1, 8)
+    >>> regard.attention_weights(x, torch.randn(4, 8), score=score).detach()
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
 
     name = "location"
@@ -218,6 +255,7 @@ SCORES: dict[str, ScoreMaker] = {
     "cosine": Cosine,
     "distance": Distance,
 }
+"""Name in the settings of a model -> score function."""
 
 
 def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
@@ -237,6 +275,10 @@ def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **s
     sizes: arguments of the constructor, which receives those that it has as parameters.
 
     Raises UserError if there is no such score, if its constructor requires other arguments, or if it does not return a Score.
+
+    >>> score = regard.scores.make_score("general", query_width=8, key_width=6, width=16)
+    >>> score.name, score.weight.weight.shape
+    ('general', torch.Size([8, 6]))
     """
     check_score_name(name, custom)
     makers = {**SCORES, **(custom or {})}

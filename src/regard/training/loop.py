@@ -27,6 +27,9 @@ class Update:
     """Figures of one update.
 
     loss: per target token, including label smoothing. norm: the gradient norm before clipping.
+
+    >>> regard.Update(number=1, loss=2.5, norm=0.7, learning_rate=0.001, num_targets=640).loss
+    2.5
     """
 
     number: int
