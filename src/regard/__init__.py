@@ -1,7 +1,12 @@
 """Regard: train, inspect and deploy sequence-to-sequence models with attention.
 
-Public names are imported on first use, so that `import regard` and `regard --help` start quickly. docs/api.md lists them all.
-To add one: import it under TYPE_CHECKING, add it to `_HOMES` and `__all__`, and run `python tests/api_page.py`.
+    import regard
+
+    model = regard.load("model")  # a folder that `regard train` wrote
+    print(model("a text").text)
+
+`help(regard.attend)` and so on end with an example; the examples assume `import regard, torch`. docs/api.md lists all public
+names, which are imported on first use, so that `import regard` and `regard --help` start quickly.
 """
 
 from __future__ import annotations

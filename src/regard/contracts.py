@@ -182,7 +182,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a model is, as far as other folders need to know.
+    """What a model says of itself: whether it continues a text, how many positions it can count, its kinds of attention.
 
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.

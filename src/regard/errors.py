@@ -15,7 +15,7 @@ _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 4
 
 
 class UserError(ValueError):
-    """An error that the user can fix. The text says in one line what was found, what was expected and what to do.
+    """An error that the user can fix, a ValueError. The text says in one line what was found, what was expected and what to do.
 
     details: the full information, which commands print on request and tracebacks show as a note.
 

@@ -14,11 +14,11 @@ Numbers = TypeVar("Numbers")
 """The type of captured numbers: torch.Tensor inside models, numpy.ndarray outside them."""
 
 Kind = Literal["encoder", "decoder", "cross", "fusion"]
-"""Encoder self-attention, decoder self-attention, cross-attention from the decoder to the source, or fusion: attention from a
-picture or a sound to its auxiliary text."""
+"""The kind of attention: encoder self-attention, decoder self-attention, cross-attention from the decoder to the source, or
+fusion, which is attention from a picture or a sound to its auxiliary text."""
 
 What = Literal["weights", "scores", "norms", "summary"]
-"""The quantity that a tap captures.
+"""The quantity that a tap captures: weights, scores, norms or a summary.
 
 weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend.
 norms: ‖α_ij v_j W_o‖, the size of what key j adds to the output of query i through this head, where W_o is the head's part of

@@ -75,7 +75,9 @@ class AttentionMap(ByValue):
 
 @dataclass(frozen=True)
 class Alternative:
-    """One output of an n-best list. token_log_probs includes that of <eos> if the output is finished.
+    """One output of an n-best list.
+
+    token_log_probs: the log-probability of each token, and of <eos> if the output is finished.
 
     >>> result = regard.load("model")("cab", beam=2, n_best=2)
     >>> best, second = result.n_best
@@ -105,7 +107,9 @@ class Inspector(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """One translated text. A Result is plain data: `as_dict` returns it for JSON, and it can be pickled.
+    """One translated text, with its tokens, scores and alternatives.
+
+    A Result is plain data: `as_dict` returns it for JSON, and it can be pickled.
 
     source: what was translated; normalised, if the model normalises.
     log_prob: the sum of the log-probabilities of the tokens and <eos>.  rank_score: the score by which the search ranked it.

@@ -53,8 +53,9 @@ def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as in one of the lecture notes, or any positive
-    number.
+    """Scaled dot product s·h / √d (Vaswani et al. 2017, eq. 1).
+
+    divide_by: √d, or "d" as in one of the lecture notes, or any positive number.
 
     >>> x = torch.ones(2, 16)
     >>> regard.scores.ScaledDot().scores(x, x)
@@ -85,7 +86,7 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True, eq=False)
 class AttentionOutput(ByValue):
-    """The result of attention.
+    """The result of attention: the context, the log-probability of choices, and what was seen.
 
     context (..., Lq, dv): the context vectors c_i = Σ_j α_ij v_j.
     log_prob, entropy (..., Lq): of each query's choice, if attention is hard or gated.

@@ -255,7 +255,7 @@ SCORES: dict[str, ScoreMaker] = {
     "cosine": Cosine,
     "distance": Distance,
 }
-"""Name in the settings of a model -> score function."""
+"""The score functions that come with the package, by the name that the settings of a model use."""
 
 
 def check_score_name(name: str, custom: Collection[str] | None = None) -> None:

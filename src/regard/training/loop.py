@@ -24,7 +24,7 @@ from regard.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Update:
-    """Figures of one update.
+    """The figures of one update of training.
 
     loss: per target token, including label smoothing. norm: the gradient norm before clipping.
 
