@@ -8,6 +8,8 @@ Both are special cases of attention with fixed weights (tests/unit/test_mixing.p
 Convolution is the one-dimensional case of Cordonnier et al. 2020 (Theorem 1).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,8 @@ class Convolution(nn.Module):
     >>> layer(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 4])
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, width: int, value_width: int, reach: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -51,6 +55,8 @@ class Dense(nn.Module):
     >>> layer(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 4])
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, length: int, width: int, value_width: int, *, bias: bool = True) -> None:
         super().__init__()
