@@ -53,7 +53,7 @@ class Callbacks(Protocol):
         """Called when the last validation result is the best so far."""
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint; raises UserError if the run was interrupted."""
+        """Writes a checkpoint; raises UserError if the run was interrupted, unless it ends here."""
 
 
 def learning_rate(number: int, settings: TrainSettings) -> float:
@@ -119,8 +119,11 @@ def train(
             learner.state = after_validation(learner.state, callbacks.validate())
             if learner.state.stale == 0:
                 callbacks.save_best()
-        if finished(learner.state, settings) or (number + 1) % settings.checkpoint_every == 0 or callbacks.interrupted:
+        stop = callbacks.interrupted
+        if finished(learner.state, settings) or (number + 1) % settings.checkpoint_every == 0 or stop:
             callbacks.checkpoint()
+        if stop:
+            break
     model.eval()
 
 
