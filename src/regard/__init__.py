@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from regard import reference
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import cost
     from regard.core.score import Score
     from regard.core.summary import summarise
+    from regard.data.batch import Batch
     from regard.errors import UserError
     from regard.inspection.capture import inspect
     from regard.inspection.explain import explain
@@ -28,7 +31,11 @@ if TYPE_CHECKING:
     from regard.layers.scores import ScoreMaker
     from regard.look import Edit, Look, Tap
     from regard.options import SearchOptions
-    from regard.pipeline import Translator
+    from regard.pipeline import Translator, save
+    from regard.training.loop import Update
+    from regard.training.own_loop import batches, build, loss
+    from regard.training.settings import RunSettings
+    from regard.training.train import train
 
 __version__ = "0.1.0"
 
@@ -36,6 +43,9 @@ _HOMES = {
     "attend": "core.attention",
     "AttentionOutput": "core.attention",
     "attention_weights": "core.attention",
+    "Batch": "data.batch",
+    "batches": "training.own_loop",
+    "build": "training.own_loop",
     "Convolution": "layers.mixing",
     "cost": "core.costs",
     "Dense": "layers.mixing",
@@ -43,14 +53,19 @@ _HOMES = {
     "Edit": "look",
     "explain": "inspection.explain",
     "Look": "look",
+    "loss": "training.own_loop",
     "MultiHeadAttention": "layers.attention",
+    "RunSettings": "training.settings",
+    "save": "pipeline",
     "Score": "core.score",
     "SearchOptions": "options",
     "inspect": "inspection.capture",
     "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "look",
+    "train": "training.train",
     "Translator": "pipeline",
+    "Update": "training.loop",
     "UserError": "errors",
     "write_page": "inspection.report",
 }
@@ -67,40 +82,57 @@ _MODULES = {
 
 __all__ = [
     "AttentionOutput",
+    "Batch",
     "Convolution",
     "Dense",
     "Edit",
     "Look",
     "MultiHeadAttention",
+    "RunSettings",
     "Score",
     "SearchOptions",
     "Tap",
     "Translator",
+    "Update",
     "UserError",
     "attend",
     "attention_weights",
+    "batches",
+    "build",
     "cost",
     "draw",
     "explain",
     "inspect",
     "load",
+    "loss",
     "losses",
     "masks",
     "positions",
     "reference",
+    "save",
     "scores",
     "self_attention",
     "summarise",
+    "train",
     "write_page",
 ]
 
 
-def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
+def load(
+    path: str | Path,
+    *,
+    update: int | None = None,
+    device: str | torch.device = "auto",
+    scores: Mapping[str, ScoreMaker] | None = None,
+) -> Translator:
     """Loads a model folder and returns a `Translator`: `regard.load("model")("a text").text`.
+
+    Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
-    device: "auto", "cpu", "cuda" or "mps".
+    update: for a run folder, the number of updates of the checkpoint; by default, the last one.
+    device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
     """
     from regard.checkpoint.alignment import read_alignment_head
@@ -108,15 +140,15 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
-    saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    return Translator.of_model(
-        saved.model.to(chosen),
-        saved.source,
-        saved.target,
-        chosen,
-        alignment_head=read_alignment_head(Path(path)),
-        training=saved.training,
-    )
+    folder, chosen = Path(path), choose_device(device)
+    if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
+        from regard.training.checkpoint import load_checkpoint
+
+        translator = Translator.of_saved(load_checkpoint(folder, update, scores))
+    else:
+        translator = Translator.of_saved(load_folder(folder, scores), alignment_head=read_alignment_head(folder))
+    translator.model.to(chosen)
+    return translator
 
 
 def __getattr__(name: str) -> Any:

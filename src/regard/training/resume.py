@@ -38,9 +38,15 @@ class Previous:
 
     @classmethod
     def read(cls, run_folder: RunFolder, scores: Mapping[str, ScoreMaker]) -> Previous:
-        """Reads the last checkpoint or, if there is none, or if an earlier version of regard wrote it, run.yaml. Raises
-        UserError if neither has the settings."""
-        num_updates, origin = run_folder.checkpoints(1).last_origin()
+        """Reads the last checkpoint; see `of`."""
+        return cls.of(run_folder, *run_folder.checkpoints(1).last_origin(), scores)
+
+    @classmethod
+    def of(
+        cls, run_folder: RunFolder, num_updates: int, origin: Mapping[str, Any], scores: Mapping[str, ScoreMaker]
+    ) -> Previous:
+        """Takes the settings from the origin of a checkpoint or, if there is none, or if an earlier version of regard wrote it,
+        from run.yaml. Raises UserError if neither has them."""
         if "settings" in origin:
             return cls(num_updates, origin, origin["settings"])
         if not run_folder.config.exists():

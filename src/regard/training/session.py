@@ -100,7 +100,8 @@ def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: C
     console.print(counts.describe())
     if advice := expectation(counts.pairs):
         console.print(advice)
-    console.print(f"settings {order.settings_from}; all of them: {run_folder.config}; change any with --set")
+    where = f"all of them: {run_folder.config}; " if order.save else ""  # or else that file is temporary
+    console.print(f"settings {order.settings_from}; {where}change any with --set")
     console.print(describe(choice.settings, choice.reasons))
 
 
