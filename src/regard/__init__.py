@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from regard import reference
     from regard.contracts import Traits
     from regard.core import losses, masks, positions
@@ -38,9 +40,12 @@ if TYPE_CHECKING:
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchKeywords, SearchOptions
-    from regard.pipeline import Translator
+    from regard.pipeline import Translator, save
     from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
     from regard.training.loop import Update
+    from regard.training.own_loop import batches, build, loss
+    from regard.training.settings import RunSettings
+    from regard.training.train import train
 
 __version__ = "0.1.0"
 
@@ -54,6 +59,12 @@ _HOMES = {
     "Train": {
         "Batch": "data.batch",
         "Update": "training.loop",
+        "train": "training.train",
+        "build": "training.own_loop",
+        "batches": "training.own_loop",
+        "loss": "training.own_loop",
+        "save": "pipeline",
+        "RunSettings": "training.settings",
     },
     "Look inside": {
         "inspect": "inspection.capture",
@@ -147,6 +158,7 @@ __all__ = [
     "Projected",
     "Refused",
     "Result",
+    "RunSettings",
     "Score",
     "Scored",
     "SearchKeywords",
@@ -164,28 +176,42 @@ __all__ = [
     "What",
     "attend",
     "attention_weights",
+    "batches",
+    "build",
     "cost",
     "draw",
     "explain",
     "inspect",
     "load",
+    "loss",
     "losses",
     "masks",
     "positions",
     "reference",
+    "save",
     "scores",
     "self_attention",
     "summarise",
+    "train",
     "write_page",
 ]
 
 
-def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
+def load(
+    path: str | Path,
+    *,
+    update: int | None = None,
+    device: str | torch.device = "auto",
+    scores: Mapping[str, ScoreMaker] | None = None,
+) -> Translator:
     """Loads a model folder and returns a `Translator`.
+
+    Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
-    device: "auto", "cpu", "cuda" or "mps".
+    update: for a run folder, the number of updates of the checkpoint; by default, the last one.
+    device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
 
     >>> model = regard.load("model")  # a model that spells words, written by `regard train`
@@ -197,15 +223,15 @@ def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMa
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
-    saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    return Translator.of_model(
-        saved.model.to(chosen),
-        saved.source,
-        saved.target,
-        chosen,
-        alignment_head=read_alignment_head(Path(path)),
-        training=saved.training,
-    )
+    folder, chosen = Path(path), choose_device(device)
+    if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
+        from regard.training.checkpoint import load_checkpoint
+
+        translator = Translator.of_saved(load_checkpoint(folder, update, scores))
+    else:
+        translator = Translator.of_saved(load_folder(folder, scores), alignment_head=read_alignment_head(folder))
+    translator.model.to(chosen)
+    return translator
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for public, mistyped ones included

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
+from torch import nn
 
+from regard.checkpoint import folder
+from regard.checkpoint.folder import Saved
+from regard.checkpoint.lock import locked
 from regard.contracts import AlignmentHead, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
+from regard.core.devices import choose_device
 from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.corpus import Normalisation
@@ -22,9 +27,11 @@ from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
 from regard.look import Kind, Look, Tap
-from regard.models.contract import Seq2Seq
+from regard.models.contract import Model, ModelSettings, Seq2Seq
+from regard.models.evaluation import device_of
 from regard.options import SearchKeywords
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+from regard.wording import python_words
 
 Outcome = Result | Refused
 Numbered = tuple[int, Outcome]
@@ -33,14 +40,14 @@ ProgressCallback = Callable[[Iterator[Numbered], int], Iterator[Numbered]]
 result) and the number of texts, and yields the same items."""
 
 
-def engine_of(model: Seq2Seq, device: torch.device) -> TorchEngine:
-    """Returns the engine that runs a torch model on a device, with the special tokens of our vocabularies."""
-    collate = partial(_batch_on, device)
-    return TorchEngine(model, collate, sos=SOS, eos=EOS, never=(PAD, UNK, SOS), device=device)
+def engine_of(model: Seq2Seq) -> TorchEngine:
+    """Returns the engine that runs a torch model, wherever it is, with the special tokens of our vocabularies."""
+    return TorchEngine(model, partial(_batch_for, model), sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
 
 
-def _batch_on(device: torch.device, rows: Sequence[SourceRow]) -> Source:
-    return source_batch(rows).to(device)
+def _batch_for(model: Seq2Seq, rows: Sequence[SourceRow]) -> Source:
+    """Returns a batch on the device of the model."""
+    return source_batch(rows).to(device_of(model))
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class Translator:
 
     reader: makes requests of what the user gives.  engine: runs them.
     alignment_head: the layer and head that alignments are read from.
-    training: the section `training` of config.json: data, seed, versions, settings and metrics.
+    training: the section `training` of config.json: data, seed, versions, settings of the run and metrics.
+    card: the text of the model card.  alignment_facts: how the alignment head was chosen, as config.json states it.
 
     >>> model = regard.load("model")
     >>> model("cab").text
@@ -68,6 +76,8 @@ class Translator:
     engine: Engine
     alignment_head: AlignmentHead = AlignmentHead()
     training: Mapping[str, Any] = field(default_factory=dict)
+    card: str = ""
+    alignment_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_model(
@@ -75,7 +85,6 @@ class Translator:
         model: Seq2Seq,
         source: SourceCodec,
         target: Codec,
-        device: torch.device | str = "cpu",
         *,
         max_source: int = MAX_SOURCE,
         alignment_head: AlignmentHead | None = None,
@@ -83,7 +92,7 @@ class Translator:
     ) -> Translator:
         """Returns a Translator that runs a torch model.
 
-        source, target: encode the sources and the outputs.  device: where the model is.
+        source, target: encode the sources and the outputs.
         max_source: the maximum number of tokens translated in one go.
         alignment_head, training: fields of the Translator.
 
@@ -92,8 +101,17 @@ class Translator:
         >>> again("cab") == model("cab")
         True
         """
-        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model, torch.device(device))
+        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model)
         return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
+
+    @classmethod
+    def of_saved(
+        cls, saved: Saved, *, alignment_head: AlignmentHead | None = None, training: Mapping[str, Any] | None = None
+    ) -> Translator:
+        """Returns a Translator that runs a model as a folder holds it. alignment_head, training: fields of the Translator."""
+        facts = saved.training if training is None else training
+        translator = cls.of_model(saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts)
+        return replace(translator, card=saved.card, alignment_facts=saved.alignment)
 
     @property
     def source(self) -> SourceCodec:
@@ -122,13 +140,13 @@ class Translator:
         return self.engine
 
     @property
-    def model(self) -> Seq2Seq:
-        """The torch model. Raises UserError if another engine runs the model.
+    def model(self) -> Model:
+        """The torch model: a `torch.nn.Module`. Raises UserError if another engine runs the model.
 
         >>> sum(parameter.numel() for parameter in regard.load("model").model.parameters()) > 10_000
         True
         """
-        return self.torch_engine.model
+        return cast(Model, self.torch_engine.model)
 
     @property
     def normalisation(self) -> Normalisation:
@@ -138,6 +156,58 @@ class Translator:
     def at(self, folder: Path) -> Translator:
         """Returns a Translator whose file names are relative to `folder`."""
         return replace(self, reader=self.reader.at(folder))
+
+    # --- the model ---
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The settings of the model, such as `settings.width`; those of its run are in `training["settings"]`."""
+        return self.model.settings
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.torch_engine.device
+
+    def to(self, device: str | torch.device) -> Translator:
+        """Moves the model to a device, "cpu", "cuda", "cuda:1", "mps" or a torch.device, and returns this Translator.
+
+        Raises UserError if there is no such device.
+        """
+        with python_words():
+            self.model.to(choose_device(device))
+        return self
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yields the parameters of the model, for an optimiser."""
+        return self.model.parameters()
+
+    def train(self, mode: bool = True) -> Translator:
+        """Puts the model into training mode, in which `regard.loss` applies dropout, and returns this Translator.
+
+        Translating is not affected: it never applies dropout.
+        """
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Translator:
+        """Puts the model into evaluation mode, and returns this Translator."""
+        return self.train(False)
+
+    def save(self, path: str | Path, *, overwrite: bool = False, card: str | None = None) -> None:
+        """Writes a model folder, atomically, which `regard.load` and all commands open.
+
+        overwrite: whether to replace the folder if it holds a model.  card: the text of card.md; by default that of this model.
+        Raises UserError if the folder exists or cannot be written, or if a weight is not finite.
+        """
+        out, alignment = Path(path), self.alignment_facts
+        if alignment or self.alignment_head != AlignmentHead():
+            alignment = {**alignment, **asdict(self.alignment_head)}
+        text = self.card if card is None else card
+        saved = Saved(self.model, self.settings, self.source, self.target, self.training, text, alignment)
+        with python_words(), locked(out):
+            folder.recover(out)
+            folder.save(saved, out, replace=overwrite)
 
     # --- translation ---
 
@@ -529,6 +599,15 @@ class Translator:
             parts=tuple(parts),
             ids=tuple(token for part in parts for token in part.ids),
         ).made_by(self)
+
+
+def save(model: Translator, path: str | Path, *, overwrite: bool = False, card: str | None = None) -> None:
+    """Writes a model folder, atomically, which `regard.load` and all commands open. The same as `model.save(path)`.
+
+    overwrite: whether to replace the folder if it holds a model.  card: the text of card.md; by default that of the model.
+    Raises UserError if the folder exists or cannot be written, or if a weight is not finite.
+    """
+    model.save(path, overwrite=overwrite, card=card)
 
 
 @dataclass

@@ -32,6 +32,7 @@ from regard.decoding.search import (
 from regard.decoding.torch_search import TorchSearch, describe
 from regard.look import Kind, Look, Seen
 from regard.models.contract import Memory, Seq2Seq, State
+from regard.models.evaluation import device_of, in_evaluation
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  S source positions
@@ -44,7 +45,7 @@ FORCED_POSITIONS = 4096
 class TorchEngine:
     """Searches with a torch model.
 
-    collate: returns encoded sources as one padded batch, on the device of the model.  device: that device.
+    collate: returns encoded sources as one padded batch, on the device of the model.
     sos, eos: the ids of <sos> and <eos>.  never: ids that no output may contain.
     """
 
@@ -53,8 +54,16 @@ class TorchEngine:
     sos: int
     eos: int
     never: tuple[int, ...] = ()
-    device: torch.device = torch.device("cpu")
     _measured: dict[str, Sizes] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return device_of(self.model)
+
+    def evaluating(self) -> TorchEngine:
+        """Returns this engine with its model in evaluation mode, whatever the mode of the model, which stays as it is."""
+        return replace(self, model=in_evaluation(self.model))
 
     def declines(self, request: Request) -> str | None:
         if request.look is None:
@@ -73,7 +82,7 @@ class TorchEngine:
         kind = "text" if isinstance(request.source, list) else "file"
         if kind not in self._measured:
             try:
-                self._measured[kind] = self._measure(request)
+                self._measured[kind] = self.evaluating()._measure(request)
             except Exception:
                 return 0  # a search reports why this request fails
         sizes = self._measured[kind]
@@ -81,7 +90,7 @@ class TorchEngine:
         return request.options.num_hypotheses * per_hypothesis + sizes.per_position * (request.num_positions + 1)
 
     def open(self) -> TorchSearch:
-        return TorchSearch(self)
+        return TorchSearch(self.evaluating())
 
     @torch.inference_mode()
     def force(
@@ -90,7 +99,7 @@ class TorchEngine:
         for batch in _similar_outputs(requests, outputs):
             chosen = [requests[index] for index in batch], [outputs[index] for index in batch]
             try:
-                yield from self._force(*chosen, distributions)
+                yield from self.evaluating()._force(*chosen, distributions)
             except Exception as error:
                 if len(batch) == 1:
                     yield Forced(chosen[0][0].id, error=describe(error))

@@ -287,9 +287,9 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
 
 def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> Iterator[CapturedGates]:
     """Runs the torch model once more and yields the gates of its recurrent layers; none if another engine runs the model."""
-    engine = translator.engine
-    if not isinstance(engine, TorchEngine):
+    if not isinstance(translator.engine, TorchEngine):
         return
+    engine = translator.engine.evaluating()
     model = cast(nn.Module, engine.model)
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return

@@ -153,7 +153,7 @@ def explain(
     if not isinstance(token, int) or not -len(written) <= token < len(written):
         raise UserError(f"there is no token {shown(token)}: the output has tokens 0 to {len(written) - 1}, <eos> included")
     position = token % len(written)
-    engine = translator.torch_engine
+    engine = translator.torch_engine.evaluating()
     model = engine.model
     words = translator.target.tokens(range(len(translator.target)))
     memory = model.encode(engine.collate([segment.request.source]))

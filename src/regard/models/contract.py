@@ -16,6 +16,7 @@ from dataclasses import Field, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -261,3 +262,40 @@ class Model(nn.Module, Seq2Seq):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.settings, self.traits = settings, settings.traits
+
+    def forward(
+        self,
+        source: Source | Tensor | None,
+        target_in_BT: Tensor,
+        *,
+        allow: Tensor | None = None,
+        pad: int | None = None,
+    ) -> Tensor:
+        """Returns the logits (B, T, V) of the token that follows each token of `target_in_BT` (teacher forcing).
+
+        source: the ids of the source tokens (B, S), or a `Source`, such as `batch.source`; None for a language model, which has
+        no source.
+        target_in_BT: the ids of the target tokens, which start with <sos>. Padding after the end affects no logits before it.
+        allow: False for the source ids that are padding, (B, S).  pad: or the id of padding; without either, there is none.
+        Raises ValueError if a model that reads a source gets none, or if `allow` and `pad` come with a `Source` or together.
+        """
+        decoded = self.decode(target_in_BT, self.encode(self._source(source, target_in_BT, allow, pad)))
+        return decoded.logits_BTV if isinstance(decoded, Projected) else decoded.distribution()
+
+    def _source(self, source: Source | Tensor | None, target_in_BT: Tensor, allow: Tensor | None, pad: int | None) -> Source:
+        if source is None and self.traits.continues_text:
+            empty_B0 = target_in_BT[:, :0]
+            return Source(empty_B0, empty_B0.bool())
+        if allow is not None and pad is not None:
+            raise ValueError("got both allow and pad, expected one of them: each says which source ids are padding")
+        if isinstance(source, Source):
+            if allow is not None or pad is not None:
+                raise ValueError("got allow or pad with a Source, which has its own mask; leave them out")
+            return source
+        if source is None:
+            raise ValueError(f"got no source, but models of the kind {self.settings.kind} read one; give its token ids (B, S)")
+        if source.is_floating_point():
+            raise ValueError(f"got a source of {source.dtype}, expected the ids of tokens; give pictures or sounds as a Source")
+        if allow is None:
+            allow = torch.ones_like(source, dtype=torch.bool) if pad is None else masks.not_padding(source, pad)
+        return Source(source, allow)
