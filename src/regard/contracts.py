@@ -89,7 +89,9 @@ class Event:
     """Progress of one request. Its last event has `hypotheses` or an `error`, never both.
 
     ids: tokens that are now certain, following those of earlier events.  tail: tokens that may still change.
-    seen: what the taps of the Look captured for each of `ids` in turn, without padding; axes B and T have size 1.
+    seen: what the taps of the Look captured since the last event, without padding; axis B has size 1. First the attention of
+    the encoder and of the prefix, then, step by step, that of each of `ids`, and of <eos> in the last event. `Seen.rows` holds
+    the positions of its queries.
     hypotheses: the outputs, the best first. The `ids` of all events of a request, joined, are the tokens of the best output.
     error: why this request failed or ended early; the others go on.
     """

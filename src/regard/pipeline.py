@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Unpack, cast
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, Unpack, cast, overload
 
+import numpy as np
 import torch
 from torch import nn
 
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.checkpoint.lock import locked
-from regard.contracts import AlignmentHead, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
+from regard.contracts import AlignmentHead, Array, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
 from regard.core.devices import choose_device
 from regard.core.source import Source
 from regard.data.batch import source_batch
@@ -26,12 +28,15 @@ from regard.decoding import schedule
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
-from regard.look import Kind, Look, Tap
+from regard.look import Edit, Kind, Look, Seen, Tap, pick
 from regard.models.contract import Model, ModelSettings, Seq2Seq
 from regard.models.evaluation import device_of
 from regard.options import SearchKeywords
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
 from regard.wording import python_words
+
+FORCED_WINDOW = 1024
+"""How many outputs are read and run through the model at a time, when their attention is computed."""
 
 Outcome = Result | Refused
 Numbered = tuple[int, Outcome]
@@ -55,8 +60,9 @@ class Translator:
     """Translates texts with a trained model. `regard.load` returns one.
 
     All methods that translate accept the fields of `SearchOptions` as keyword arguments, `prefix` (a text that outputs start
-    with, or its token ids) and `seed` (of samples); `banned` may be a list of words. A text that is too long is split into
-    sentences, which are translated separately. If the model reads several columns, a source is a tuple of them, such as
+    with, or its token ids), `seed` (of samples), `look` (a `Look`, whose taps fill `Result.seen`) and `edits` (an `Edit` of
+    attention, or several); `banned` may be a list of words. A text that is too long is split into sentences, which are
+    translated separately. If the model reads several columns, a source is a tuple of them, such as
     ("walk", "V;PST"). If it reads pictures or sounds, a source is the name of a file, or its path; with an auxiliary text, a
     tuple of both. A language model has no source: it continues the text.
 
@@ -211,11 +217,13 @@ class Translator:
 
     # --- translation ---
 
-    def __call__(self, text: Given, **options: Unpack[SearchKeywords]) -> Result:
+    def __call__(
+        self, text: Given, *, look: Look | None = None, edits: Edit | Sequence[Edit] = (), **options: Unpack[SearchKeywords]
+    ) -> Result:
         """Translates one text.
 
         text: the text, or a file name or path if the model reads files, or a tuple of columns.
-        options: fields of `SearchOptions`, prefix, seed.
+        options: fields of `SearchOptions`, prefix, seed, look, edits.
 
         Returns a `Result`, which is empty if the source is empty. Raises UserError if the text cannot be translated or an
         option has an invalid value, and TypeError if `text` is not a text or an option is unknown.
@@ -224,16 +232,22 @@ class Translator:
         >>> result.text, result.finished, len(result.n_best)
         ('C A B', True, 2)
         """
-        return self.batch([self.reader.accept(text, "a call of the model")], **options)[0]
+        return self.batch([self.reader.accept(text, "a call of the model")], look=look, edits=edits, **options)[0]
 
     def batch(
-        self, texts: Iterable[Given], *, progress: ProgressCallback | None = None, **options: Unpack[SearchKeywords]
+        self,
+        texts: Iterable[Given],
+        *,
+        look: Look | None = None,
+        edits: Edit | Sequence[Edit] = (),
+        progress: ProgressCallback | None = None,
+        **options: Unpack[SearchKeywords],
     ) -> list[Result]:
         """Translates many texts, which is faster than one call for each.
 
         texts: a list of texts; or file names, paths or tuples of columns.
         progress: wraps the results as they arrive, for example to show a progress bar.
-        options: fields of `SearchOptions`, prefix, seed.
+        options: fields of `SearchOptions`, prefix, seed, look, edits.
 
         Returns one `Result` per text, in the same order. Raises UserError if a text cannot be translated (`translate` reports
         such texts without raising) or an option has an invalid value, and TypeError if `texts` is not a list of texts or an
@@ -243,7 +257,7 @@ class Translator:
         >>> [result.text for result in model.batch(["cab", "face"], beam=5)]
         ['C A B', 'F A C E']
         """
-        chosen = self.reader.options(options)
+        chosen = self.reader.options(options, look, edits)
         sources = enumerate(self.reader.accept_all(texts, "batch"))
         return self.answer_all([self.reader.plan(source, chosen, line) for line, source in sources], progress=progress)
 
@@ -254,6 +268,8 @@ class Translator:
         first: int = 0,
         progress: ProgressCallback | None = None,
         workers: Workers | None = None,
+        look: Look | None = None,
+        edits: Edit | Sequence[Edit] = (),
         **options: Unpack[SearchKeywords],
     ) -> Iterator[Outcome]:
         """Translates any number of texts and yields each result as soon as it and all earlier ones are ready.
@@ -264,7 +280,7 @@ class Translator:
         progress: see `batch`; for lists only.
         workers: processes that were started before, by `Translator.workers`; they are not closed. By default, processes are
         started if there are many texts.
-        options: fields of `SearchOptions`, prefix, seed.
+        options: fields of `SearchOptions`, prefix, seed, look, edits.
 
         Yields, for each text and in the same order, a `Result`, or a `Refused` if the text cannot be translated. Once iteration
         starts, it raises UserError if an option has an invalid value, and TypeError if `texts` is not a list of texts or an
@@ -278,7 +294,7 @@ class Translator:
         """
         total = len(texts) if isinstance(texts, Sequence) else 0
         sources = self.reader.accept_all(texts, "translate")
-        plans = self.reader.plans(sources, self.reader.options(options), first)
+        plans = self.reader.plans(sources, self.reader.options(options, look, edits), first)
         yield from self.answer(plans, progress=progress, workers=workers, total=total)
 
     def workers(self) -> Workers | None:
@@ -358,13 +374,15 @@ class Translator:
                 continue
             line = line_of(event.id)
             answered = waiting[line]
-            answered.answers[event.id] = Refused(event.error) if event.error else event.hypotheses
+            answered.answers[event.id] = Refused(event.error) if event.error else Answer(event.hypotheses, event.seen)
             if len(answered.answers) == len(answered.plan.segments):
                 del waiting[line]
                 yield answered.index, self._outcome(answered)
         yield from ready
 
-    def stream(self, text: Given, **options: Unpack[SearchKeywords]) -> Iterator[Partial]:
+    def stream(
+        self, text: Given, *, look: Look | None = None, edits: Edit | Sequence[Edit] = (), **options: Unpack[SearchKeywords]
+    ) -> Iterator[Partial]:
         """Translates one text and yields the output while it is being written.
 
         text, options: as for a call of the translator.
@@ -376,39 +394,44 @@ class Translator:
         ['C', 'C A', 'C A B', 'C A B']
         """
         source = self.reader.accept(text, "stream")
-        segments = self.reader.segments(source, self.reader.options(options))
+        segments = self.reader.segments(source, self.reader.options(options, look, edits))
         search = self.engine.open()
         before, results = "", []
+        new: tuple[Seen[Array], ...] = ()
         try:
             for segment in segments:
                 search.submit(replace(segment.request, stream=True))
                 certain: tuple[int, ...] = ()
+                seen: tuple[Seen[Array], ...] = ()
                 is_last = False
                 while not is_last:
                     for event in search.events():
                         if event.error:
                             raise UserError(event.error)
-                        certain += event.ids
+                        certain, seen, new = certain + event.ids, seen + event.seen, new + event.seen
                         is_last = event.is_last
                         if is_last:
-                            results.append(self._result(segment, event.hypotheses))
+                            results.append(self._result(segment, Answer(event.hypotheses, seen)))
                         elif event.ids or event.tail:
                             so_far = self.target.decode(certain)
-                            yield Partial(before + so_far, self.target.decode((*certain, *event.tail))[len(so_far) :])
+                            tail = self.target.decode((*certain, *event.tail))[len(so_far) :]
+                            yield Partial(before + so_far, tail, seen=new)
+                            new = ()
                 before = " ".join([*(result.text for result in results), ""])
         finally:
             search.close()
         result = self._join(source, results)
-        yield Partial(result.text, "", result)
+        yield Partial(result.text, "", result, new)
 
     # --- given outputs ---
 
-    def score(self, sources: Iterable[Given], targets: Iterable[str]) -> list[Scored]:
+    def score(self, sources: Iterable[Given], targets: Iterable[str], *, edits: Edit | Sequence[Edit] = ()) -> list[Scored]:
         """Computes the log-probability of given outputs.
 
         sources: a list of texts; or file names, paths or tuples of columns. The output of a language model starts with its
         source, as in its results; an empty source leaves it free.
         targets: the outputs to score, one for each source. Symbols that have no token are scored as <unk>, and reported.
+        edits: changes of attention.
 
         Returns one `Scored` per pair, in the same order. Raises UserError if a pair cannot be scored, TypeError if an argument
         is not a list of texts, and ValueError if the lists differ in length.
@@ -419,13 +442,15 @@ class Translator:
         True
         """
         results = []
-        for number, result in enumerate(self.score_each(sources, targets), start=1):
+        for number, result in enumerate(self.score_each(sources, targets, edits=edits), start=1):
             if isinstance(result, Refused):
                 raise UserError(f"pair {number}: {result.reason}")
             results.append(result)
         return results
 
-    def score_each(self, sources: Iterable[Given], targets: Iterable[str]) -> list[Scored | Refused]:
+    def score_each(
+        self, sources: Iterable[Given], targets: Iterable[str], *, edits: Edit | Sequence[Edit] = ()
+    ) -> list[Scored | Refused]:
         """Computes the log-probability of given outputs, like `score`, but returns a `Refused` for each pair that cannot be
         scored.
 
@@ -450,8 +475,9 @@ class Translator:
                 pairs[number] = self.reader.given_output(source, target, number)
             except UserError as error:
                 scored[number] = Refused(str(error))
-        requests, written = [pair.request for pair in pairs.values()], [pair.written for pair in pairs.values()]
-        for forced in self.engine.force(requests, written):
+        look = Look.of(None, edits)
+        requests = [replace(pair.request, look=look) for pair in pairs.values()]
+        for forced in self.engine.force(requests, [pair.written for pair in pairs.values()]):
             if forced.error:
                 scored[forced.id] = Refused(forced.error)
                 continue
@@ -464,26 +490,141 @@ class Translator:
             )
         return [scored[number] for number in range(len(given))]
 
-    def attention(self, result: Result, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
-        """Computes the exact weights of a result in one forward pass with its output as the target (teacher forcing). Row t
+    @overload
+    def attention(
+        self,
+        of: Result | Given,
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> AttentionMap: ...
+    @overload
+    def attention(
+        self,
+        of: Iterable[Result] | Iterable[Given],
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> list[AttentionMap]: ...
+    def attention(
+        self,
+        of: Result | Given | Iterable[Result] | Iterable[Given],
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> AttentionMap | list[AttentionMap]:
+        """Computes the exact weights of outputs in forward passes with these outputs as the targets (teacher forcing). Row t
         holds the weights of the step that wrote token t; the last step wrote <eos>.
 
-        Raises UserError if the model has no such attention, or if the text was split or is empty.
+        of: a `Result` or a text; or a list of results or of texts.
+        kind, layer, head: which attention; by default all heads.
+        alternative: the index of an output in `n_best`, for each result.
+        edits: changes of attention; by default those with which a result was translated.
+        options: for texts, options of a call of the translator.
+
+        Returns an `AttentionMap`; for a list, a list of them, in the same order. Raises UserError if the model has no such
+        attention, or if a text was split, is empty or cannot be translated.
 
         >>> model = regard.load("model")
         >>> attention = model.attention(model("cab"), "cross", layer=-1)
         >>> attention.target, attention.mean_TS.shape
         (('C', 'A', 'B', '<eos>'), (4, 4))
+        >>> [one.mean_TS.shape for one in model.attention(["cab", "face"])]  # translates the texts first
+        [(4, 4), (5, 5)]
         """
+        if layer is None:
+            raise ValueError("layer is None, but a map shows one layer; regard.inspect(model, text) captures all of them")
+        tap = Tap(kind, layer, head)
+        is_one = isinstance(of, Result | str | PurePath) or (
+            isinstance(of, tuple) and not any(isinstance(item, Result) for item in of)
+        )
+        results = self._results([of] if is_one else of, edits, options)
+        maps = self._maps(results, tap, alternative, edits, numbered=not is_one)
+        return next(maps) if is_one else list(maps)
+
+    def _results(self, of: Any, edits: Edit | Sequence[Edit] | None, options: SearchKeywords) -> list[Result]:
+        """Returns the results that `attention` was given, or those of the texts that it was given."""
+        items = list(of) if isinstance(of, Iterable) else of
+        if not isinstance(items, list) or not any(isinstance(item, Result) for item in items):
+            sources = [*self.reader.accept_all(items, "attention")]
+            return self.batch(sources, edits=() if edits is None else edits, **options)
+        if not all(isinstance(item, Result) for item in items):
+            raise TypeError("attention takes results or texts, got a list of both; translate the texts first, with batch")
+        if options:
+            raise TypeError(f"{', '.join(options)} given, but these results are translated already; give texts, or no options")
+        return items
+
+    def _maps(
+        self,
+        results: Sequence[Result],
+        tap: Tap,
+        alternative: int,
+        edits: Edit | Sequence[Edit] | None,
+        *,
+        numbered: bool,
+    ) -> Iterator[AttentionMap]:
+        """Yields the attention of each result. numbered: whether an error names the number of its result."""
+        outputs: list[WrittenOutput] = []
+        for number, result in enumerate(results, start=1):
+            try:
+                outputs.append(self._written(result, alternative, edits))
+            except UserError as error:
+                raise UserError(f"text {number}: {error}" if numbered else str(error)) from None
+        for number, (output, segment, forced) in enumerate(self._forced(outputs, tap), start=1):
+            if reason := forced.error or ("" if forced.seen else _no_attention(tap.kind)):
+                raise UserError(f"text {number}: {reason}" if numbered else reason)
+            yield self._map(segment, output.written, forced)
+
+    def _written(self, result: Result, alternative: int, edits: Edit | Sequence[Edit] | None) -> WrittenOutput:
+        """Returns an output of a result. Raises UserError if there is none of this number, or nothing to show."""
         if result.parts:
             raise UserError(
                 f"this text was translated in {len(result.parts)} parts; each part has its own attention, see `parts`"
             )
-        segment, written = self.reader.segment(result.source), (*result.ids, EOS) if result.finished else result.ids
-        if not written or not (segment.request.num_positions or segment.request.prefix or self.reader.traits.continues_text):
+        (number,) = pick("alternative", (alternative,), len(result.n_best))
+        output = result.n_best[number]
+        if number and output.tokens and not output.ids:
+            raise UserError("this result was stored by an older version, without the ids of its alternatives; translate again")
+        ids = output.ids if number else result.ids
+        written = (*ids, EOS) if output.finished else ids
+        has_source = result.source_tokens or self.reader.traits.continues_text or isinstance(self.source, FileCodec)
+        if not written or not has_source:
             raise UserError(f"the {'text' if written else 'output'} is empty, so there is no attention to show")
-        forced = self._force(segment, written, Tap(kind, layer))
+        return WrittenOutput(result.source, written, result.edits if edits is None else Look(edits=edits).edits)  # type: ignore[arg-type]
+
+    def _forced(self, outputs: Iterable[WrittenOutput], tap: Tap) -> Iterator[tuple[WrittenOutput, Segment, Forced]]:
+        """Runs the model over outputs in batches, and yields what a tap captures of each, in order."""
+        remaining = iter(outputs)
+        while window := list(islice(remaining, 1 if isinstance(self.source, FileCodec) else FORCED_WINDOW)):
+            rows = self.reader.rows([self.reader.normalised(output.source) for output in window])
+            segments = [
+                self.reader.segment(output.source, line=number, row=row)
+                for number, (output, row) in enumerate(zip(window, rows, strict=True))
+            ]
+            requests = [
+                replace(segment.request, look=Look((tap,), output.edits))
+                for segment, output in zip(segments, window, strict=True)
+            ]
+            found = {forced.id: forced for forced in self.engine.force(requests, [output.written for output in window])}
+            for number, output in enumerate(window):
+                yield output, segments[number], found.pop(number)
+
+    def _map(self, segment: Segment, written: Sequence[int], forced: Forced) -> AttentionMap:
+        """Returns the attention of one output, with the tokens of both axes."""
         (seen, *_) = forced.seen
+        kind = seen.kind
         source, target = self.reader.labels(segment.source, forced.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
@@ -495,7 +636,7 @@ class Translator:
                 axes = ()
             elif kind != "decoder":
                 seconds = self.source.seconds
-        return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds)
+        return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds, seen.heads)
 
     def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
         """Returns the pairs (source token, target token) of a result; see `Result.alignment`.
@@ -504,36 +645,39 @@ class Translator:
         >>> model.alignment(model("cab"))
         ((0, 0), (1, 1), (2, 2))
         """
-        if not result.parts:
-            return tuple((i, j) for j, i in enumerate(self._aligned(result))) if result.tokens else ()
-        links: list[tuple[int, int]] = []
-        sources = targets = 0
-        for part in result.parts:
-            links += [(sources + i, targets + j) for i, j in self.alignment(part)]
-            sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
-        return tuple(links)
+        return self.alignments([result])[0]
 
-    def _aligned(self, result: Result) -> list[int]:
+    def alignments(self, results: Iterable[Result]) -> list[tuple[tuple[int, int], ...]]:
+        """Returns the pairs (source token, target token) of each result, computed in batches; see `Result.alignment`.
+
+        Raises UserError if the model has no attention to its source.
+        """
+        whole = list(results)
+        parts = [part for result in whole for part in (result.parts or (result,))]
+        outputs = (WrittenOutput(part.source, (*part.ids, EOS), part.edits) for part in parts if part.tokens)
+        best = map(self._aligned, self._forced(outputs, Tap("cross", self.alignment_head.layer)))
+        links = {id(part): next(best) if part.tokens else () for part in parts}
+        joined = []
+        for result in whole:
+            sources = targets = 0
+            found: list[tuple[int, int]] = []
+            for part in result.parts or (result,):
+                found += [(sources + i, targets + j) for j, i in enumerate(links[id(part)])]
+                sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
+            joined.append(tuple(found))
+        return joined
+
+    def _aligned(self, run: tuple[WrittenOutput, Segment, Forced]) -> Sequence[int]:
         """Returns, for each token of an output, the index of the source token that it attends to most."""
-        segment = self.reader.segment(result.source)
-        forced = self._force(segment, (*result.ids, EOS), Tap("cross", self.alignment_head.layer))
+        output, segment, forced = run
+        if error := forced.error or ("" if forced.seen else _no_attention("cross")):
+            raise UserError(error)
         layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
         row = segment.request.source
         num_sources = len(row) if isinstance(row, list) else layers_HTS[0].shape[-1]  # all positions of a file
-        best: list[int] = self.alignment_head.weights_TS(layers_HTS, len(result.ids), num_sources).argmax(-1).tolist()
+        weights_TS = self.alignment_head.weights_TS(layers_HTS, len(output.written) - 1, num_sources)
+        best: list[int] = weights_TS.argmax(-1).tolist()
         return best
-
-    def _force(self, segment: Segment, written: Sequence[int], tap: Tap) -> Forced:
-        """Runs the model over an output. Raises UserError if the model has no such attention."""
-        (forced,) = self.engine.force([replace(segment.request, look=Look((tap,)))], [written])
-        if forced.error:
-            raise UserError(forced.error)
-        if not forced.seen:
-            raise UserError(
-                f"this model has no {tap.kind} attention; models that attend to their source have kind cross, Transformers "
-                "also have encoder and decoder, and models that read an auxiliary text have fusion"
-            )
-        return forced
 
     # --- from hypotheses to results ---
 
@@ -547,7 +691,7 @@ class Translator:
             results.append(self._result(segment, answer))
         return self._join(answered.plan.source, results)
 
-    def _result(self, segment: Segment, hypotheses: tuple[Hypothesis, ...]) -> Result:
+    def _result(self, segment: Segment, answer: Answer) -> Result:
         """Returns the result of one segment from its n-best hypotheses."""
         n_best = tuple(
             Alternative(
@@ -557,10 +701,11 @@ class Translator:
                 hypothesis.rank_score,
                 hypothesis.finished,
                 hypothesis.token_log_probs,
+                hypothesis.ids,
             )
-            for hypothesis in hypotheses
+            for hypothesis in answer.hypotheses
         )
-        best = n_best[0]
+        best, look = n_best[0], segment.request.look
         return Result(
             text=best.text,
             tokens=best.tokens,
@@ -571,8 +716,9 @@ class Translator:
             finished=best.finished,
             n_best=n_best,
             unknown=self.reader.unknown(segment.source),
-            ids=hypotheses[0].ids,
-        ).made_by(self)
+            ids=best.ids,
+            edits=look.edits if look else (),
+        ).made_by(self, _joined(answer.seen))
 
     def _join(self, source: SourceText, parts: list[Result]) -> Result:
         """Returns the result of a whole text from those of its segments: one, several if it was split, none if it is empty."""
@@ -585,6 +731,7 @@ class Translator:
             sum((part.rank_score for part in parts), 0.0),
             all(part.finished for part in parts),
             tuple(log_prob for part in parts for log_prob in part.n_best[0].token_log_probs),
+            tuple(token for part in parts for token in part.ids),
         )
         return Result(
             text=whole.text,
@@ -597,7 +744,8 @@ class Translator:
             n_best=(whole,),
             unknown=tuple(symbol for part in parts for symbol in part.unknown),
             parts=tuple(parts),
-            ids=tuple(token for part in parts for token in part.ids),
+            ids=whole.ids,
+            edits=parts[0].edits if parts else (),
         ).made_by(self)
 
 
@@ -610,13 +758,58 @@ def save(model: Translator, path: str | Path, *, overwrite: bool = False, card: 
     model.save(path, overwrite=overwrite, card=card)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a search found for one segment: its n-best outputs, and the attention captured while the best was written."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    seen: tuple[Seen[Array], ...] = ()
+
+
 @dataclass
 class Waiting:
     """A source whose segments are being searched: its index, and the answers so far, by the id of the request."""
 
     index: int
     plan: Plan
-    answers: dict[int, tuple[Hypothesis, ...] | Refused] = field(default_factory=dict)
+    answers: dict[int, Answer | Refused] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WrittenOutput:
+    """An output that the model is run over: its source, its tokens, with <eos> if it is finished, and changes of attention."""
+
+    source: SourceText
+    written: tuple[int, ...]
+    edits: tuple[Edit, ...] = ()
+
+
+def _no_attention(kind: Kind) -> str:
+    return (
+        f"this model has no {kind} attention; models that attend to their source have kind cross, Transformers "
+        "also have encoder and decoder, and models that read an auxiliary text have fusion"
+    )
+
+
+def _joined(seen: Sequence[Seen[Array]]) -> tuple[Seen[Array], ...]:
+    """Joins what was captured token by token: one `Seen` per tap and layer, with a row for each token. A key that was not
+    written yet has the weight 0, or the score −∞."""
+    groups: dict[tuple[object, ...], list[Seen[Array]]] = {}
+    for one in seen:
+        groups.setdefault((one.kind, one.layer, one.heads, one.what), []).append(one)
+
+    def join(parts: Sequence[Seen[Array]]) -> Seen[Array]:
+        num_keys = max(part.weights_BHTS.shape[-1] for part in parts)
+        missing = -np.inf if parts[0].what == "scores" else 0.0
+        rows = [
+            np.pad(part.weights_BHTS, [(0, 0)] * 3 + [(0, num_keys - part.weights_BHTS.shape[-1])], constant_values=missing)
+            for part in parts
+        ]
+        return replace(
+            parts[0], rows=tuple(row for part in parts for row in part.rows), weights_BHTS=np.concatenate(rows, axis=2)
+        )
+
+    return tuple(map(join, groups.values()))
 
 
 def _texts(targets: Iterable[str]) -> list[str]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from regard.contracts import Array, SourceText
 from regard.equality import ByValue
 from regard.errors import UserError
-from regard.look import Kind
+from regard.look import Edit, Kind, Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,7 @@ class AttentionMap(ByValue):
     axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
     seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
     for `encoder` also the rows, for `fusion` the rows only.
+    heads: the indices of the heads in the layer, if they are known.
 
     >>> attention = regard.load("model")("cab").attention()
     >>> attention.target, attention.source
@@ -41,6 +42,7 @@ class AttentionMap(ByValue):
     layer: int
     axes: tuple[int, ...] = ()
     seconds: float = 0.0
+    heads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights_HTS", np.asarray(self.weights_HTS))  # a tensor is accepted, too
@@ -78,6 +80,7 @@ class Alternative:
     """One output of an n-best list.
 
     token_log_probs: the log-probability of each token, and of <eos> if the output is finished.
+    ids: its token ids; results that were stored by older versions have none.
 
     >>> result = regard.load("model")("cab", beam=2, n_best=2)
     >>> best, second = result.n_best
@@ -91,12 +94,23 @@ class Alternative:
     rank_score: float
     finished: bool
     token_log_probs: tuple[float, ...]
+    ids: tuple[int, ...] = field(default=(), repr=False)
 
 
 class Inspector(Protocol):
     """Computes what a Result does not hold: the Translator that made it."""
 
-    def attention(self, result: Result, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+    def attention(
+        self,
+        result: Result,
+        /,
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+    ) -> AttentionMap:
         """Computes the exact weights of a result."""
         ...
 
@@ -116,6 +130,7 @@ class Result:
     finished: False if max_length cut it off.  n_best: the outputs, the best first.
     unknown: source symbols that are not in the model's vocabulary.
     parts: one Result per sentence if the text was too long and was split.  ids: the token ids of the output.
+    edits: the changes of attention with which it was translated.
 
     >>> result = regard.load("model")("cab")
     >>> result.text, result.tokens, result.finished
@@ -137,22 +152,45 @@ class Result:
     unknown: tuple[str, ...]
     parts: tuple[Result, ...] = ()
     ids: tuple[int, ...] = field(default=(), repr=False)
-    _inspector = None  # not a field: it is no data, and is not stored
+    edits: tuple[Edit, ...] = field(default=(), repr=False)
+    _inspector = None  # these two are not fields: they are not stored
+    _seen: ClassVar[tuple[Seen[Array], ...]] = ()
 
-    def made_by(self, inspector: Inspector) -> Result:
-        """Remembers who computes what this Result does not hold, and returns the Result."""
+    def made_by(self, inspector: Inspector, seen: tuple[Seen[Array], ...] = ()) -> Result:
+        """Remembers who computes what this Result does not hold, and what was seen; returns the Result."""
         object.__setattr__(self, "_inspector", inspector)
+        object.__setattr__(self, "_seen", seen)
         return self
 
-    def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+    @property
+    def seen(self) -> tuple[Seen[Array], ...]:
+        """What the taps of `look` captured while this output was written: one `Seen` per tap and layer, with one row for each
+        token and <eos>. It is not stored with the Result; `attention` computes it again."""
+        return self._seen
+
+    def attention(
+        self,
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+    ) -> AttentionMap:
         """Computes the exact weights in one forward pass with this output as the target: `translator.attention(result)`.
+
+        For many results, `translator.attention(results)` is much faster.
+
+        kind, layer, head: which attention; by default all heads.  alternative: the index of an output in `n_best`.
+        edits: changes of attention; by default those with which the text was translated.
 
         Raises UserError if the model has no such attention, the text was split or is empty, or this Result was unpickled.
 
         >>> regard.load("model")("cab").attention("cross", layer=-1).mean_TS.shape
         (4, 4)
         """
-        return self._known_inspector("attention").attention(self, kind, layer)
+        inspector = self._known_inspector("attention")
+        return inspector.attention(self, kind, layer, head, alternative=alternative, edits=edits)
 
     def alignment(self) -> tuple[tuple[int, int], ...]:
         """Returns pairs (i, j): target token j attends most to source token i; counted from 0, without <eos>.
@@ -172,20 +210,18 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the result as dictionaries, lists, texts and numbers, for JSON."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("parts", "n_best")}
-        plain["n_best"] = [asdict(output) for output in self.n_best]
-        plain["parts"] = [part.as_dict() for part in self.parts]
-        return cast(dict[str, Any], _lists(plain))
+        return cast(dict[str, Any], _lists(asdict(self)))
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Result:
-        """Returns the result that `as_dict` described."""
-        values = _tuples({name: value for name, value in plain.items() if name not in ("parts", "n_best")})
+        """Returns the result that `as_dict` or `dataclasses.asdict` described."""
+        values = _tuples({name: value for name, value in plain.items() if name not in ("parts", "n_best", "edits")})
         n_best = tuple(Alternative(**_tuples(output)) for output in plain["n_best"])
-        return cls(**values, n_best=n_best, parts=tuple(map(cls.from_dict, plain["parts"])))
+        edits = tuple(Edit(**edit) for edit in plain.get("edits", ()))
+        return cls(**values, n_best=n_best, parts=tuple(map(cls.from_dict, plain["parts"])), edits=edits)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_inspector"}
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __copy__(self) -> Result:
         return self  # nothing in it can change
@@ -232,6 +268,7 @@ class Partial:
 
     text: the beginning of the output, which will not change.  tail: the rest of the best hypothesis, which may still change.
     result: the complete result, in the last item only.
+    seen: what the taps of `look` captured since the last item; `Seen.rows` holds the positions of the tokens.
 
     >>> *_, before, last = regard.load("model").stream("cab")
     >>> before.text, before.tail
@@ -243,6 +280,7 @@ class Partial:
     text: str
     tail: str
     result: Result | None = None
+    seen: tuple[Seen[Array], ...] = ()
 
 
 @dataclass(frozen=True)

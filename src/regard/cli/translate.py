@@ -26,10 +26,17 @@ from regard.data.labels import visible
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from regard.contracts import SourceText
     from regard.decoding.workers import Workers
     from regard.pipeline import Translator
     from regard.results import Refused, Result
+
+    Links = tuple[tuple[int, int], ...]
+
+ALIGNED_TOGETHER = 256
+"""How many results --align runs through the model at a time, if as many lines have been read."""
 
 
 def one_line(text: str) -> str:
@@ -45,14 +52,14 @@ def moses(number: int, result: "Result") -> str:
     )
 
 
-def aligned(result: "Result") -> str:
+def aligned(result: "Result", links: "Links") -> str:
     """Formats the output and its alignment, in the order of the target, as Marian does. An empty line stays empty."""
     if not result.tokens:
         return ""
-    return f"{one_line(result.text)} ||| {' '.join(f'{source}-{target}' for source, target in result.alignment())}"
+    return f"{one_line(result.text)} ||| {' '.join(f'{source}-{target}' for source, target in links)}"
 
 
-def as_json(number: int, source: "SourceText", result: "Result", *, align: bool) -> str:
+def as_json(number: int, source: "SourceText", result: "Result", links: "Links | None") -> str:
     import json
 
     from regard.data.source_text import as_line
@@ -63,10 +70,11 @@ def as_json(number: int, source: "SourceText", result: "Result", *, align: bool)
         "source": as_line(source),
         **{name: plain[name] for name in ("text", "source_tokens", "tokens")},
         "token_log_probs": plain["n_best"][0]["token_log_probs"],
-        **{name: plain[name] for name in ("log_prob", "rank_score", "finished", "unknown", "n_best")},
+        **{name: plain[name] for name in ("log_prob", "rank_score", "finished", "unknown")},
+        "n_best": [{name: value for name, value in output.items() if name != "ids"} for output in plain["n_best"]],
     }
-    if align:
-        record["alignment"] = result.alignment()
+    if links is not None:
+        record["alignment"] = links
     return json.dumps(record, ensure_ascii=False)
 
 
@@ -87,16 +95,21 @@ class Style:
     lists: bool = False
 
 
-def format_result(number: int, source: "SourceText", result: "Result | Refused", style: Style) -> str | None:
-    """Formats the result of a line. Returns None for a refused line in n-best lists, which have no entry for it."""
+def format_result(
+    number: int, source: "SourceText", result: "Result | Refused", style: Style, links: "Links | None" = None
+) -> str | None:
+    """Formats the result of a line. Returns None for a refused line in n-best lists, which have no entry for it.
+
+    links: its alignment, if that is printed.
+    """
     from regard.results import Refused
 
     if isinstance(result, Refused):
         return refused_as_json(number, source, result.reason) if style.json else None if style.lists else ""
     if style.json:
-        return as_json(number, source, result, align=style.align)
-    if style.align:
-        return aligned(result)
+        return as_json(number, source, result, links)
+    if links is not None:
+        return aligned(result, links)
     return moses(number, result) if style.lists else one_line(result.text)
 
 
@@ -207,9 +220,10 @@ def translate_lines(
     style: Style,
 ) -> int:
     """Prints the results of lines. number: the number of the first line. Returns the number of the next line."""
-    for result in translator.translate(sources, first=number, workers=workers, **search):
+    results = translator.translate(sources, first=number, workers=workers, **search)
+    for result, links in with_links(translator, results, sources) if style.align else ((result, None) for result in results):
         source = sources.unanswered.popleft()
-        line = format_result(number, source, result, style)
+        line = format_result(number, source, result, style, links)
         if line is not None:
             print(line, flush=True)
         diagnostics.add(number, result)
@@ -218,6 +232,27 @@ def translate_lines(
         number += 1
         diagnostics.progress(number)
     return number
+
+
+def with_links(
+    translator: "Translator", results: "Iterable[Result | Refused]", sources: Lines
+) -> "Iterator[tuple[Result | Refused, Links]]":
+    """Yields each result with its alignment. Many are aligned together, but none waits for a line that was not read yet."""
+    from regard.results import Result
+
+    waiting: list[Result | Refused] = []
+
+    def aligned_together() -> "Iterator[tuple[Result | Refused, Links]]":
+        links = iter(translator.alignments(result for result in waiting if isinstance(result, Result)))
+        ready = [(result, next(links) if isinstance(result, Result) else ()) for result in waiting]
+        waiting.clear()
+        yield from ready
+
+    for result in results:
+        waiting.append(result)
+        if len(waiting) in (ALIGNED_TOGETHER, len(sources.unanswered)):
+            yield from aligned_together()
+    yield from aligned_together()
 
 
 def stream_lines(

@@ -114,6 +114,11 @@ def both(one: Tensor, other: Tensor) -> Tensor:
     return one & other
 
 
+def without(allow: Tensor | None, links: Tensor) -> Tensor:
+    """Returns the mask without some links, which are True; no mask allows everything."""
+    return ~links if allow is None else both(allow, ~links)
+
+
 def _num_keys(num_queries: int, num_keys: int | None) -> int:
     """Returns the checked number of keys; by default the number of queries."""
     check_length("num_queries", num_queries)

@@ -140,9 +140,12 @@ class Mechanism:
 
 def pick_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
     """Selects entries along a negative axis; an axis that is missing or has size 1 broadcasts and is left unchanged."""
-    if numbers is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
-        return tensor
-    return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
+    return tensor if tensor.dim() < -axis or tensor.shape[axis] == 1 else select_axis(tensor, axis, numbers)
+
+
+def select_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
+    """Selects entries along an axis, which may have size 1; None means all."""
+    return tensor if numbers is None else torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
 
 
 def _make_generator(seed: int | None, device: torch.device) -> torch.Generator | None:

@@ -22,7 +22,7 @@ from regard.decoding.torch_engine import TorchEngine
 from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
-from regard.look import Kind, Look, Seen, Summary, Tap, What
+from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
 from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.options import SearchKeywords
@@ -167,12 +167,14 @@ def inspect(
     output: Sequence[int] | None = None,
     finished: bool = True,
     what: Sequence[What] = ("weights",),
+    edits: Edit | Sequence[Edit] = (),
     **options: Unpack[SearchKeywords],
 ) -> Inspection:
     """Translates a text and captures one forward pass of the model over its output (teacher forcing).
 
     output: ids of a given output, without <eos>, instead of the model's own. finished: whether <eos> follows it.
     what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead.
+    edits: changes of attention, both in the translation and in what is captured.
     options: options of the search, as for a translator.
 
     Raises UserError if the text is empty, or if the model computes NaN.
@@ -188,13 +190,13 @@ def inspect(
     if not size:
         raise UserError("the text is empty, so there is no attention to show")
     if output is None:
-        result = translate_whole(translator, segment.source, options)
+        result = translate_whole(translator, segment.source, options, edits)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) or not isinstance(what, Sequence) else tuple(what)
     if max(size + 1, len(written)) > LONGEST:
         captured = ("summary",)
-    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured))
+    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured), edits)  # type: ignore[arg-type]
     (forced,) = translator.engine.force([replace(segment.request, look=look)], [written], distributions=True)
     if forced.log_probs_TV is None:
         raise UserError(forced.error)
@@ -210,7 +212,7 @@ def inspect(
         vocabulary=translator.target.tokens(range(len(translator.target))),
         log_probs_TV=torch.from_numpy(forced.log_probs_TV),
         layers=tuple(_layers(forced.seen)),
-        gates=tuple(_gates(translator, segment, written)),
+        gates=tuple(_gates(translator, segment, written, Look(edits=look.edits))),
         axes=forced.axes if len(forced.axes) == 2 and is_file else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=torch.from_numpy(file) if isinstance(file, np.ndarray) and file.dtype == np.int16 and len(file) else None,
@@ -219,9 +221,11 @@ def inspect(
     )
 
 
-def translate_whole(translator: Translator, source: SourceText, options: SearchKeywords) -> Result:
+def translate_whole(
+    translator: Translator, source: SourceText, options: SearchKeywords, edits: Edit | Sequence[Edit] = ()
+) -> Result:
     """Translates a source for inspection. Raises UserError if the text had to be split, as well as the errors of a call."""
-    result = translator(source, **options)
+    result = translator(source, edits=edits, **options)
     if result.parts:
         raise UserError(
             f"this text is too long and was translated in {len(result.parts)} parts; inspect one sentence at a time"
@@ -285,7 +289,7 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
             hook.remove()
 
 
-def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> Iterator[CapturedGates]:
+def _gates(translator: Translator, segment: Segment, written: Sequence[int], look: Look) -> Iterator[CapturedGates]:
     """Runs the torch model once more and yields the gates of its recurrent layers; none if another engine runs the model."""
     if not isinstance(translator.engine, TorchEngine):
         return
@@ -294,11 +298,11 @@ def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> 
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return
     with recurrent_inputs(model) as inputs:
-        memory = engine.model.encode(engine.collate([segment.request.source]))
+        memory = engine.model.encode(engine.collate([segment.request.source]), look)
         read = torch.tensor([[SOS, *written[:-1]]], device=engine.device)
-        engine.model.decode(read, memory)
+        engine.model.decode(read, memory, look)
     if isinstance(model, RnnSeq2Seq) and model.settings.runs_stepwise:
-        inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read))}
+        inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read, look))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
         if "embedding." in name:  # the auxiliary text has no axis in the charts of gates
             continue
@@ -311,13 +315,13 @@ def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> 
             yield CapturedGates(f"{along}, layer {layer}{direction}", along, in_order)
 
 
-def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
+def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor, look: Look) -> tuple[Tensor, Tensor]:
     """Returns the inputs of a decoder that runs step by step, [c_t; y] or [s̃; y], and its first state."""
     state: RnnState = model.start(memory)
     first_LNX, inputs = state.hidden_BKLX[:, 0].transpose(0, 1), []
     for position in range(read.shape[1]):
         before = state
-        step = model.step(read[:, position : position + 1], state, Look((Tap("cross"),)))
+        step = model.step(read[:, position : position + 1], state, replace(look, taps=(Tap("cross"),)))
         feedback = (
             before.fed_BKD[:, 0]
             if model.settings.input_feeding

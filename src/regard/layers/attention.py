@@ -191,7 +191,7 @@ class MultiHeadAttention(nn.Module):
         """Returns the projected output (B, L, D) as `context`, and what the look requested as `seen`.
 
         allow: mask (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
-        positions: positions of the queries and of the keys, each (B or 1, L); only used by ALiBi.
+        positions: positions of the queries and of the keys, each (B or 1, L), for ALiBi and for edits; by default 0, 1, 2, …
         causal: whether `allow` is exactly masks.causal.
 
         >>> layer, x = regard.MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
@@ -211,9 +211,9 @@ class MultiHeadAttention(nn.Module):
         output_HvD = None
         if look is not None and isinstance(self.output, nn.Linear):
             output_HvD = self.output.weight.detach().t().unflatten(0, (self.heads, -1))
-        attended = attend_with_look(
-            query_BHLd, prepared, value, Mechanism(self.score, allow, alibi, causal=causal), look, output_HvD
-        )
+        mechanism = Mechanism(self.score, allow, alibi, causal=causal)
+        query_positions_BL = None if positions is None else positions[0]
+        attended = attend_with_look(query_BHLd, prepared, value, mechanism, look, output_HvD, query_positions_BL)
         context_BLD = self.output(attended.context.transpose(-2, -3).flatten(-2))
         return AttentionOutput(context_BLD, seen=attended.seen)
 

@@ -145,11 +145,17 @@ class DecoderLayer(nn.Module):
         self.feed_forward, self.around_feed_forward = feed_forward, residual()
 
     def forward(
-        self, x_BRD: Tensor, self_attend: SelfAttend, source: KeysValues | None, allow: Tensor | None, look: Look | None
+        self,
+        x_BRD: Tensor,
+        self_attend: SelfAttend,
+        source: KeysValues | None,
+        allow: Tensor | None,
+        look: Look | None,
+        positions: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
         """Returns (output, what looks requested in self-attention and in cross-attention).
 
-        source: keys and values of the memory. allow, look: mask and look of the cross-attention.
+        source: keys and values of the memory. allow, look, positions: mask, look and positions of the cross-attention.
         """
         attended = self_attend(self.attention, self.around_attention.before(x_BRD))
         x_BRD, seen = self.around_attention.after(x_BRD, attended.context), attended.seen
@@ -157,7 +163,7 @@ class DecoderLayer(nn.Module):
             assert self.cross is not None
             assert self.around_cross is not None
             query = self.cross.queries(self.around_cross.before(x_BRD))
-            crossed = self.cross.attend(query, *source, allow, look)
+            crossed = self.cross.attend(query, *source, allow, look, positions)
             x_BRD, seen = self.around_cross.after(x_BRD, crossed.context), seen + crossed.seen
         fed = self.feed_forward(self.around_feed_forward.before(x_BRD))
         return self.around_feed_forward.after(x_BRD, fed), seen

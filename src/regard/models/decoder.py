@@ -131,7 +131,8 @@ class TransformerDecoder(nn.Module):
         cache = CachedSelfAttention(state, self.window)
         x_BKD = self.dropout(self.embedding(ids_BK, state.lengths_B[:, None]))
         source = list(zip(state.source_keys, state.source_values, strict=True))
-        x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
+        positions = None if look is None else (state.lengths_B[:, None], masks.positions(state.allow_BS))
+        x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look, positions)
         return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.next_state(), seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
@@ -167,15 +168,19 @@ class TransformerDecoder(nn.Module):
         source: list[KeysValues],
         allow_BS: Tensor,
         look: Look | None,
+        positions: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
-        """Applies all layers to R rows: the positions of a sequence, or the hypotheses of a step."""
+        """Applies all layers to R rows: the positions of a sequence, or the hypotheses of a step.
+
+        positions: those of the rows and of the source, if the rows are not positions 0, 1, 2, …
+        """
         seen: tuple[Seen[Tensor], ...] = ()
         for number, layer in enumerate(self._layers()):
             self_look = look.at("decoder", number, len(self.layers)) if look else None
             cross_look = look.at("cross", number, len(self.layers)) if look else None
             keys_values = source[number] if source else None
             x_BRD, layer_seen = layer(
-                x_BRD, partial(self_attend, number, self_look), keys_values, allow_BS[:, None, None], cross_look
+                x_BRD, partial(self_attend, number, self_look), keys_values, allow_BS[:, None, None], cross_look, positions
             )
             seen += layer_seen
         return self.norm(x_BRD), seen
