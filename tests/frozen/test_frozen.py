@@ -80,3 +80,13 @@ def test_a_frozen_run_resumes_to_the_same_model(tmp_path: Path, monkeypatch: pyt
         for translation in regard.load("m", device="cpu").batch(["abroad", "catalog", "serendipity"], max_length=20)
     ]
     assert differences(got, expected["answers"]) == []
+
+
+def test_a_stored_result_is_read() -> None:
+    """result.json is what `Result.as_dict` returned in version 0.1, of a text that was translated in two parts."""
+    stored = json.loads((HERE / "result.json").read_text())
+    result = regard.Result.from_dict(stored)
+    assert (result.text, result.source, result.tokens, result.finished) == ("B B", "cab. Fad é.", ("B", "B"), True)
+    assert [part.source for part in result.parts] == ["cab.", "Fad é."]
+    assert result.parts[0].n_best[1].token_log_probs == (-1.3794748783111572, -2.256011486053467, -2.1910154819488525)
+    assert regard.Result.from_dict(result.as_dict()) == result
