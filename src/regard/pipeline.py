@@ -491,7 +491,7 @@ class Translator:
         return [scored[number] for number in range(len(given))]
 
     @overload
-    def attention(
+    def attention(  # type: ignore[overload-overlap]  # a text is an iterable of texts, too: the first signature applies
         self,
         of: Result | Given,
         kind: Kind = "cross",
