@@ -617,7 +617,8 @@ class Translator:
                 replace(segment.request, look=Look((tap,), output.edits))
                 for segment, output in zip(segments, window, strict=True)
             ]
-            found = {forced.id: forced for forced in self.engine.force(requests, [output.written for output in window])}
+            written = [output.written for output in window]
+            found = {forced.id: forced for forced in self.engine.force(requests, written, log_probs=False)}
             for number, output in enumerate(window):
                 yield output, segments[number], found.pop(number)
 

@@ -42,6 +42,8 @@ from regard.options import SearchOptions
 FORCED_POSITIONS = 4096
 """Number of positions per side that `force` runs in one pass, padding included; a longer output is run alone."""
 
+NAN_WEIGHTS = "this model computed attention weights of nan; its parameters are damaged or too large"
+
 
 @dataclass(frozen=True)
 class TorchEngine:
@@ -102,20 +104,28 @@ class TorchEngine:
 
     @torch.inference_mode()
     def force(
-        self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], *, distributions: bool = False
+        self,
+        requests: Sequence[Request],
+        outputs: Sequence[Sequence[int]],
+        *,
+        log_probs: bool = True,
+        distributions: bool = False,
     ) -> Iterator[Forced]:
+        engine = self.evaluating()
         for batch in _similar_outputs(requests, outputs):
             chosen = [requests[index] for index in batch], [outputs[index] for index in batch]
             try:
-                yield from self.evaluating()._force(*chosen, distributions)
+                yield from engine._force(*chosen, log_probs, distributions)
             except Exception as error:
                 if len(batch) == 1:
                     yield Forced(chosen[0][0].id, error=describe(error))
                 else:
                     for request, output in zip(*chosen, strict=True):
-                        yield from self.force([request], [output], distributions=distributions)
+                        yield from self.force([request], [output], log_probs=log_probs, distributions=distributions)
 
-    def _force(self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], distributions: bool) -> list[Forced]:
+    def _force(
+        self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], log_probs: bool, distributions: bool
+    ) -> list[Forced]:
         """Runs one batch of requests with the same Look."""
         look = requests[0].look
         if refused := self._refused(look):
@@ -124,17 +134,20 @@ class TorchEngine:
         written_BT = _padded(outputs, self.eos).to(memory.allow_BS.device)
         read_BT = _padded([[self.sos, *output[:-1]] for output in outputs], self.eos).to(written_BT.device)
         decoded = self.model.decode(read_BT, memory, look)
-        log_probs_BT = decoded.log_probs(written_BT).tolist()
+        log_probs_BT = decoded.log_probs(written_BT).tolist() if log_probs else [[] for _ in outputs]
         log_probs_BTV = decoded.distribution() if distributions else None
         captured = Captured(memory.seen + decoded.seen, requests, memory)
         results = []
         for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
-            log_probs = tuple(log_probs_BT[row][: len(output)])
-            if not isfinite(total := sum(log_probs)):
+            of_tokens, seen = tuple(log_probs_BT[row][: len(output)]), captured.seen(row, len(output))
+            if not isfinite(total := sum(of_tokens)):
                 results.append(Forced(request.id, error=NOT_FINITE.format(total)))
                 continue
+            if not log_probs and any(np.isnan(one.weights_BHTS).any() for one in seen):
+                results.append(Forced(request.id, error=NAN_WEIGHTS))
+                continue
             every = None if log_probs_BTV is None else as_array(log_probs_BTV[row, : len(output)].clone())
-            results.append(Forced(request.id, log_probs, captured.seen(row, len(output)), captured.axes(row), every))
+            results.append(Forced(request.id, of_tokens, seen, captured.axes(row), every))
         return results
 
     def _encode(self, requests: Sequence[Request]) -> Memory:
