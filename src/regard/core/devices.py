@@ -27,7 +27,7 @@ def choose_device(given: str | torch.device) -> torch.device:
     name = str(given)
     kind, _, index = name.partition(":")
     if kind not in available or (index and not index.isdecimal()) or name.endswith(":"):
-        raise UserError(f"unknown device {shown(name)}; expected auto, cpu, cuda, cuda:1 or mps")
+        raise UserError(f"unknown device {shown(name)}; expected auto, cpu, cuda or mps, or a number such as cuda:1")
     number = torch.cuda.device_count() if kind == "cuda" else 1
     if not available[kind] or (index and int(index) >= number):
         raise UserError(f"device {shown(name)} is not available on this machine; use --device auto")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from regard.checkpoint.files import sha256
-from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, Saved, check_score, read_codec, read_source_codec
+from regard.checkpoint.folder import CONFIG, FILE_SOURCE, SOURCE, TARGET, Saved, check_score, read_codec, read_source_codec
 from regard.checkpoint.runs import Checkpoint, Damaged
 from regard.data.sources import auxiliary_vocabulary_size
 from regard.errors import UserError, plural
@@ -51,7 +51,7 @@ def _read(run_folder: RunFolder, update: int | None) -> Checkpoint:
     """Reads a checkpoint; by default, the last one."""
     path = run_folder.path
     if update is not None and not run_folder.started:
-        model = "a model folder" if (path / "config.json").exists() else "not a run folder"
+        model = "a model folder" if (path / CONFIG).exists() else "not a run folder"
         raise UserError(
             f"{path} is {model}, but update={update} chooses a checkpoint of a run; leave update out, or give the run folder, "
             f"such as {path}.run"
