@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import reference
+    from regard import markup, reference
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import cost
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
     from regard.look import Edit, Look, Tap
+    from regard.markup import transfer_markup
     from regard.options import SearchOptions
     from regard.pipeline import Translator
 
@@ -50,6 +51,7 @@ _HOMES = {
     "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "look",
+    "transfer_markup": "markup",
     "Translator": "pipeline",
     "UserError": "errors",
     "write_page": "inspection.report",
@@ -58,6 +60,7 @@ _HOMES = {
 
 _MODULES = {
     "losses": "core.losses",
+    "markup": "markup",
     "masks": "core.masks",
     "positions": "core.positions",
     "reference": "reference",
@@ -85,12 +88,14 @@ __all__ = [
     "inspect",
     "load",
     "losses",
+    "markup",
     "masks",
     "positions",
     "reference",
     "scores",
     "self_attention",
     "summarise",
+    "transfer_markup",
     "write_page",
 ]
 

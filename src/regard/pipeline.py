@@ -21,6 +21,7 @@ from regard.decoding import schedule
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
+from regard.links import Links, Units, links_of, strongest
 from regard.look import Kind, Look, Tap
 from regard.models.contract import Seq2Seq
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
@@ -366,26 +367,26 @@ class Translator:
                 seconds = self.source.seconds
         return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds)
 
-    def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs (source token, target token) of a result; see `Result.alignment`."""
-        if not result.parts:
-            return tuple((i, j) for j, i in enumerate(self._aligned(result))) if result.tokens else ()
-        links: list[tuple[int, int]] = []
+    def alignment(self, result: Result, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns the links (source word, target word) of a result, sorted; see `Result.alignment`."""
+        source = self.reader.units(result.source, result.source_tokens, pieces=pieces)
+        target = self.target.units(result.text, result.tokens, pieces=pieces)
+        links: set[tuple[int, int]] = set()
         sources = targets = 0
-        for part in result.parts:
-            links += [(sources + i, targets + j) for i, j in self.alignment(part)]
-            sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
-        return tuple(links)
+        for part in result.parts or (result,):
+            next_sources, next_targets = sources + len(part.source_tokens), targets + len(part.tokens)
+            if part.tokens:
+                links |= self._links(part, source and source.of(sources, next_sources), target.of(targets, next_targets))
+            sources, targets = next_sources, next_targets
+        return tuple(sorted(links))
 
-    def _aligned(self, result: Result) -> list[int]:
-        """Returns, for each token of an output, the index of the source token that it attends to most."""
-        segment = self.reader.segment(result.source)
-        forced = self._force(segment, (*result.ids, EOS), Tap("cross", self.alignment_head.layer))
+    def _links(self, result: Result, source: Units | None, target: Units) -> Links:
+        """Returns the links of a result that was not split. source: None for a file, whose positions are counted."""
+        forced = self._force(self.reader.segment(result.source), (*result.ids, EOS), self.alignment_head.tap)
         layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
-        row = segment.request.source
-        num_sources = len(row) if isinstance(row, list) else layers_HTS[0].shape[-1]  # all positions of a file
-        best: list[int] = self.alignment_head.weights_TS(layers_HTS, len(result.ids), num_sources).argmax(-1).tolist()
-        return best
+        source = source or Units.tokens(layers_HTS[0].shape[-1])
+        weights_TS = self.alignment_head.weights_TS(layers_HTS, len(target.of_tokens), len(source.of_tokens))
+        return links_of(strongest(weights_TS, source, target))
 
     def _force(self, segment: Segment, written: Sequence[int], tap: Tap) -> Forced:
         """Runs the model over an output. Raises UserError if the model has no such attention."""

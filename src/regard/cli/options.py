@@ -50,6 +50,15 @@ SkipBadLines = Annotated[
         "--skip-bad-lines", help="Skip lines whose columns do not match, and report them. Default: stop with an error."
     ),
 ]
+Pieces = Annotated[
+    bool | None,
+    typer.Option(
+        "--pieces/--words",
+        help="Count tokens (--pieces) or words (--words) in alignments. Default: words, but characters on a side whose unit is "
+        "characters.",
+        show_default=False,
+    ),
+]
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda or mps.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Number of CPU threads. Default: all cores.", show_default=False)
