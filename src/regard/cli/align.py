@@ -77,6 +77,7 @@ def align(
     from regard.data.corpus import read_pairs
     from regard.data.lines import read_lines
     from regard.data.source_text import flat
+    from regard.data.tokenizers.codec import Codec
     from regard.data.trained import TrainedOn
     from regard.inspection import align
     from regard.links import parse_pharaoh, pharaoh, symmetrised, turned
@@ -96,6 +97,10 @@ def align(
     for line in (*columns.describe(), *corpus.counts.describe_reading()):
         print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
+    sides = {"source": translator.source, "target": translator.target}
+    spelled = [side for side, codec in sides.items() if isinstance(codec, Codec) and codec.has_characters]
+    if gold and spelled and pieces is None:
+        print(f"regard: --gold is expected to count characters in the {' and '.join(spelled)}; --words: words", file=sys.stderr)
     head = read_alignment_head(model)
     aligned = align.align_pairs(translator, texts, None if gold or backward else [head], pieces=pieces)
     if gold:
@@ -106,18 +111,17 @@ def align(
         links = [parse_pharaoh(line, 1 if one_based else 0) for line in lines]
         head, error = align.best_alignment_head(aligned, [sure for sure, _ in links], [possible for _, possible in links])
         write_alignment_head(model, head, error_rate=error, by="gold")
-    found = [pair.links(head) for pair in aligned]
     if backward:
         other = open_model(backward, score, device, threads)
         exchanged = align.align_pairs(other, [(target, flat(source)) for source, target in texts], pieces=pieces)
         head, backward_head, error = align.best_agreement(aligned, exchanged)
         write_alignment_head(model, head, error_rate=error, by="agreement")
         write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
-        found = [pair.links(head) for pair in aligned]
-        if symmetrise:
-            others = [turned(pair.links(backward_head)) for pair in exchanged]
-            found = [symmetrised(one, other, symmetrise) for one, other in zip(found, others, strict=True)]
     if gold or backward:
         print(f"regard: aligned by {head}, alignment error rate {error:.3f}; saved in {model}", file=sys.stderr)
+    found = [pair.links(head) for pair in aligned]
+    if symmetrise:
+        others = [turned(pair.links(backward_head)) for pair in exchanged]
+        found = [symmetrised(mine, theirs, symmetrise) for mine, theirs in zip(found, others, strict=True)]
     for links_of_pair in found:
         print(pharaoh(links_of_pair))

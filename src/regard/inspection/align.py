@@ -148,9 +148,8 @@ def _check_range(aligned: Sequence[AlignedPair], gold: Sequence[Links]) -> None:
         wrong = sorted(link for link in gold_links if link[0] >= pair.num_sources or link[1] >= pair.num_targets)
         if wrong:
             raise UserError(
-                f"alignment {number} holds {wrong[0][0]}-{wrong[0][1]}, but this pair has {plural(pair.num_sources, 'word')} "
-                f"in its source and {pair.num_targets} in its target, counted from 0; if the alignments count from 1, add "
-                "--one-based"
+                f"alignment {number} holds {wrong[0][0]}-{wrong[0][1]}, but this pair counts from 0-0 to "
+                f"{pair.num_sources - 1}-{pair.num_targets - 1}; if the alignments count from 1, add --one-based"
             )
 
 
