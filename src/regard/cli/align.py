@@ -54,8 +54,8 @@ def align(
     symmetrise: Annotated[
         Literal["intersection", "union", "grow-diag-final-and"] | None,
         typer.Option(
-            help="With --backward: print the links of both models as one alignment, their intersection, their union, or "
-            "something in between.",
+            metavar="HOW",
+            help="With --backward: join the links of both models. HOW is intersection, union or grow-diag-final-and.",
             show_default=False,
         ),
     ] = None,
@@ -66,8 +66,7 @@ def align(
 ) -> None:
     """Print word alignments in Pharaoh format, one line per pair: 1-2 links source word 1 with target word 2.
 
-    Words are separated by white space and counted from 0. A model that reads or writes single characters counts characters on
-    that side.
+    Words are separated by white space and counted from 0. On a side whose unit is characters, characters are counted.
 
     With --gold or --backward, first find the layer and head that align best, and save them in the model folder.
     """

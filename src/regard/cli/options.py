@@ -54,8 +54,7 @@ Pieces = Annotated[
     bool | None,
     typer.Option(
         "--pieces/--words",
-        help="Count tokens (--pieces) or words (--words) in alignments. Default: words, but characters on a side whose unit is "
-        "characters.",
+        help="What alignments count: tokens, or words on both sides. Default: words, but characters where they are the unit.",
         show_default=False,
     ),
 ]
