@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from regard import reference
+    from regard import markup, reference
     from regard.contracts import Traits
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
+    from regard.markup import transfer_markup
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchKeywords, SearchOptions
     from regard.pipeline import Translator, save
@@ -55,6 +56,7 @@ _HOMES = {
         "Translator": "pipeline",
         "SearchOptions": "options",
         "SearchKeywords": "options",
+        "transfer_markup": "markup",
     },
     "Train": {
         "Batch": "data.batch",
@@ -126,6 +128,7 @@ _HOMES = {
 
 _MODULES = {
     "losses": "core.losses",
+    "markup": "markup",
     "masks": "core.masks",
     "positions": "core.positions",
     "reference": "reference",
@@ -185,6 +188,7 @@ __all__ = [
     "load",
     "loss",
     "losses",
+    "markup",
     "masks",
     "positions",
     "reference",
@@ -193,6 +197,7 @@ __all__ = [
     "self_attention",
     "summarise",
     "train",
+    "transfer_markup",
     "write_page",
 ]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.look import Kind, Look, Seen
+from regard.look import Kind, Look, Seen, Tap
 from regard.options import SearchOptions
 
 Array = NDArray[Any]
@@ -220,16 +220,24 @@ class AlignmentHead:
 
     shifted: takes a token's weights from the step that reads it, not from the step that writes it. The deep layers of a
     Transformer already represent the next token, the layers near the input still the last one (Chen et al. 2020).
+    norms: takes ‖α v W_o‖ instead of the weights α (Kobayashi et al. 2020).
     """
 
     layer: int | None = -1
     head: int | None = None
     shifted: bool = False
+    norms: bool = False
+
+    @property
+    def tap(self) -> Tap:
+        """The tap that captures what `weights_TS` reads."""
+        return Tap("cross", self.layer, what="norms" if self.norms else "weights")
 
     def weights_TS(self, layers_HTS: Sequence[Array], num_targets: int, num_sources: int) -> Array:
         """Returns one row per target token and one column per source token, without <eos>.
 
-        layers_HTS: the weights of all layers, or of the chosen one only; their last row is the step that has read all tokens.
+        layers_HTS: the weights (or norms) of all layers, or of the chosen one only; their last row is the step that has read
+        all tokens.
         """
         chosen = layers_HTS if self.layer is None or len(layers_HTS) == 1 else [layers_HTS[self.layer]]
         heads_NTS = np.concatenate(list(chosen))

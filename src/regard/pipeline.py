@@ -28,6 +28,7 @@ from regard.decoding import schedule
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
+from regard.links import Links, Units, links_of, strongest
 from regard.look import Edit, Kind, Look, Seen, Tap, pick
 from regard.models.contract import Model, ModelSettings, Seq2Seq
 from regard.models.evaluation import device_of
@@ -639,46 +640,54 @@ class Translator:
                 seconds = self.source.seconds
         return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds, seen.heads)
 
-    def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs (source token, target token) of a result; see `Result.alignment`.
+    def alignment(self, result: Result, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns the links (source word, target word) of a result, sorted; see `Result.alignment`.
 
         >>> model = regard.load("model")
         >>> model.alignment(model("cab"))
         ((0, 0), (1, 1), (2, 2))
         """
-        return self.alignments([result])[0]
+        return self.alignments([result], pieces=pieces)[0]
 
-    def alignments(self, results: Iterable[Result]) -> list[tuple[tuple[int, int], ...]]:
-        """Returns the pairs (source token, target token) of each result, computed in batches; see `Result.alignment`.
+    def alignments(self, results: Iterable[Result], *, pieces: bool | None = None) -> list[tuple[tuple[int, int], ...]]:
+        """Returns the links (source word, target word) of each result, computed in batches; see `Result.alignment`.
 
         Raises UserError if the model has no attention to its source.
+
+        >>> model = regard.load("model")
+        >>> model.alignments(model.batch(["cab", "ad"]))
+        [((0, 0), (1, 1), (2, 2)), ((0, 0), (1, 1))]
         """
         whole = list(results)
-        parts = [part for result in whole for part in (result.parts or (result,))]
-        outputs = (WrittenOutput(part.source, (*part.ids, EOS), part.edits) for part in parts if part.tokens)
-        best = map(self._aligned, self._forced(outputs, Tap("cross", self.alignment_head.layer)))
-        links = {id(part): next(best) if part.tokens else () for part in parts}
-        joined = []
-        for result in whole:
-            sources = targets = 0
-            found: list[tuple[int, int]] = []
-            for part in result.parts or (result,):
-                found += [(sources + i, targets + j) for j, i in enumerate(links[id(part)])]
-                sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
-            joined.append(tuple(found))
-        return joined
+        parts = (part for result in whole for part in (result.parts or (result,)) if part.tokens)
+        outputs = (WrittenOutput(part.source, (*part.ids, EOS), part.edits) for part in parts)
+        runs = self._forced(outputs, self.alignment_head.tap)
+        return [self._links(result, runs, pieces) for result in whole]
 
-    def _aligned(self, run: tuple[WrittenOutput, Segment, Forced]) -> Sequence[int]:
-        """Returns, for each token of an output, the index of the source token that it attends to most."""
-        output, segment, forced = run
+    def _links(
+        self, result: Result, runs: Iterator[tuple[WrittenOutput, Segment, Forced]], pieces: bool | None
+    ) -> tuple[tuple[int, int], ...]:
+        """Returns the links of a result. runs: the forced passes of its parts, and of those of the results after it."""
+        source = self.reader.units(result.source, result.source_tokens, pieces=pieces)
+        target = self.target.units(result.text, result.tokens, pieces=pieces)
+        links: set[tuple[int, int]] = set()
+        sources = targets = 0
+        for part in result.parts or (result,):
+            next_sources, next_targets = sources + len(part.source_tokens), targets + len(part.tokens)
+            if part.tokens:
+                own = source and source.of(sources, next_sources), target.of(targets, next_targets)
+                links |= self._part_links(next(runs)[2], *own)
+            sources, targets = next_sources, next_targets
+        return tuple(sorted(links))
+
+    def _part_links(self, forced: Forced, source: Units | None, target: Units) -> Links:
+        """Returns the links of a part that was translated in one go. source: None for a file, whose positions are counted."""
         if error := forced.error or ("" if forced.seen else _no_attention("cross")):
             raise UserError(error)
         layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
-        row = segment.request.source
-        num_sources = len(row) if isinstance(row, list) else layers_HTS[0].shape[-1]  # all positions of a file
-        weights_TS = self.alignment_head.weights_TS(layers_HTS, len(output.written) - 1, num_sources)
-        best: list[int] = weights_TS.argmax(-1).tolist()
-        return best
+        source = source or Units.tokens(layers_HTS[0].shape[-1])
+        weights_TS = self.alignment_head.weights_TS(layers_HTS, len(target.of_tokens), len(source.of_tokens))
+        return links_of(strongest(weights_TS, source, target))
 
     # --- from hypotheses to results ---
 

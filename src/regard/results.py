@@ -114,8 +114,8 @@ class Inspector(Protocol):
         """Computes the exact weights of a result."""
         ...
 
-    def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs (source token, target token) of a result."""
+    def alignment(self, result: Result, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns the links (source word, target word) of a result."""
         ...
 
 
@@ -192,14 +192,18 @@ class Result:
         inspector = self._known_inspector("attention")
         return inspector.attention(self, kind, layer, head, alternative=alternative, edits=edits)
 
-    def alignment(self) -> tuple[tuple[int, int], ...]:
-        """Returns pairs (i, j): target token j attends most to source token i; counted from 0, without <eos>.
+    def alignment(self, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns links (i, j), sorted: target word j comes from source word i, the one that it attends to most.
 
-        If the source has no tokens, i is a source position; in a picture that is a grid cell, row by row. The weights are those
-        of the alignment head that `regard align` found for this model, else the mean over the heads of the last layer. If the
-        text was split, tokens are counted through all parts.
+        Words are separated by white space and counted from 0, also through the parts of a text that was split; features follow
+        the words of their text. The weights of the tokens of a word are added up. A word whose weights are all 0 has no link.
+        A side whose unit is characters counts characters instead. If the source is a file, i is a position; in a picture that
+        is a grid cell, row by row. The weights are those of the alignment head that `regard align` found for this model, else
+        the mean over the heads of the last layer.
+
+        pieces: True links tokens, without <eos>; False links words, even if the unit is characters.
         """
-        return self._known_inspector("alignment").alignment(self)
+        return self._known_inspector("alignment").alignment(self, pieces=pieces)
 
     def _known_inspector(self, name: str) -> Inspector:
         if self._inspector is None:

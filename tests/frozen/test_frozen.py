@@ -47,6 +47,9 @@ def test_every_family_and_every_kind_of_source_is_frozen() -> None:
 def test_a_frozen_model_gives_the_same_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)  # the file names are relative to this folder
     expected = json.loads((HERE / "models" / f"{name}.json").read_text())
+    if name == "rnn-gates":  # its gates are closed from token 2 on; such tokens were linked to source token 0, now to none
+        assert expected["alignment"] == [[0, token] for token in range(20)]
+        expected["alignment"] = [[0, 0], [0, 1]]
     assert differences(answers(name, expected["sources"]), expected) == []
 
 

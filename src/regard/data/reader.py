@@ -15,6 +15,7 @@ from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec, num_positions
 from regard.data.tokenizers.codec import EOS, UNK, Codec
 from regard.errors import UserError, did_you_mean, shown
+from regard.links import Units
 from regard.look import Edit, Look
 from regard.options import SearchOptions, invalid, token_ids, whole_number
 
@@ -395,6 +396,11 @@ class Reader:
     def pieces(self, source: SourceText) -> tuple[str, ...]:
         """Returns the tokens of a source, also the unknown ones; a file has none."""
         return () if isinstance(self.codec, FileCodec) else self.codec.pieces(flat(source))
+
+    def units(self, source: SourceText, tokens: Sequence[str], *, pieces: bool | None = None) -> Units | None:
+        """Returns what the links of an alignment count in a normalised source, see `Codec.units`; None for a file, whose
+        positions are counted."""
+        return None if isinstance(self.codec, FileCodec) else self.codec.units(flat(source), tokens, pieces=pieces)
 
     def unknown(self, source: SourceText) -> tuple[str, ...]:
         """Returns the symbols of a source that are not in the vocabulary."""
