@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
+    from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
+    from regard.layers.stacks import TransformerDecoder, TransformerEncoder
     from regard.look import Edit, Look, Tap
     from regard.options import SearchOptions
     from regard.pipeline import Translator
@@ -50,6 +52,10 @@ _HOMES = {
     "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "look",
+    "TransformerDecoder": "layers.stacks",
+    "TransformerDecoderLayer": "layers.blocks",
+    "TransformerEncoder": "layers.stacks",
+    "TransformerEncoderLayer": "layers.blocks",
     "Translator": "pipeline",
     "UserError": "errors",
     "write_page": "inspection.report",
@@ -75,6 +81,10 @@ __all__ = [
     "Score",
     "SearchOptions",
     "Tap",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Translator",
     "UserError",
     "attend",

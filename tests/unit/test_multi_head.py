@@ -70,7 +70,7 @@ def test_cross_attention_between_modalities() -> None:  # SPEC A6.4
     layer = MultiHeadAttention(11, 2, memory_width=13, key_dim=5).double()
     audio, text = torch.randn(3, 17, 11).double(), torch.randn(3, 7, 13).double()
     allow = masks.first(torch.tensor([7, 2, 5]), 7)
-    output = layer(audio, text, allow[:, None, None])
+    output = layer(audio, text, allow=allow[:, None, None])
     assert output.shape == (3, 17, 11)
     theirs = nn.MultiheadAttention(10, 2, batch_first=True).double()
     with torch.no_grad():
@@ -182,7 +182,6 @@ def test_an_additive_mask_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda layer, x: layer(x, x, x), r"unlike nn.MultiheadAttention, this layer computes keys and values from one memory"),
         (lambda layer, x: layer(x, allow=[[True]]), r"allow is a list, expected a tensor; write torch.as_tensor\(allow\)"),
         (
             lambda layer, x: layer(x, allow=torch.ones(4, 6, 6).bool()),
@@ -200,15 +199,15 @@ def test_an_additive_mask_is_refused() -> None:
             lambda layer, x: layer.attend(layer.queries(x), *layer.keys_values(x), torch.ones(4, 6, 6).bool(), None),
             r"allow has shape \(4, 6, 6\), expected \(Lq, Lk\) or \(B, H, Lq, Lk\)",
         ),
-        (lambda layer, x: layer(x[..., :5]), r"x has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
-        (lambda layer, x: layer(x[0, 0]), r"x has shape \(16,\), expected \(batch, length, 16\)"),
-        (lambda layer, x: layer(x, x[..., :5]), r"memory has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x[..., :5]), r"query has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x[0, 0]), r"query has shape \(16,\), expected \(…, length, width\)"),
+        (lambda layer, x: layer(x, x[..., :5]), r"key has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
         (
             lambda layer, x: layer(x, torch.randn(3, 6, 16)),
-            r"x \(2, 6, 16\) and memory \(3, 6, 16\) have different batch sizes",
+            r"the leading dimensions do not broadcast: \(2, 6, 16\), \(3, 6, 16\)",
         ),
-        (lambda layer, x: layer(x.tolist()), r"x is a list, expected a tensor"),
-        (lambda layer, x: layer(x, x.tolist()), r"memory is a list, expected a tensor"),
+        (lambda layer, x: layer(x.tolist()), r"query is a list, expected a tensor"),
+        (lambda layer, x: layer(x, x.tolist()), r"key is a list, expected a tensor"),
     ],
 )
 def test_wrong_inputs_are_explained(call: Callable[[MultiHeadAttention, Tensor], Tensor], words: str) -> None:
