@@ -229,6 +229,8 @@ class MultiHeadAttention(nn.Module):
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Raises TypeError or ValueError unless shapes and dtypes fit each other and the layer."""
+        if isinstance(value, Tensor) and value.dtype == torch.bool:
+            raise ValueError("value is a boolean tensor, expected vectors; pass a mask by name: layer(query, key, allow=mask)")
         check_shapes(query, key, value, None)
         widths = self.width, self.memory_width, self.value_width
         for name, tensor, width in zip(("query", "key", "value"), (query, key, value), widths, strict=True):
