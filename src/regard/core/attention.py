@@ -23,7 +23,7 @@ from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Mechanism
 from regard.core.score import Score
-from regard.core.transforms import is_transformed
+from regard.core.transforms import is_transformed, is_vmapped
 from regard.core.weights import SAMPLED, AttentionType
 from regard.equality import ByValue
 from regard.errors import check_positive
@@ -248,12 +248,13 @@ def check_device(allow: Tensor, query: Tensor) -> None:
 def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
     """Computes `attend` for prepared keys: on the fused kernel if the score can be written as a dot product, else in tiles.
 
-    Hard, gated and unnormalised attention never use the fused kernel. Dropout does on a GPU, unless there is a generator. (On a
+    Hard, gated and unnormalised attention never use the fused kernel, nor does vmap, for which torch would run it once per
+    example. Dropout does on a GPU, unless there is a generator. (On a
     CPU, torch's own function does not use it either with dropout, and gives no warning.)
     """
     mechanism, dropout = mechanism.without_unknown(prepared), mechanism.dropout
     drops_in_kernel = mechanism.generator is None and query.device.type == "cuda"
-    fits = mechanism.attention == "soft" and (not dropout or drops_in_kernel)
+    fits = mechanism.attention == "soft" and (not dropout or drops_in_kernel) and not is_vmapped()
     dot = mechanism.score.as_dot(query, prepared) if fits else None
     if dot is None:
         return _plain(query, prepared, value, mechanism)
@@ -315,10 +316,11 @@ def same_heads(x: Tensor, query: Tensor) -> Tensor:
 def leading_shape(*tensors: Tensor) -> torch.Size:
     """Returns the broadcast of all dimensions but the last two; raises ValueError if they do not broadcast.
 
-    (torch.broadcast_shapes takes as long as a small attention.)
+    (torch.broadcast_shapes takes as long as a small attention. Tuples of different lengths are not compared, because Python
+    would compare a batch size with a number of heads, and an exported graph would then exclude equal ones.)
     """
     shapes = [tensor.shape[:-2] for tensor in tensors]
-    if all(shape == shapes[0] for shape in shapes):
+    if all(len(shape) == len(shapes[0]) and shape == shapes[0] for shape in shapes):
         return shapes[0]
     common = [1] * max(map(len, shapes))
     for shape in shapes:
@@ -357,7 +359,7 @@ def _fused(
     batch, heads = math.prod(lead[:-1]), lead[-1] if lead else 1
 
     def to_4d(tensor: Tensor) -> Tensor:
-        if len(lead) == 2 and tensor.shape[:2] == lead:
+        if len(lead) == 2 and tensor.dim() == 4 and tensor.shape[:2] == lead:
             return tensor
         return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
