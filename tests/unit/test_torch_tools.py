@@ -6,7 +6,6 @@ Every score, in each of the functions and layers, gives the same values and grad
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -123,11 +122,12 @@ def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float = 
 # --- torch.compile -----------------------------------------------------------------------------------------------------------
 
 
-def check_compiled(module: nn.Module, backend: str = "aot_eager", dynamic: bool | None = None) -> None:
+def check_compiled(module: nn.Module, *sizes: tuple[int, int, int]) -> None:
+    """Compares at the usual size, and at these sizes too."""
     torch.compiler.reset()
-    compiled = torch.compile(module, fullgraph=True, backend=backend, dynamic=dynamic)
-    for sizes in ((2, QUERIES, KEYS), (3, 4, 6)):
-        given = inputs(*sizes)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for batch, num_queries, num_keys in ((2, QUERIES, KEYS), *sizes):
+        given = inputs(batch, num_queries, num_keys)
         found = value_and_gradients(compiled, module.parameters(), given)
         assert_same(found, value_and_gradients(module, module.parameters(), given))
 
@@ -136,13 +136,26 @@ def check_compiled(module: nn.Module, backend: str = "aot_eager", dynamic: bool 
 @each_module
 @each_score
 def test_compile(name: str, score: str) -> None:
-    check_compiled(make(name, score))
+    check_compiled(make(name, score), *([(3, 4, 6)] if name == "attend" else []))
 
 
 @pytest.mark.slow
 @each_other
 def test_compile_of_other_attention(name: str) -> None:
     check_compiled(make(name))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself
+def test_inductor() -> None:
+    """The default backend, with dynamic shapes."""
+    module = make("blocks", "general", torch.float32)
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    for sizes in ((2, QUERIES, KEYS), (3, 4, 6)):
+        given = inputs(*sizes, dtype=torch.float32)
+        found = value_and_gradients(compiled, module.parameters(), given)
+        assert_same(found, value_and_gradients(module, module.parameters(), given), 1e-4)
 
 
 # --- torch.export ------------------------------------------------------------------------------------------------------------
@@ -314,7 +327,9 @@ def test_vmap_with_dropout() -> None:
     with pytest.raises(RuntimeError, match="randomness error mode"):
         torch.vmap(layer)(same)
     blocks = make_dropping()
-    outputs = torch.vmap(blocks, randomness="different")(*(tensor[None].expand(4, *tensor.shape) for tensor in inputs(1, dtype=torch.float32)))
+    outputs = torch.vmap(blocks, randomness="different")(
+        *(tensor[None].expand(4, *tensor.shape) for tensor in inputs(1, dtype=torch.float32))
+    )
     assert len({tuple(output.flatten().tolist()) for output in outputs}) == 4
 
 
@@ -367,17 +382,3 @@ def test_too_many_positions_are_reported_under_func_grad() -> None:
     score, x = regard.scores.Location(WIDTH, 3), torch.randn(5, WIDTH)
     with pytest.raises(regard.UserError, match="there are 5 positions, but this location score supports 3"):
         torch.func.grad(lambda x: regard.attend(x, x, x, score=score).sum())(x)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself
-@pytest.mark.parametrize("name", ["layer", "blocks"])
-def test_inductor(name: str) -> None:
-    """The default backend, with dynamic shapes."""
-    module = make(name, "general", torch.float32)
-    torch.compiler.reset()
-    compiled = torch.compile(module, fullgraph=True, dynamic=True)
-    for sizes in ((2, QUERIES, KEYS), (3, 4, 6)):
-        given = inputs(*sizes, dtype=torch.float32)
-        found = value_and_gradients(compiled, module.parameters(), given)
-        assert_same(found, value_and_gradients(module, module.parameters(), given), 1e-4)
