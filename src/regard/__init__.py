@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
+    from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
+    from regard.layers.stacks import TransformerDecoder, TransformerEncoder
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
     from regard.markup import transfer_markup
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
@@ -91,6 +93,10 @@ _HOMES = {
         "MultiHeadAttention": "layers.attention",
         "Convolution": "layers.mixing",
         "Dense": "layers.mixing",
+        "TransformerEncoder": "layers.stacks",
+        "TransformerDecoder": "layers.stacks",
+        "TransformerEncoderLayer": "layers.blocks",
+        "TransformerDecoderLayer": "layers.blocks",
     },
     "Data that you receive": {
         "Result": "results",
@@ -173,6 +179,10 @@ __all__ = [
     "Summary",
     "Tap",
     "Traits",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Translator",
     "Update",
     "UserError",

@@ -81,6 +81,12 @@ def positions(allow: Tensor) -> Tensor:
     return (allow.cumsum(-1) - 1) * allow
 
 
+def key_positions(allow: Tensor, num_keys: int) -> Tensor:
+    """Returns the positions (..., Lk) of the keys of a mask (..., Lq, Lk). A key to which no query may attend is padding."""
+    attended = allow.any(-2)
+    return positions(attended.expand(*attended.shape[:-1], num_keys))
+
+
 def at_positions(positions: Tensor, allow: Tensor, num_positions: int) -> Tensor:
     """Returns (..., num_positions): True at the positions (..., T) where `allow`, which broadcasts to them, is True."""
     listed = torch.where(allow, positions, num_positions)  # the others point past the end

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.core.checks import check_length, check_tensor
+from regard.core.transforms import is_readable
 from regard.errors import check_positive, check_whole, shown
 
 __all__ = ["Layout", "alibi_slopes", "fourier", "one_hot", "raw_index", "rotate", "sinusoidal"]
@@ -90,7 +91,7 @@ def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32
     check_tensor("positions", positions)
     check_length("width", width)
     hot = positions.unsqueeze(-1) == torch.arange(width, device=positions.device)
-    if _readable(positions) and not (covered := hot.any(-1)).all():
+    if is_readable(positions) and not (covered := hot.any(-1)).all():
         raise ValueError(
             f"position {positions[~covered][0].item()} has no one-hot vector of width {width}, which covers 0 to {width - 1}; "
             "increase the width or shorten the input"
@@ -100,12 +101,7 @@ def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32
 
 def num_positions(positions: Tensor) -> int:
     """Returns the largest position plus one; 0 if there is none, or if its value cannot be read."""
-    return int(positions.max()) + 1 if positions.numel() and _readable(positions) else 0
-
-
-def _readable(positions: Tensor) -> bool:
-    """Whether the values can be read: meta and fake tensors have none, and a traced graph must not depend on them."""
-    return not torch.compiler.is_compiling() and positions.untyped_storage().device.type != "meta"
+    return int(positions.max()) + 1 if positions.numel() and is_readable(positions) else 0
 
 
 # --- rotations and slopes ----------------------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from regard.decoding.search import NOT_FINITE
 from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.inspection.capture import read_ids, translate_whole
-from regard.layers.blocks import DecoderLayer, ResidualConnection
+from regard.layers.blocks import ResidualConnection, TransformerDecoderLayer
 from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
-from regard.models.decoder import CacheState, TransformerDecoder
+from regard.models.decoder import CacheState, TargetDecoder
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
@@ -288,8 +288,8 @@ def _recording(**modules: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]
             hook.remove()
 
 
-def _transformer(decoder: TransformerDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[ExplanationLine]]:
-    blocks = [cast(DecoderLayer, block) for block in decoder.layers]
+def _transformer(decoder: TargetDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[ExplanationLine]]:
+    blocks = [cast(TransformerDecoderLayer, block) for block in decoder.layers]
     kind: Kind = "decoder" if blocks[0].cross is None else "cross"
     number = pick("layer", (layer,), len(blocks))[0]
     block = blocks[number]

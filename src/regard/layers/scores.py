@@ -268,10 +268,11 @@ def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
         )
 
 
-def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
+def make_score(score: str | ScoreMaker, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
     """Returns a new score function.
 
-    name: a key of `SCORES` or of `custom`. custom: the user's own score functions by name.
+    score: a key of `SCORES` or of `custom`, or a class or function that returns a score function.
+    custom: the user's own score functions by name.
     sizes: arguments of the constructor, which receives those that it has as parameters.
 
     Raises UserError if there is no such score, if its constructor requires other arguments, or if it does not return a Score.
@@ -280,12 +281,18 @@ def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **s
     >>> score.name, score.weight.weight.shape
     ('general', torch.Size([8, 6]))
     """
-    check_score_name(name, custom)
-    makers = {**SCORES, **(custom or {})}
+    if isinstance(score, Score) or not (isinstance(score, str) or callable(score)):
+        raise UserError(
+            f"the score is {shown(score)}, but every attention has a score function of its own; expected one of "
+            f"{', '.join(SCORES)}, a class, or a function that returns a new one, e.g. lambda: regard.scores.Cosine(0.2)"
+        )
+    if isinstance(score, str):
+        check_score_name(score, custom)
+        name, maker = score, {**SCORES, **(custom or {})}[score]
+    else:
+        name, maker = getattr(score, "__name__", shown(score)), score
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [
-        parameter for parameter in inspect.signature(makers[name]).parameters.values() if parameter.kind not in variadic
-    ]
+    parameters = [parameter for parameter in inspect.signature(maker).parameters.values() if parameter.kind not in variadic]
     required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     missing = [parameter for parameter in required if parameter not in sizes]
     if missing:
@@ -293,7 +300,7 @@ def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **s
             f"the score {name!r} cannot be created: it requires {', '.join(missing)}, but a model only provides "
             f"{', '.join(sizes)}; give the other parameters default values"
         )
-    score = makers[name](**{parameter.name: sizes[parameter.name] for parameter in parameters if parameter.name in sizes})
-    if not isinstance(score, Score):
-        raise UserError(f"the score {name!r} is an instance of {type(score).__name__}, expected a subclass of regard.Score")
-    return score
+    made = maker(**{parameter.name: sizes[parameter.name] for parameter in parameters if parameter.name in sizes})
+    if not isinstance(made, Score):
+        raise UserError(f"the score {name!r} is an instance of {type(made).__name__}, expected a subclass of regard.Score")
+    return made
