@@ -39,6 +39,8 @@ def test_a_model_is_built_by_the_name_of_its_family_or_preset() -> None:
     assert isinstance(regard.build("decoder_only", PAIRS, width=8, heads=2).settings, DecoderOnlySettings)
     with pytest.raises(UserError, match=r'kind="tinny": expected one of rnn, .*did you mean "tiny"'):
         regard.build("tinny", PAIRS)
+    with pytest.raises(UserError, match=r"^data:2: a lone surrogate"):
+        regard.build("rnn", [("a", "b"), ("a\ud800", "b")])
     with pytest.raises(TypeError, match=r"build\(\) got the setting 'train.steps', but it does not train"):
         regard.build("rnn", PAIRS, steps=3)
     with pytest.raises(TypeError, match=r"build\(\) got an unknown argument 'widht'.*did you mean \"width\""):

@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -324,6 +325,24 @@ def test_the_progress_of_a_bar_is_logged_too(caplog: pytest.LogCaptureFixture) -
             show(regard.Update(number, 1.5, 1.0, 0.1, 7))
     assert len(caplog.records) == 20
     assert caplog.records[-1].getMessage().startswith("update 40/40  loss 1.500")
+
+
+def test_what_others_print_is_visible_while_a_quiet_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar captures what others print, so a quiet run has none, not even on a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = RunConsole(quiet=True)
+    assert console.is_terminal
+    with redirect_stdout(io.StringIO()) as output, progress_bar(console, 3) as show:
+        show(regard.Update(0, 1.5, 1.0, 0.1, 7))
+        print("mine")
+    assert output.getvalue() == "mine\n"
+
+
+def test_an_empty_tuple_and_an_array_are_no_files() -> None:
+    with pytest.raises(UserError, match="found none in 0 lines"):
+        regard.train((), **TINY)
+    with pytest.raises(UserError, match="row 1 of the data is array"):
+        regard.train(np.zeros((2, 2)), **TINY)
 
 
 class Notebook(io.StringIO):

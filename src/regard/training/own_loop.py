@@ -41,6 +41,7 @@ from regard.training.order import Order, are_files
 from regard.training.overrides import keys_of
 from regard.training.run_folder import RunFolder
 from regard.training.settings import TrainSettings
+from regard.training.spool import DATA
 from regard.training.survey import folder_of, stream
 from regard.training.train import Data, columns, given_data
 from regard.training.transfer import Start
@@ -75,7 +76,7 @@ def build(
     for key in changes:
         if key.startswith("train."):
             raise TypeError(f"build() got the setting {key!r}, but it does not train; leave it out, or use regard.train")
-    with python_words(), _in_files(data, source, target) as order, settings_restored():
+    with _in_files(data, source, target) as order, settings_restored():
         choice = choose(replace(order, changes=changes, scores=scores or {}), Start())
         chosen, root = choice.settings, folder_of(choice.settings.data.files)
         start = StartCodecs(*vocabularies) if vocabularies else StartCodecs()
@@ -115,7 +116,7 @@ def batches(
     check_whole("batch_tokens", batch_tokens)
     if epochs is not None:
         check_whole("epochs", epochs)
-    with python_words(), _in_files(data, source, target) as order:
+    with _in_files(data, source, target) as order:
         chosen = Columns(tuple(order.reading["source_columns"]), order.reading["target_column"])
         pairs = read_pairs(order.files, chosen, normalisation=model.normalisation).pairs
         reader = model.reader.at(order.files[0].parent)
@@ -149,8 +150,8 @@ def loss(
 
 @contextmanager
 def _in_files(data: Data, source: str | int | Sequence[str | int] | None, target: str | int | None) -> Iterator[Order]:
-    """Yields an order of this data, in files; rows in memory are in a temporary folder."""
+    """Yields an order of this data, in files; rows in memory are in a temporary folder. Errors name arguments of Python."""
     reading = {"source_columns": columns(source), "target_column": "".join(columns(target))}
-    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder, python_words({str(Path(folder) / DATA): "data"}):
         order = Order(data=given_data(data, "data"), out=Path(folder) / "model", reading=reading)
         yield order.in_files(RunFolder(Path(folder)), resuming=False)

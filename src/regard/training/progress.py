@@ -107,7 +107,8 @@ def _bar(
     """Returns a bar for this console; None if it can show none."""
     if isinstance(console, RunConsole) and console.in_notebook:
         return Line(console, what, total, done=done)
-    return Bar(console, what, total, *columns, done=done, transient=transient) if console.is_terminal else None
+    can_draw = console.is_terminal and not console.quiet  # a bar also captures what others print, which must stay visible
+    return Bar(console, what, total, *columns, done=done, transient=transient) if can_draw else None
 
 
 @contextmanager

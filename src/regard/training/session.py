@@ -41,7 +41,9 @@ def train_model(order: Order, console: Console, device: torch.device, listener: 
         start = Start.load(order.start_settings(), order.scores)
         previous = Previous.read(run_folder, order.scores) if resuming else None
         order = order.in_files(run_folder, resuming=resuming)
-        status: AbstractContextManager[object] = console.status("reading the data") if console.is_terminal else nullcontext()
+        status: AbstractContextManager[object] = (
+            console.status("reading the data") if console.is_terminal and not console.quiet else nullcontext()
+        )
         with status:
             choice = choose(order, start, previous)
         start.check(choice.settings)

@@ -75,6 +75,8 @@ def train(
     threads: the number of CPU threads; it is restored afterwards.
     quiet: whether to print nothing; the logger `regard` receives every message in any case.
 
+    Runs in several threads at once share the random numbers of torch, so their weights are not reproducible.
+
     Raises UserError if the data or the settings are wrong, if the run in OUT.run has other data or settings, and after Ctrl-C,
     when a checkpoint was written; TypeError if an argument has no setting of its name.
     """
@@ -120,7 +122,7 @@ def given_data(data: Data, name: str) -> Files | Rows:
         raise UserError(f"{name} is a mapping with {parts or 'no keys'}, expected pairs; choose a part of it: {name}[…]")
     if isinstance(data, bytes) or not isinstance(data, Iterable):
         raise TypeError(f"{name} is {shown(data)}, expected a path, or an iterable of pairs (source, target) or dictionaries")
-    return iter(()) if data == () else data
+    return iter(()) if isinstance(data, tuple) and not data else data
 
 
 def columns(given: str | int | Sequence[str | int] | None) -> tuple[str, ...]:
