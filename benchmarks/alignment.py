@@ -6,11 +6,12 @@ The corpus (tests/lexicon.py) has 200 nouns, 80 adjectives and 80 verbs; adjecti
 the nouns and verbs are translated by two words, and most words are split into subwords (bpe, 400 ids). A model of each
 direction is trained on 8,000 pairs. Heads are chosen on 200 development pairs, and read on 200 others:
 
-    last layer      the mean over the heads of the last layer, what a model without a chosen head uses
+    last layer      the mean over the heads of the last layer, what a model without a chosen head uses; the weights of the
+                    tokens of two words are added up, or the words are linked if any of their tokens are
     weights, …      the best of the layers, heads and means by the known links, with weights or norms, unshifted or shifted
-    any             the best of all these, what `regard align --gold` chooses
-    agreement       the head of the model that agrees best with one of the other direction, what `--backward` chooses
-    intersection, … both directions joined, with the heads of `agreement`
+    all             the best of all these, what `regard align --gold` chooses
+    agreement       the head of the model that agrees best with one of the other direction, what `--backward` chooses; also
+                    the links of that other head, and both directions joined
 
 One process with one thread. Times depend on what else the machine does, and are not reported.
 """
@@ -19,27 +20,32 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from dated import write_result
 
 from regard.contracts import AlignmentHead
-from regard.inspection.align import AlignedPair, best_agreement, best_alignment_head
-from regard.links import Links, symmetrised, turned
+from regard.data.tokenizers.codec import Codec
+from regard.inspection.align import align_pairs, best_agreement
+from regard.links import Links, Symmetrisation, symmetrised, turned
 from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
+from regard.pipeline import Translator
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from lexicon import Aligned, Lexicon, aligned, error_rate, trained, turned_round
 
 DATA = DataSettings(source_unit="bpe", target_unit="bpe", vocabulary=400)
-RECURRENT = TrainSettings(steps=1500, batch_tokens=1024, learning_rate=8e-3)
 MODELS: dict[str, tuple[ModelSettings, TrainSettings]] = {
-    "luong": (RnnSettings(width=96, embedding=48, score_width=48, dropout=0.1), RECURRENT),
-    "bahdanau": (RnnSettings(width=64, embedding=48, score_width=48, decoder="bahdanau", dropout=0.1), RECURRENT),
+    "recurrent, additive": (
+        RnnSettings(width=96, embedding=48, score="additive", score_width=48, dropout=0.1),
+        TrainSettings(steps=1500, batch_tokens=1024, learning_rate=8e-3),
+    ),
     "transformer": (
         TransformerSettings(width=64, heads=4, feed_forward=128, encoder_layers=2, decoder_layers=2, dropout=0.1),
         TrainSettings(steps=2000, batch_tokens=1024, learning_rate=4e-3),
@@ -54,41 +60,51 @@ def measure(model: ModelSettings, train: TrainSettings, parts: list[list[Aligned
     pairs, held_out = [one.pair for one in training], [one.pair for one in development]
     forward = trained(pairs, held_out, settings)
     backward = trained([*map(turned_round, pairs)], [*map(turned_round, held_out)], settings)
-    there, back = (
-        [aligned(forward, part) for part in (development, test)],
-        [aligned(backward, part, backward=True) for part in (development, test)],
-    )
-    heads = there[0][0].heads
-    lines = [row("last layer", AlignmentHead(max(head.layer or 0 for head in heads)), there[1], test)]
+    chosen_on, read_on = aligned(forward, development), aligned(forward, test)
+    heads = chosen_on[0].heads
+
+    def best(some: Sequence[AlignmentHead]) -> AlignmentHead:
+        return min(some, key=lambda head: error_rate([pair.links(head) for pair in chosen_on], development))
+
+    def row(name: str, head: AlignmentHead) -> str:
+        return line(name, [pair.links(head) for pair in read_on], test, head)
+
+    last = AlignmentHead(max(head.layer or 0 for head in heads))
+    lines = [row("last layer", last), line("  by any piece", by_any_piece(forward, test, last), test)]
     for norms in (False, True):
         for shifted in (False, True):
             name = ("norms" if norms else "weights") + (", shifted" if shifted else "")
-            some = [head for head in heads if (head.norms, head.shifted) == (norms, shifted)]
-            lines.append(row(name, best(there[0], some, development), there[1], test))
-    lines.append(row("any", best(there[0], heads, development), there[1], test))
-    mine, theirs, _ = best_agreement(there[0], back[0])
-    lines.append(row("agreement", mine, there[1], test))
-    both: list[tuple[Links, Links]] = [
-        (one.links(mine), turned(other.links(theirs))) for one, other in zip(there[1], back[1], strict=True)
-    ]
-    lines.append(f"  {'backward':18} {100 * error_rate([other for _, other in both], test):5.1f}  {theirs}")
-    for how in ("intersection", "union", "grow-diag-final-and"):
-        joined = [symmetrised(one, other, how) for one, other in both]  # type: ignore[arg-type]
-        lines.append(f"  {how:18} {100 * error_rate(joined, test):5.1f}")
+            lines.append(row(name, best([head for head in heads if (head.norms, head.shifted) == (norms, shifted)])))
+    lines.append(row("all", best(heads)))
+    mine, theirs, _ = best_agreement(chosen_on, aligned(backward, development, backward=True))
+    lines.append(row("agreement", mine))
+    there = [pair.links(mine) for pair in read_on]
+    back = [turned(pair.links(theirs)) for pair in aligned(backward, test, backward=True)]
+    lines.append(line("  backward", back, test, theirs))
+    for how in get_args(Symmetrisation):
+        joined = [symmetrised(one, other, how) for one, other in zip(there, back, strict=True)]
+        lines.append(line(f"  {how}", joined, test))
     return lines
 
 
-def best(
-    pairs: list[AlignedPair], heads: list[AlignmentHead] | tuple[AlignmentHead, ...], gold: list[Aligned]
-) -> AlignmentHead:
-    """Returns the best of some heads by the known links."""
-    if len(heads) == len(pairs[0].heads):
-        return best_alignment_head(pairs, [one.sure for one in gold], [one.possible for one in gold])[0]
-    return min(heads, key=lambda head: error_rate([pair.links(head) for pair in pairs], gold))
+def by_any_piece(translator: Translator, sentences: Sequence[Aligned], head: AlignmentHead) -> list[Links]:
+    """Links two words if any of their tokens are linked."""
+    found = []
+    for one in sentences:
+        texts = str(one.pair.source), one.pair.target
+        (pair,) = align_pairs(translator, [texts], [head], pieces=True)
+        source, target = (
+            codec.units(text, codec.pieces(text)).of_tokens
+            for codec, text in zip((translator.source, translator.target), texts, strict=True)
+            if isinstance(codec, Codec)
+        )
+        links = {(source[i], target[j]) for i, j in pair.links(head)}
+        found.append(frozenset((i, j) for i, j in links if i is not None and j is not None))
+    return found
 
 
-def row(name: str, head: AlignmentHead, pairs: list[AlignedPair], gold: list[Aligned]) -> str:
-    return f"  {name:18} {100 * error_rate([pair.links(head) for pair in pairs], gold):5.1f}  {head}"
+def line(name: str, links: Sequence[Links], gold: Sequence[Aligned], head: AlignmentHead | None = None) -> str:
+    return f"  {name:22} {100 * error_rate(links, gold):5.1f}  {head or ''}".rstrip()
 
 
 def main(wanted: list[str]) -> None:
@@ -99,7 +115,7 @@ def main(wanted: list[str]) -> None:
     for name, (model, train) in MODELS.items():
         if not wanted or any(part in name for part in wanted):
             lines += [f"{name}, {train.steps} updates", *measure(model, train, parts)]
-            print("\n".join(lines[1 if len(lines) > 14 else 0 :]), flush=True)
+            print("\n".join(lines), flush=True)
     if not wanted:
         write_result(__file__, lines)
 

@@ -61,7 +61,7 @@ class Lexicon:
         found: dict[str, Aligned] = {}
         while len(found) < number:
             drawn = self._sentence(rng)
-            found[drawn.pair.source] = drawn
+            found[str(drawn.pair.source)] = drawn
         return list(found.values())
 
     def _sentence(self, rng: random.Random) -> Aligned:

@@ -28,7 +28,7 @@ def tags(marked: str) -> list[str]:
 
 
 def is_well_nested(marked: str) -> bool:
-    names = []
+    names: list[str] = []
     for tag in tags(marked):
         name = re.sub(r"[^a-z].*", "", tag.lstrip("</"), flags=re.DOTALL)
         if tag.startswith("</"):
