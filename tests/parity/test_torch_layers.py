@@ -297,7 +297,7 @@ def test_layers_that_cannot_be_converted() -> None:
 
 
 def test_a_drop_in_layer_in_a_model_of_torch() -> None:
-    """A model that calls its attention as torch does, with a converted layer in its place."""
+    """A model that calls its attention as torch does, with a converted layer instead of torch's."""
 
     class Model(nn.Module):
         def __init__(self) -> None:

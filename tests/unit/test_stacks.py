@@ -139,6 +139,16 @@ def test_looks_of_single_layers() -> None:
             "allow has dtype torch.float32, expected",
         ),
         (lambda x, y: TransformerDecoder(WIDTH, HEADS, 1)(x, y, memory_allow=torch.ones(2, 7).bool()), "for a padding mask"),
+        (
+            lambda x, y: TransformerEncoder(WIDTH, HEADS, 1)(x[..., 1:]),
+            r"x has shape \(2, 5, 11\), expected \(batch, length, 12",
+        ),
+        (lambda x, y: TransformerDecoder(WIDTH, HEADS, 1)(x.tolist(), y), "x is a list, expected a tensor"),
+        (
+            lambda x, y: TransformerDecoder(WIDTH, HEADS, 1)(x, y[..., 1:]),
+            r"memory has shape \(2, 7, 11\), expected \(batch, le",
+        ),
+        (lambda x, y: TransformerDecoder(WIDTH, HEADS, 1)(x, y.double()), "memory has dtype torch.float64, but the layer has"),
         (lambda x, y: TransformerEncoder(WIDTH, HEADS, 0), "layers is 0, expected a whole number, 1 or more"),
         (lambda x, y: TransformerEncoder(WIDTH, 0, 1), "heads is 0, expected a whole number"),
         (lambda x, y: TransformerEncoder(WIDTH, 5, 1), "width 12 is not divisible by 5 heads"),
