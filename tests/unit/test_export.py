@@ -34,6 +34,15 @@ def test_attend(name: str) -> None:
         torch.testing.assert_close(exported(*arguments), model(*arguments))
 
 
+def test_alibi_and_as_many_sentences_as_heads() -> None:
+    """The bias of ALiBi has an axis of heads where the queries have one of sentences."""
+    layer, batch, length = MultiHeadAttention(15, 3, alibi=True), Dim("batch"), Dim("length")
+    exported = export(layer, (torch.randn(2, 5, 15),), dynamic_shapes=({0: batch, 1: length},)).module()
+    for sizes in ((3, 4), (5, 3)):
+        x = torch.randn(*sizes, 15)
+        torch.testing.assert_close(exported(x), layer(x))
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"kv_heads": 2}, {"kv_heads": 1, "alibi": True}, {"rotary": "halves"}],

@@ -285,11 +285,11 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
     """Computes `attend` for prepared keys: on the fused kernel if the score can be written as a dot product, else in tiles.
 
     Hard, gated and unnormalised attention never use the fused kernel, nor does vmap, for which torch would run it once per
-    example. Dropout does on a GPU, unless there is a generator. (On a
-    CPU, torch's own function does not use it either with dropout, and gives no warning.)
+    example. With dropout, only devices other than the CPU use it, unless there is a generator. (On a CPU, torch's own function
+    does not use it either, and gives no warning.)
     """
     mechanism, dropout = mechanism.without_unknown(prepared), mechanism.dropout
-    drops_in_kernel = mechanism.generator is None and query.device.type == "cuda"
+    drops_in_kernel = mechanism.generator is None and query.device.type != "cpu"
     fits = mechanism.attention == "soft" and (not dropout or drops_in_kernel) and not is_vmapped()
     dot = mechanism.score.as_dot(query, prepared) if fits else None
     if dot is None:

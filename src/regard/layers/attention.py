@@ -18,7 +18,7 @@ from regard.core.attention import (
     leading_shape,
     weights_prepared,
 )
-from regard.core.checks import check_dtype
+from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Alibi, Mechanism
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.score import Score
@@ -239,10 +239,15 @@ class MultiHeadAttention(nn.Module):
         check_shapes(query, key, value, None)
         widths = self.width, self.memory_width, self.value_width
         for name, tensor, width in zip(("query", "key", "value"), (query, key, value), widths, strict=True):
-            if tensor.shape[-1] != width:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected (batch, length, {width})")
+            self.check_sequence(name, tensor, width)
+
+    def check_sequence(self, name: str, x: Tensor, width: int) -> None:
+        """Raises TypeError or ValueError unless x is a sequence of vectors of this width, with the dtype of the layer."""
+        check_tensor(name, x)
+        if x.dim() < 2 or x.shape[-1] != width:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (batch, length, {width})")
         if isinstance(weight := self.query.weight, Tensor):  # otherwise it is quantised
-            check_dtype("query", query, weight.dtype, "the layer has weights of")
+            check_dtype(name, x, weight.dtype, "the layer has weights of")
 
     def mask_for_heads(self, allow: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Returns the mask with an axis for the heads unless it is shared by all sentences. The number of dimensions alone

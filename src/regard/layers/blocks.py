@@ -275,6 +275,7 @@ class TransformerEncoderLayer(TransformerLayer):
         look: taps and edits of this layer, of kind "encoder".
         """
         attention = self.attention
+        attention.check_sequence("x", x, attention.width)
         if allow is not None:
             allow = attention.mask_for_heads(allow, x, x)
         if positions is None:
@@ -372,6 +373,7 @@ class TransformerDecoderLayer(TransformerLayer):
         """
         looks = split_kinds(look, "decoder", "cross")
         if self_attend is None:
+            self.attention.check_sequence("x", x, self.attention.width)
             self_attend = partial(attend_whole, allow=allow, causal=causal, look=looks["decoder"])
         attended = self_attend(self.attention, self.around_attention.before(x))
         x, seen = self.around_attention.after(x, attended.context), attended.seen
@@ -395,6 +397,7 @@ class TransformerDecoderLayer(TransformerLayer):
             )
         if not isinstance(memory, Tensor):
             return memory, allow
+        self.cross.check_sequence("memory", memory, self.cross.memory_width)
         if allow is not None:
             allow = self.cross.mask_for_heads(allow, x, memory)
         return self.cross.keys_values(memory, self.cross.key_positions(memory, allow)), allow
