@@ -2,9 +2,9 @@
 
     python benchmarks/attention_of_many.py DATA [sentences]      DATA: the folder with train.en.gz, test_2016_flickr.de.gz, …
 
-1,000 sentences of the test set of Multi30k, English to German, 8,000 shared subwords, greedy search, 2 threads. Three figures
-are measured in turns, in one process: translating the sentences, the attention of all results (`model.attention(results)`), and
-both from texts (`model.attention(texts)`). A ratio is that of two measurements of the same round; its median and range over all
+1,000 sentences of the test set of Multi30k, English to German, 8,000 shared subwords, greedy search. Three figures are
+measured in turns: translating the sentences, the attention of all results (`model.attention(results)`), and both from texts
+(`model.attention(texts)`); with one thread, and with two, with which translating forks two processes. A ratio is that of two measurements of the same round; its median and range over all
 rounds are printed. For comparison, some results are also inspected one by one.
 
 The models are not trained: their outputs are cut off at 0.3 tokens per source token plus 10, which is about the length of the
@@ -13,6 +13,7 @@ references. The result is written to a dated file in the folder of this script, 
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -27,6 +28,7 @@ from multi30k import read
 
 from regard.core.devices import keep_freed_memory
 from regard.data.tokenizers.codec import Codec
+from regard.errors import plural
 from regard.models.build import build
 from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
@@ -39,7 +41,7 @@ MODELS: dict[str, ModelSettings] = {
     "rnn, luong": RnnSettings(width=256, embedding=128),
     "rnn, bahdanau": RnnSettings(width=256, embedding=128, decoder="bahdanau"),
 }
-THREADS, ROUNDS, ONE_BY_ONE = 2, 5, 50
+THREADS, ROUNDS, ONE_BY_ONE = (1, 2), 3, 20
 CLAIM, MAX_RATIO = 2.0, 0.3
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ def measure(name: str, translator: Translator, texts: list[str]) -> list[str]:
     ratios = [one / other for one, other in zip(attending, translating, strict=True)]
     ratios_both = [one / other for one, other in zip(both, translating, strict=True)]
     return [
-        f"{name}: {len(texts):,} sentences, {tokens:.1f} tokens per output",
+        f"{name}, {plural(torch.get_num_threads(), 'thread')}: {len(texts):,} sentences, {tokens:.1f} tokens per output",
         f"  translating              {spread(translating, '.2f')} s",
         f"  attention of the results {spread(attending, '.2f')} s, {spread(ratios, '.2f')} of translating (claim: {CLAIM:g})",
         f"  attention of the texts   {spread(both, '.2f')} s, {spread(ratios_both, '.2f')} of translating (claim: {CLAIM:g})",
@@ -85,16 +87,20 @@ def measure(name: str, translator: Translator, texts: list[str]) -> list[str]:
 def main(arguments: list[str]) -> None:
     folder, number = Path(arguments[0]), int(arguments[1]) if arguments[1:] else 1000
     keep_freed_memory()  # as `regard translate` does
-    torch.set_num_threads(THREADS)
     pairs = read(folder, "train")[:10_000]
     codec = Codec.train([text for pair in pairs for text in (pair.source, pair.target)], "bpe", vocabulary=8000)
     texts = [pair.source for pair in read(folder, "test_2016_flickr")[:number]]
-    report = [f"{date.today()} | torch {torch.__version__} | {THREADS} threads | {ROUNDS} rounds: median (range)"]
+    load = os.getloadavg()[0]
+    report = [
+        f"{date.today()} | torch {torch.__version__} | {ROUNDS} rounds: median (range) | load before: {load:.1f} on 2 cores"
+    ]
     for name, settings in MODELS.items():
         torch.manual_seed(1)
         model = build(settings, len(codec), len(codec)).eval()
-        report += ["", *measure(name, Translator.of_model(model, codec, codec), texts)]
-        print("\n".join(report[-5:]), flush=True)
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            report += ["", *measure(name, Translator.of_model(model, codec, codec), texts)]
+            print("\n".join(report[-5:]), flush=True)
     if not arguments[1:]:
         write_result(__file__, report)
 

@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from searching import make_engine, make_requests, rows_of, run
-from table import has_cross, make_model, make_source
+from searching import assert_same_hypotheses, make_engine, make_requests, rows_of, run
+from table import EOS, has_cross, make_frontend_model, make_model, make_rows, make_source
 from torch import Tensor
 
 from regard.core import masks
 from regard.core.attention import ScaledDot
 from regard.core.mechanism import Mechanism
 from regard.core.taps import attend_with_look
+from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.look import Edit, Kind, Look, Tap, check_positions
+from regard.pipeline import _joined
 
 # B2 H3 R5 S7 d11
 
@@ -219,3 +221,26 @@ def test_a_removed_token_leaves_no_trace(kind: Kind) -> None:
     assert one == pytest.approx(other, abs=1e-12)
     one, other = scores(Edit.cut(None, 2, kind))  # the other kind of attention still passes it on
     assert one != pytest.approx(other, abs=1e-6)
+
+
+def test_cells_of_a_grid_are_numbered_in_their_own_grid() -> None:
+    """Pictures of other sizes in the batch do not change which cell an edit means, nor which cells a tap shows."""
+    name = "picture, transformer"
+    engine = make_engine(make_frontend_model(name), collate=source_batch)
+    look = Look((Tap("cross"), Tap("encoder", 0)), (Edit.force(1, 1), Edit.cut(None, 0), Edit.cut(1, 0, "encoder")))
+    rows = make_rows(name)
+    axes = {forced.id: forced.axes for forced in engine.force(make_requests(rows), [[7, 3]] * len(rows))}
+    rows = [row for number, row in enumerate(rows) if np.prod(axes[number]) > 1]
+    assert len({axes[number] for number in range(len(axes)) if np.prod(axes[number]) > 1}) > 1
+    for tapped in (look, Look(look.taps)):
+        requests = make_requests(rows, max_length=4, min_length=2, look=tapped)
+        together = {event.id: event for event in run(engine, requests) if event.is_last}
+        for request in requests:
+            (alone,) = (event for event in run(engine, [request]) if event.is_last)
+            assert_same_hypotheses(together[request.id].hypotheses, alone.hypotheses)
+            output = alone.hypotheses[0]
+            (forced,) = engine.force([request], [[*output.ids, EOS] if output.finished else output.ids])
+            assert output.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-9)
+            for event in (alone, together[request.id]):
+                for one, other in zip(_joined(event.seen), forced.seen, strict=True):
+                    np.testing.assert_allclose(one.weights_BHTS, other.weights_BHTS, atol=1e-9)

@@ -6,7 +6,7 @@ d width of a head's keys  v width of a head's values  D width of the output
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,11 +48,7 @@ def attend_with_look(
     if positions_BR is None:
         positions_BR = torch.arange(query_BHRd.shape[2], device=query_BHRd.device)[None]
     touched = {edit: _touched(edit, query_BHRd, prepared.shape[-2], positions_BR) for edit in look.edits}
-    mechanism = mechanism.without_unknown(prepared)
-    for edit, rows in touched.items():
-        if edit.masked and edit.key is not None:
-            links = rows & _at_key(edit.key, prepared.shape[-2], prepared.device)
-            mechanism = replace(mechanism, allow=masks.without(mechanism.allow, links), causal=False)
+    mechanism = _with_cuts(mechanism.without_unknown(prepared), prepared, touched)
     weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
     for edit, rows in touched.items():
         if not edit.masked:
@@ -174,6 +170,15 @@ def _touched(edit: Edit, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor
 def _at_key(key: int, num_keys: int, device: torch.device) -> Tensor:
     """Returns (S,): True at one key."""
     return torch.arange(num_keys, device=device) == key
+
+
+def _with_cuts(mechanism: Mechanism, prepared: Tensor, touched: Mapping[Edit, Tensor]) -> Mechanism:
+    """Returns the mechanism with the links masked that edits cut. touched: the heads and queries of each edit."""
+    for edit, rows in touched.items():
+        if edit.masked and edit.key is not None:
+            links = rows & _at_key(edit.key, prepared.shape[-2], prepared.device)
+            mechanism = replace(mechanism, allow=masks.without(mechanism.allow, links), causal=False)
+    return mechanism
 
 
 def _edited(weights_BHRS: Tensor, edit: Edit, touched: Tensor, allow: Tensor | None) -> Tensor:

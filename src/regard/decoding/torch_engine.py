@@ -154,7 +154,7 @@ class TorchEngine:
         """Encodes requests with the same Look. Raises UserError if its edits name a position that a source does not have."""
         look = requests[0].look
         memory = self.model.encode(self.collate([request.source for request in requests]), look)
-        if look is not None and look.edits:
+        if look is not None:
             for request, num_sources in zip(requests, memory.allow_BS.sum(-1).tolist(), strict=True):
                 check_positions(look.edits, num_sources, _num_auxiliary(request))
         return memory
@@ -191,7 +191,7 @@ class TorchEngine:
         if prefix:
             decoded = self.model.decode(read_BT[:, :-1], memory, look)
             log_probs_BT, seen = decoded.log_probs(read_BT[:, 1:]), seen + decoded.seen
-        if look is not None and look.edits:  # they also change how the prefix is read
+        if look is not None and look.edits and prefix:  # they also change how the prefix is read
             state = self.model.start(memory)
             for position in range(prefix):
                 state = self.model.step(read_BT[:, position : position + 1], state, look).state
