@@ -25,7 +25,7 @@ from regard.core.score import Score
 from regard.core.taps import attend_with_look
 from regard.errors import UserError, check_flags, check_sizes, shown
 from regard.layers import torch_layers
-from regard.look import Edit, Kind, Look
+from regard.look import Kind, Look
 
 # B batch  L length of a sequence  H query heads  G key-value heads  D width of the query sequence
 # E width of the attended sequence  F width of the sequence of values  d width of one head's queries and keys
