@@ -115,6 +115,10 @@ def test_translating_never_applies_dropout(settings: RnnSettings | TransformerSe
     assert outcomes() == expected
     assert outcomes() == expected
     assert torch.equal(torch.get_rng_state(), before)
+    fresh = translator_of(settings).train()  # it has not measured the memory of a request yet
+    before = torch.get_rng_state()
+    fresh.batch(texts, max_length=3)
+    assert torch.equal(torch.get_rng_state(), before)
     assert {name: module.training for name, module in model.model.named_modules()} == modes
     assert all(modes.values())
     ids = torch.tensor([[4, 5, 6]])
