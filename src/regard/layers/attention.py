@@ -226,8 +226,7 @@ class MultiHeadAttention(nn.Module):
         output = self.attend(query_BHLd, prepared, value_BGLv, allow, None).context
         if not weights:
             return output
-        mechanism = replace(self._mechanism(query_BHLd, prepared, allow, None), dropout=0.0)
-        return output, weights_prepared(query_BHLd, prepared, mechanism)
+        return output, weights_prepared(query_BHLd, prepared, self._mechanism(query_BHLd, prepared, allow, None))
 
     if TYPE_CHECKING:
         __call__ = forward
