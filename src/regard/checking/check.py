@@ -45,9 +45,7 @@ class Report:
         }
 
 
-def check_file(
-    file: str | Path, *, only: Sequence[str] = (), arrays: Arrays = "auto", limits: Limits | None = None
-) -> Report:
+def check_file(file: str | Path, *, only: Sequence[str] = (), arrays: Arrays = "auto", limits: Limits | None = None) -> Report:
     """Runs the functions of a student's file in a child process, compares them with the formulas, and names their mistakes.
 
     only: names of the functions to check; one that the file does not define is reported as failed. By default all that it
@@ -155,4 +153,6 @@ def _broken(error: Mapping[str, Any]) -> Finding:
     hint = "put code that runs at import under if __name__ == '__main__':"
     if error["type"] in ("ModuleNotFoundError", "ImportError"):
         hint = "install the module, or remove the import"
+    if error["type"] == "MemoryError" or "map segment" in error["text"] or "llocate memory" in error["text"]:
+        hint = "give it more memory, e.g. --memory 16"
     return Finding("does_not_import", f"the file does not run: {error['type']}: {error['text']}{line}", hint)

@@ -120,7 +120,8 @@ def _raised(error: Mapping[str, Any], name: str = "raises") -> Finding:
     line = f" (line {error['line']}: {error['code']})" if error["line"] else ""
     known = MISTAKES[name]
     hint = next((hint for part, hint in HINTS.items() if part in error["text"]), known.hint)
-    return Finding(name, f"{known.says}: {error['type']}: {error['text']}{line}".replace(": NotImplementedError: ", ""), hint)
+    what = ": ".join(filter(None, (known.says, error["type"] * (name != "not_written"), error["text"])))
+    return Finding(name, what + line, hint)
 
 
 class _Function:
@@ -146,7 +147,9 @@ class _Function:
         if unusable:
             return [*self.mistakes, unusable], self.notes, {}
         if self._is_random():
-            self.mistakes.append(self._shown("dropout" if self._is_dropout() else "random_output", RIGHT, ["identity", "distinct"]))
+            self.mistakes.append(
+                self._shown("dropout" if self._is_dropout() else "random_output", RIGHT, ["identity", "distinct"])
+            )
             return self.mistakes, self.notes, {}
         self._swap_results()
         unnamed = not self._named()
@@ -180,10 +183,12 @@ class _Function:
     def _swap_results(self) -> None:
         """If the weights come first and the output second, says so and swaps them."""
         got, right = self.values.get("distinct"), self.expected("distinct", RIGHT)
-        if self.task.returns_weights and got and right and len(got) == 2 and got[0].shape == right[1].shape != right[0].shape:
-            if got[1].shape == right[0].shape:
-                self.values = {name: value and value[::-1] for name, value in self.values.items()}
-                self.mistakes.append(finding("results_swapped"))
+        if not self.task.returns_weights or got is None or right is None:
+            return
+        shapes = [result.shape for result in right]
+        if shapes[0] != shapes[1] and [result.shape for result in got] == shapes[::-1]:
+            self.values = {name: value and value[::-1] for name, value in self.values.items()}
+            self.mistakes.append(finding("results_swapped"))
 
     # --- formulas ------------------------------------------------------------------------------------------------------------
 
@@ -197,8 +202,8 @@ class _Function:
                 return None
 
     def fits(self, names: Iterable[str], wrong: Wrong, tolerance: float) -> bool:
-        """Whether the formula with these mistakes gives the answers of all these cases, and at least half of them have one: with
-        some mistakes nothing is left to attend to."""
+        """Whether the formula with these mistakes gives the answers of all these cases. At least a third of the cases must have
+        an answer: with some mistakes nothing is left to attend to."""
         unknown, names = 0, list(names)
         for name in names:
             expected, got = self.expected(name, wrong), self.values[name]
@@ -209,42 +214,71 @@ class _Function:
             if not _equal(got[0], expected[0], tolerance):
                 return False
             unknown += bool(np.isnan(expected[0]).all())
-        return 2 * unknown <= len(names)
+        return 3 * unknown <= 2 * len(names)
 
     def search(
         self, names: Sequence[str], groups: Sequence[Sequence[str]], base: Wrong, most: int, tolerance: float
-    ) -> Wrong | None:
-        """Returns the smallest set of switches, at most one per group, that explains the answers of these cases."""
+    ) -> list[Wrong]:
+        """Returns the smallest sets of switches, at most one per group, that explain the answers of these cases. There are
+        several if the cases do not distinguish them."""
         for size in range(most + 1):
-            for chosen in itertools.combinations(groups, size):
-                for switches in itertools.product(*chosen):
-                    if self.fits(names, base | set(switches), tolerance):
-                        return base | set(switches)
-        return None
+            sets = (
+                base | set(switches)
+                for chosen in itertools.combinations(groups, size)
+                for switches in itertools.product(*chosen)
+            )
+            found = [wrong for wrong in sets if self.fits(names, wrong, tolerance)]
+            if found:
+                return found
+        return []
 
     def _named(self) -> bool:
         """Finds the mistakes that explain the numbers. Returns whether all have a name."""
-        plain = [name for name, case in self.cases.items() if name not in PROBES and not _is_masked(case)]
-        masked = [name for name, case in self.cases.items() if name not in PROBES and _is_masked(case)]
+        probes = PROBES if self._is_finite("deep") else (*PROBES, "deep")
+        plain = [name for name, case in self.cases.items() if name not in probes and not _is_masked(case)]
+        masked = [name for name, case in self.cases.items() if name not in probes and _is_masked(case)]
         for names, tolerance in self._attempts(plain):
-            wrong = self.search(names, self.task.plain, RIGHT, 3, tolerance)
-            if wrong is None and self.task.normalises and tolerance == EXACT:
-                wrong = self.search(names, (*self.task.plain, EPSILONS), RIGHT, 2, tolerance)
-            if wrong is not None:
+            found = self.search(names, self.task.plain, RIGHT, 3, tolerance)
+            if not found and self.task.normalises and tolerance == EXACT:
+                found = self.search(names, (*self.task.plain, EPSILONS), RIGHT, 2, tolerance)
+            if found:
                 break
         else:
             return self._unexplained(plain)
+        wrong, all_wrong = self._with_masks(masked, found, tolerance)
         if tolerance == SINGLE:
-            self.mistakes.append(self._shown("float32", wrong, plain, EXACT))
+            self.mistakes.append(self._shown("float32", wrong, plain))
         if len(names) < len(plain) and wrong == RIGHT:
             self.mistakes.append(self._shown("needs_equal_lengths", RIGHT, [name for name in plain if name not in names]))
         self._add(wrong, plain)
         if names == plain:
             self._check_extreme(wrong, tolerance)
         self._check_weights(wrong, plain, tolerance)
-        if any(one.name == "overflow" for one in self.mistakes):  # has shown that very low scores fail, too
-            masked = [name for name in masked if name != "deep"]
-        return not masked or self._masked(masked, wrong, tolerance)
+        if all_wrong is not None:
+            self._add(all_wrong - wrong, masked)
+            self._check_deep(all_wrong)
+            if all_wrong == wrong:
+                self._check_empty_row()
+            return True
+        if all("error" in self.answers[name] for name in masked):
+            self.mistakes.append(_raised(self.answers[masked[0]]["error"], "fails_with_mask"))
+            return True
+        return self._unexplained(masked, wrong)
+
+    def _with_masks(self, names: Sequence[str], found: Sequence[Wrong], tolerance: float) -> tuple[Wrong, Wrong | None]:
+        """Returns the set of switches, of those found without masks, that explains the cases with masks best; and the set that
+        explains both, None if there is none."""
+        arguments = ("mask", "causal")
+        groups = [group for group, argument in zip(self.task.masked, arguments, strict=False) if argument in self.bound]
+        best: list[tuple[Wrong, Wrong]] = []
+        for wrong in found:
+            fitting = [name for name in names if self.expected(name, wrong) is not None]
+            best += [(wrong, more) for more in self.search(fitting, groups, wrong, 2, tolerance)[:1]]
+        return min(best, key=lambda pair: len(pair[1])) if best else (found[0], None)
+
+    def _is_finite(self, name: str) -> bool:
+        value = self.values.get(name)
+        return value is not None and bool(np.isfinite(value[0]).all())
 
     def _attempts(self, plain: Sequence[str]) -> Iterator[tuple[list[str], float]]:
         """Yields cases and tolerances to try: all cases first, then those with as many queries as keys."""
@@ -253,22 +287,6 @@ class _Function:
             yield names, EXACT
             if all(self.values[name] is not None for name in names):
                 yield names, SINGLE
-
-    def _masked(self, names: Sequence[str], plain: Wrong, tolerance: float) -> bool:
-        if all("error" in self.answers[name] for name in names):
-            error = self.answers[names[0]]["error"]
-            self.mistakes.append(_raised(error, "fails_with_mask"))
-            return True
-        groups = [group for group, argument in zip(self.task.masked, ("mask", "causal"), strict=False) if argument in self.bound]
-        wrong = self.search(names, groups, plain, 2, tolerance)
-        if wrong is None:
-            return self._unexplained(names, plain)
-        self._add(wrong - plain, names)
-        if "empty row" in self.values and not wrong - plain:
-            got = self.values["empty row"]
-            if got is not None and np.isnan(got[0]).any():
-                self.notes.append(finding("empty_row"))
-        return True
 
     def _add(self, wrong: Iterable[str], names: Sequence[str]) -> None:
         order = [name for group in (*self.task.plain, *self.task.masked) for name in group]
@@ -293,10 +311,23 @@ class _Function:
             more = f": {error['type']}: {error['text']}"
             self.mistakes.append(finding("overflow", more) if arithmetic else _raised(error, "fails_sometimes"))
         elif not _equal(got[0], expected[0], tolerance):
-            bad = ~np.isfinite(got[0]) if got[0].shape == expected[0].shape else np.ones(1, dtype=bool)
-            rows = bad.reshape(len(bad), -1).any(-1)
-            name = "large_scores" if not bad.any() else "overflow" if rows[0] or not rows[1:2].any() else "row_maximum"
+            bad = [not np.isfinite(row).all() for row in got[0]]  # row 0 has scores of +10,000, row 1 of −10,000
+            name = "large_scores" if not any(bad) else "row_maximum" if bad[1] and not bad[0] else "overflow"
             self.mistakes.append(self._shown(name, wrong, ["extreme"], more=f" (scores of ±10,000 give {_brief(got[0])})"))
+
+    def _check_deep(self, wrong: Wrong) -> None:
+        """Compares the case in which hidden keys have far higher scores than the others, unless large scores fail anyway."""
+        if "deep" not in self.cases or self._is_finite("deep") or any(one.name == "overflow" for one in self.mistakes):
+            return
+        expected = self.expected("deep", wrong)
+        if expected is not None and np.isfinite(expected[0]).all():
+            self.mistakes.append(self._shown("hidden_maximum", wrong, ["deep"]))
+
+    def _check_empty_row(self) -> None:
+        """Notes what a query that may attend to nothing gets."""
+        got = self.values.get("empty row")
+        if got is not None and np.isnan(got[0]).any():
+            self.notes.append(finding("empty_row"))
 
     def _check_weights(self, wrong: Wrong, names: Sequence[str], tolerance: float) -> None:
         """Compares the second result, if there is one, with the weights."""
@@ -311,22 +342,15 @@ class _Function:
             scores = self.expected(name, wrong | {"returns_scores"})
             if scores is not None and _equal(got[1], scores[0], tolerance):
                 what = ": it is the scores"
-            row, column = _first_difference(got[1], expected[1])
-            self.mistakes.append(
-                finding(
-                    "wrong_weights",
-                    what,
-                    example=self._example(name),
-                    seen=_numbers(got[1], row),
-                    expected=_numbers(expected[1], row),
-                )
-            )
+            row = _first_difference(got[1], expected[1], tolerance)
+            seen, right = (_numbers(numbers, row) for numbers in (got[1], expected[1]))
+            self.mistakes.append(finding("wrong_weights", what, example=self._example(name), seen=seen, expected=right))
             return
 
     def _unexplained(self, names: Sequence[str], wrong: Wrong = RIGHT) -> bool:
         """Adds the mistake without a name. Returns False."""
         failing = [name for name in names if "error" in self.answers[name]]
-        if failing and self.fits([name for name in names if name not in failing], wrong, EXACT):
+        if failing:
             self.mistakes.append(_raised(self.answers[failing[0]]["error"], "fails_sometimes"))
             return False
         got, expected = self.values[names[0]], self.expected(names[0], wrong)
@@ -337,21 +361,16 @@ class _Function:
 
     # --- evidence ------------------------------------------------------------------------------------------------------------
 
-    def _shown(self, name: str, wrong: Wrong, names: Sequence[str], tolerance: float = SINGLE, more: str = "") -> Finding:
-        """Returns the mistake with the first numbers that differ from those of the formula with other mistakes."""
-        for case in names:
+    def _shown(self, name: str, wrong: Wrong, names: Sequence[str], more: str = "") -> Finding:
+        """Returns the mistake with the first numbers that differ from those of the formula with other mistakes. A difference
+        that shows in few digits is preferred."""
+        for (tolerance, digits), case in itertools.product(((1e-3, 4), (SINGLE, 7), (EXACT, 12)), names):
             got, expected = self.values.get(case), self.expected(case, wrong) if case in self.cases else None
             if got is None or expected is None or _equal(got[0], expected[0], tolerance):
                 continue
-            digits = 9 if tolerance == EXACT else 4
-            row, _ = _first_difference(got[0], expected[0])
-            return finding(
-                name,
-                more,
-                example=self._example(case),
-                seen=_numbers(got[0], row, digits),
-                expected=_numbers(expected[0], row, digits),
-            )
+            row = _first_difference(got[0], expected[0], tolerance)
+            seen, right = (_numbers(numbers, row, digits) for numbers in (got[0], expected[0]))
+            return finding(name, more, example=self._example(case), seen=seen, expected=right)
         return finding(name, more)
 
     def _example(self, name: str) -> str:
@@ -419,13 +438,11 @@ def _equal(got: Array, expected: Array, tolerance: float) -> bool:
     return bool((np.abs(got - expected) <= tolerance * scale).all())  # False for NaN
 
 
-def _first_difference(got: Array, expected: Array) -> tuple[int, int]:
+def _first_difference(got: Array, expected: Array, tolerance: float) -> int:
+    """Returns the first row with a difference; 0 if the shapes differ."""
     if got.shape != expected.shape or got.ndim != 2:
-        return 0, 0
-    scale = max(1.0, float(np.nanmax(np.abs(expected))))
-    differs = ~(np.abs(got - expected) <= EXACT * scale) & ~np.isnan(expected)
-    row, column = np.argwhere(differs)[0] if differs.any() else (0, 0)
-    return int(row), int(column)
+        return 0
+    return next((row for row in range(len(got)) if not _equal(got[row], expected[row], tolerance)), 0)
 
 
 def _numbers(array: Array, row: int, digits: int = 4) -> str:

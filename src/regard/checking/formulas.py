@@ -2,8 +2,8 @@
 
 Each formula takes the arguments of a case and a set of switches. Without switches it is right: it is the formula of
 regard/reference.py. Every switch is one mistake, made where a student would make it, so mistakes compose: {"no_scale",
-"softmax_queries"} forgets the scale and normalises over the wrong axis. A formula raises ValueError where a mistake does not fit
-the shapes, as the student's code does.
+"softmax_queries"} forgets the scale and normalises over the wrong axis. A formula raises ValueError where a mistake does not
+fit the shapes, as the student's code does.
 
 Letters: Lq queries, Lk keys, d their width, dv the width of the values, h heads.
 """
@@ -26,10 +26,10 @@ Values = tuple[Array, ...]
 
 RIGHT: Wrong = frozenset()
 SMALL = "mask_small:"
-"""Masks with a number that is not small enough: "mask_small:fill 10" sets masked scores to −10, "mask_small:add 10" adds −10."""
+"""Masks with a number that is not low enough: "mask_small:fill 10" sets masked scores to −10, "mask_small:add 10" adds −10."""
 EPSILON = "epsilon:"
-"""Adds a small number to the sum of a softmax: "epsilon:shifted 1e-9" after the maximum was subtracted, "epsilon:raw 1e-9" without
-that. It hardly changes a result."""
+"""Adds a small number to the sum of a softmax: "epsilon:shifted 1e-9" after the maximum was subtracted, "epsilon:raw 1e-9"
+without that. It hardly changes a result."""
 
 
 # --- softmax -----------------------------------------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ def attention(given: Arguments, wrong: Wrong = RIGHT) -> Values:
     if "returns_weights" in wrong:
         return W, W
     if "returns_scores" in wrong:
-        return S, W
-    O = (W.T if "weights_transposed" in wrong else W) @ V
-    return (O.T if "output_transposed" in wrong else O), W
+        return reference.masked(S, allow, np.nan), W
+    mixed = (W.T if "weights_transposed" in wrong else W) @ V
+    return (mixed.T if "output_transposed" in wrong else mixed), W
 
 
 def scores(given: Arguments, wrong: Wrong = RIGHT) -> Values:
@@ -103,6 +103,8 @@ def scores(given: Arguments, wrong: Wrong = RIGHT) -> Values:
 def product(Q: Array, K: Array, wrong: Wrong) -> Array:
     if "swapped" in wrong:
         return reference.dot(K, Q)
+    if "not_transposed" in wrong:
+        return Q @ K
     if "queries_only" in wrong:
         return reference.dot(Q, Q)
     if "keys_only" in wrong:
@@ -197,10 +199,10 @@ def multi_head(given: Arguments, wrong: Wrong = RIGHT) -> Values:
         S = scaled(product(q, k, wrong), len(q), len(k), q.shape[-1], v.shape[-1], wrong, Q.shape[-1])
         W = weighted(S, allow, wrong)
         joined.append((W / np.sqrt(q.shape[-1]) if "scale_after" in wrong else W) @ v)
-    O = join_heads(np.stack(joined), wrong)
+    output = join_heads(np.stack(joined), wrong)
     if "W_o" in given and "no_output_projection" not in wrong:
-        O = O @ given["W_o"]
-    return (O,)
+        output = output @ given["W_o"]
+    return (output,)
 
 
 def split_heads(X: Array, h: int, wrong: Wrong) -> Array:
@@ -213,20 +215,20 @@ def split_heads(X: Array, h: int, wrong: Wrong) -> Array:
     return X.reshape(L, h, -1).transpose(1, 0, 2)
 
 
-def join_heads(O: Array, wrong: Wrong) -> Array:
+def join_heads(X: Array, wrong: Wrong) -> Array:
     """(h, L, d) -> (L, h·d)."""
-    h, L, d = O.shape
+    h, L, d = X.shape
     if "heads_mean" in wrong:
-        return O.mean(0)
+        return X.sum(0) / h
     if "heads_sum" in wrong:
-        return O.sum(0)
+        return X.sum(0)
     if "join_view" in wrong:
-        return O.reshape(L, h * d)
+        return X.reshape(L, h * d)
     if "join_interleaved" in wrong:
-        return O.transpose(1, 2, 0).reshape(L, h * d)
+        return X.transpose(1, 2, 0).reshape(L, h * d)
     if "join_reversed" in wrong:
-        O = O[::-1]
-    return O.transpose(1, 0, 2).reshape(L, h * d)
+        X = X[::-1]
+    return X.transpose(1, 0, 2).reshape(L, h * d)
 
 
 # --- additive scores ---------------------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ def positions(given: Arguments, wrong: Wrong = RIGHT) -> Values:
     """sin(ω_k i) and cos(ω_k i), interleaved, ω_k = 10000^(−2k/d), i = 0, 1, …"""
     L, d = given["length"], given["width"]
     i = np.arange(L)[:, None] + (1.0 if "starts_at_one" in wrong else 0.0)
-    base = 1000.0 if "base_1000" in wrong else 100.0 if "base_100" in wrong else 10000.0
+    base = 1000.0 if "base_1000" in wrong else 10000.0
     k = np.arange(d // 2)[None, :]
     sines = cosines = 2 * k / d
     if "exponent_half" in wrong:

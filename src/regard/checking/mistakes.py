@@ -33,7 +33,9 @@ MISTAKES: dict[str, Mistake] = {
     "argmax": Mistake(
         "all weight is on the key with the highest score: this is hard attention", "use a softmax in place of argmax"
     ),
-    "sigmoid": Mistake("a sigmoid replaces the softmax: rows do not sum to 1", "the weights of one query compete: use a softmax"),
+    "sigmoid": Mistake(
+        "a sigmoid replaces the softmax: rows do not sum to 1", "the weights of one query compete: use a softmax"
+    ),
     "log_softmax": Mistake("the logarithm of the softmax is used", "use softmax, not log_softmax"),
     # scale
     "no_scale": Mistake("the scores are not scaled", "divide query · key by √d, d = width of a query, before the softmax"),
@@ -66,9 +68,7 @@ MISTAKES: dict[str, Mistake] = {
         "the mask is applied after the softmax: the remaining weights do not sum to 1",
         "set the scores to −∞ before the softmax instead of setting weights to 0 after it",
     ),
-    "mask_zero": Mistake(
-        "masked scores are set to 0 before the softmax: exp(0) = 1, so padding leaks", "use −∞ in place of 0"
-    ),
+    "mask_zero": Mistake("masked scores are set to 0 before the softmax: exp(0) = 1, so padding leaks", "use −∞ in place of 0"),
     "mask_small": Mistake(
         "masked scores are not low enough: a finite number takes the role of −∞, and padding leaks where scores are lower",
         "use −∞ (float('-inf')) or the smallest number of the dtype",
@@ -79,7 +79,8 @@ MISTAKES: dict[str, Mistake] = {
     "mask_transposed": Mistake("the mask is transposed", "mask[i, j] says whether query i may attend to key j"),
     # causal masks
     "sees_next": Mistake(
-        "the look-ahead mask is off by one: each position sees the next one", "query i sees key j if j ≤ i: tril(k=0), triu(k=1)"
+        "the look-ahead mask is off by one: each position sees the next one",
+        "query i sees key j if j ≤ i: tril(k=0), triu(k=1)",
     ),
     "hides_itself": Mistake(
         "the look-ahead mask is off by one: no position sees itself", "query i sees key j if j ≤ i, not only if j < i"
@@ -94,8 +95,10 @@ MISTAKES: dict[str, Mistake] = {
     "causal_ignored": Mistake("nothing is hidden: each position sees the future", "hide key j from query i if j > i"),
     # inputs and output
     "swapped": Mistake(
-        "query and key are swapped: entry (i, j) of the scores is key i · query j", "scores = query @ key.T: a row per query"
+        "query and key are swapped: entry (i, j) of the scores is key i · query j, so they are transposed",
+        "scores = query @ key.T: a row per query",
     ),
+    "not_transposed": Mistake("the keys are not transposed: query @ key", "scores = query @ key.T"),
     "queries_only": Mistake("the queries are compared with themselves: query @ query.T", "scores = query @ key.T"),
     "keys_only": Mistake("the keys are compared with themselves: key @ key.T", "scores = query @ key.T"),
     "shared_rows": Mistake(
@@ -132,7 +135,9 @@ MISTAKES: dict[str, Mistake] = {
     # additive scores
     "v_forgotten": Mistake("v is forgotten: the entries of tanh(…) are added up", "the score is vᵀ tanh(W_q q + W_k k)"),
     "v_mean": Mistake("v is forgotten: the entries of tanh(…) are averaged", "the score is vᵀ tanh(W_q q + W_k k)"),
-    "tanh_forgotten": Mistake("tanh is forgotten", "the score is vᵀ tanh(W_q q + W_k k); without tanh it ranks keys by W_k alone"),
+    "tanh_forgotten": Mistake(
+        "tanh is forgotten", "the score is vᵀ tanh(W_q q + W_k k); without tanh it ranks keys by W_k alone"
+    ),
     "tanh_each": Mistake("tanh is applied to both parts before they are added", "add W_q q and W_k k first, then take tanh"),
     "tanh_last": Mistake("tanh is applied after v", "take tanh of the vector W_q q + W_k k, then multiply by v"),
     "product": Mistake("W_q q and W_k k are multiplied instead of added", "the score is vᵀ tanh(W_q q + W_k k)"),
@@ -151,13 +156,12 @@ MISTAKES: dict[str, Mistake] = {
     "exponent_index": Mistake(
         "sin and cos of a pair have different frequencies", "columns 2k and 2k + 1 share 10000^(−2k/d); use 2·(column // 2)"
     ),
-    "exponent_half": Mistake("the exponent is k/d instead of 2k/d", "ω_k = 10000^(−2k/d)"),
+    "exponent_half": Mistake("the exponent is k/d instead of 2k/d, or the base is 100", "ω_k = 10000^(−2k/d)"),
     "exponent_double": Mistake(
         "the exponent is 4k/d instead of 2k/d", "ω_k = 10000^(−2k/d); if your index is already even, do not double it"
     ),
     "frequency_inverted": Mistake("positions are multiplied by 10000^(2k/d)", "divide by it: ω_k = 10000^(−2k/d)"),
     "base_1000": Mistake("the base is 1,000 instead of 10,000", "ω_k = 10000^(−2k/d)"),
-    "base_100": Mistake("the base is 100 instead of 10,000", "ω_k = 10000^(−2k/d)"),
     # what no formula shows
     "overflow": Mistake(
         "large scores overflow", "subtract the largest score of each row before exp; the softmax stays the same"
@@ -166,7 +170,12 @@ MISTAKES: dict[str, Mistake] = {
         "the result is wrong for scores of ±10,000", "are scores limited, or is something added to them or to their sum?"
     ),
     "row_maximum": Mistake(
-        "a row far below the others becomes 0/0", "subtract the maximum of each row (axis=-1, keepdims=True), not that of the matrix"
+        "a row far below the others becomes 0/0",
+        "subtract the maximum of each row (axis=-1, keepdims=True), not that of the matrix",
+    ),
+    "hidden_maximum": Mistake(
+        "a row becomes 0/0 where hidden keys have far higher scores than the others",
+        "set the scores to −∞ where the mask is False first, then subtract the maximum of each row",
     ),
     "dropout": Mistake(
         "the weights are those after dropout: some are 0, the others too large",
@@ -178,7 +187,8 @@ MISTAKES: dict[str, Mistake] = {
         "keep the dtype of the arguments; look for float32, .float(), or torch.zeros(…) without dtype=",
     ),
     "changes_arguments": Mistake(
-        "the function changes its arguments", "copy them, or write x = x / 2 in place of x /= 2 and np.where in place of x[…] = …"
+        "the function changes its arguments",
+        "copy them, or write x = x / 2 in place of x /= 2 and np.where in place of x[…] = …",
     ),
     "wrong_weights": Mistake("the output is right, but the second result is not the weights", "return output, weights"),
     "results_swapped": Mistake("the weights come first and the output second", "return output, weights"),
@@ -194,7 +204,9 @@ MISTAKES: dict[str, Mistake] = {
     "not_written": Mistake("the function is not written yet", "replace `raise NotImplementedError`"),
     "raises": Mistake("the function raises an exception", "run it on the arguments shown"),
     "endless_recursion": Mistake("the function calls itself without end", "a recursive function needs a case that ends it"),
-    "out_of_memory": Mistake("the function needs too much memory", "look for arrays that grow in a loop; --memory sets the limit"),
+    "out_of_memory": Mistake(
+        "the function needs too much memory", "look for arrays that grow in a loop; --memory sets the limit"
+    ),
     "asks_for_input": Mistake("the function waits for the keyboard", "remove input()"),
     "ends_process": Mistake("the function ended the process", "remove sys.exit(), exit() or quit(); return instead"),
     "unnamed": Mistake(
@@ -206,7 +218,8 @@ MISTAKES: dict[str, Mistake] = {
 NOTES: dict[str, Mistake] = {
     "no_mask": Mistake("the function takes no mask, so masks were not checked", "add a parameter mask=None"),
     "epsilon": Mistake(
-        "a small number is added to the sum of the softmax", "it is not needed: after subtracting the maximum, the sum is at least 1"
+        "a small number is added to the sum of the softmax",
+        "it is not needed: after subtracting the maximum, the sum is at least 1",
     ),
     "empty_row": Mistake(
         "a query that may attend to nothing gives NaN", "Regard returns zeros there; one NaN spoils a whole batch in training"

@@ -32,7 +32,7 @@ class Limits:
     """seconds: wall-clock time that each function may take.  memory: bytes of address space."""
 
     seconds: float = 10.0
-    memory: int = 4 << 30
+    memory: int = 2 << 30
 
 
 @dataclass

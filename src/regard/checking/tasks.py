@@ -8,7 +8,7 @@ where more mistakes give a result at all. The case "small" has small integers an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,14 @@ class Case:
 class Task:
     """A function that a student may write.
 
-    names: what it may be called; the first is its name.  signature: as the documentation shows it.  describes: what it computes.
+    names: what it may be called; the first is its name.  signature, describes: how it is called, and what it computes.
     parameters: name in the contract -> other names for it.
     order: the parameters when they are passed by order.  required: those needed when passed by name.  optional: more by order.
     plain, masked: groups of switches; of each group at most one applies. The cases with a mask come after those without.
-    by_row: the parameter that may also be passed one row at a time, if any.  weights: parameters that may be transposed.
+    first: cases to try first, when it is found out how the function can be called.
+    by_row: the parameter that may also be passed one row at a time, if any; row_names: names of a parameter for one row.
+    weights: parameters that may be transposed.  batched: parameters that may have batch axes.
+    returns_weights: whether the weights may be a second result.  normalises: whether there is a softmax in it.
     """
 
     names: tuple[str, ...]
@@ -57,7 +60,7 @@ class Task:
     weights: tuple[str, ...] = ()
     batched: tuple[str, ...] = ("query", "key", "value", "mask", "x")
     returns_weights: bool = False
-    normalises: bool = field(default=False)
+    normalises: bool = False
 
     @property
     def name(self) -> str:
@@ -71,21 +74,20 @@ MASK = ("allow", "attn_mask", "attention_mask", "m")
 ROW = ("row", "vector", "scores_row")
 
 SOFTMAX = ("softmax_queries", "softmax_all", "no_softmax", "no_exp", "not_normalised", "argmax", "sigmoid", "log_softmax")
-SCALE = (
-    "no_scale",
-    "scale_d",
-    "scale_multiplied",
-    "scale_keys",
-    "scale_queries",
-    "scale_values",
-    "scale_width",
-    "scale_after",
-    "scale_twice",
+SCALE = ("no_scale", "scale_d", "scale_multiplied", "scale_keys", "scale_twice")
+SCALE_OF_ALL = (*SCALE, "scale_queries", "scale_values", "scale_after")
+INPUT = ("swapped", "queries_only", "keys_only", "not_transposed")
+SMALL = tuple(f"{formulas.SMALL}{how} {number}" for number in (1000, 100, 5, 9, 10, 20) for how in ("fill", "add"))
+MASKS = (
+    "mask_ignored",
+    "mask_inverted",
+    "mask_after",
+    "mask_zero",
+    "mask_added",
+    "mask_transposed",
+    *SMALL,
+    f"{formulas.SMALL}fill 1",
 )
-SCALE_OF_SCORES = tuple(name for name in SCALE if name not in ("scale_values", "scale_after", "scale_width"))
-INPUT = ("swapped", "queries_only", "keys_only")
-SMALL = tuple(f"{formulas.SMALL}{how} {number}" for number in (1000, 100, 1, 5, 9, 10, 20) for how in ("fill", "add"))
-MASKS = ("mask_ignored", "mask_inverted", "mask_after", "mask_zero", "mask_added", "mask_transposed", *SMALL)
 CAUSAL = ("sees_next", "hides_itself", "sees_future", "misaligned", "causal_ignored")
 
 
@@ -157,10 +159,10 @@ def _attention_cases() -> tuple[Case, ...]:
 
 def _causal_cases() -> tuple[Case, ...]:
     """The cases of attention with a look-ahead mask, for a function that always has one."""
-    names = ("small", "distinct", "square", "equal", "identity", "repeated", "extreme")
-    cases = {case.name: case for case in _attention_cases()}
-    three = {"query": np.concatenate([SMALL_CASE["query"], [[1.0, 1.0]]]), **{n: SMALL_CASE[n] for n in ("key", "value")}}
-    return tuple(Case(name, {**(three if name == "small" else cases[name].arguments), "causal": True}) for name in names)
+    names = ("small", "distinct", "square", "equal", "identity", "repeated", "extreme", "deep")
+    arguments = {case.name: case.arguments for case in _attention_cases()}
+    arguments["small"] = {**SMALL_CASE, "query": np.concatenate([SMALL_CASE["query"], [[1.0, 1.0]]])}
+    return tuple(Case(name, {**arguments[name], "causal": True}) for name in names)
 
 
 def _score_cases() -> tuple[Case, ...]:
@@ -194,6 +196,8 @@ def _multi_head_cases() -> tuple[Case, ...]:
 
     x = np.array([[1.0, 0.0, 2.0, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 3.0]])
     small = {**case("", x, 4, 2).arguments, **dict.fromkeys(("W_q", "W_k", "W_v", "W_o"), np.eye(4))}
+    apart = np.array([[400.0, 0.0, 400.0, 0.0], [-400.0, 0.0, -400.0, 0.0]])
+    deep = {**small, **dict.fromkeys(("x", "query", "key", "value"), apart), "mask": ~np.eye(2, dtype=bool)}
     distinct, equal = case("distinct", number(5, 6), 12, 3), case("equal", number(4, 8), 8, 2)
     return (
         Case("small", small),
@@ -202,6 +206,7 @@ def _multi_head_cases() -> tuple[Case, ...]:
         Case("repeated", distinct.arguments),
         Case("masked", {**distinct.arguments, "mask": np.concatenate([ALLOW, ~ALLOW[:2]])}, ("mask",)),
         Case("equal, masked", {**equal.arguments, "mask": SQUARE_ALLOW}, ("mask",)),
+        Case("deep", deep, ("mask",)),
     )
 
 
@@ -255,7 +260,7 @@ TASKS: tuple[Task, ...] = (
         formula=formulas.scores,
         cases=_score_cases(),
         first=("distinct", "square", "equal"),
-        plain=(("softmax_applied",), SCALE_OF_SCORES, INPUT, ("output_transposed",)),
+        plain=(("softmax_applied",), (*SCALE, "scale_queries"), INPUT),
     ),
     Task(
         names=("attention", "scaled_dot_product_attention", "scaled_dot_attention", "dot_product_attention", "attend"),
@@ -276,7 +281,7 @@ TASKS: tuple[Task, ...] = (
         first=("distinct", "square", "equal"),
         plain=(
             SOFTMAX,
-            SCALE,
+            SCALE_OF_ALL,
             (*INPUT, "shared_rows"),
             ("values_are_keys",),
             ("returns_weights", "returns_scores", "weights_transposed", "output_transposed"),
@@ -288,14 +293,14 @@ TASKS: tuple[Task, ...] = (
     Task(
         names=("causal_attention", "masked_attention", "causal_self_attention"),
         signature="causal_attention(query, key, value)",
-        describes="attention in which query i sees no key after it; with fewer queries than keys, the queries are the last ones",
+        describes="attention in which query i sees no key after it; if there are more keys, the queries are the last ones",
         parameters={"query": QUERY, "key": KEY, "value": VALUE},
         order=("query", "key", "value"),
         required=("query", "key", "value"),
         formula=formulas.attention,
         cases=_causal_cases(),
         first=("distinct", "square", "equal"),
-        plain=(CAUSAL, MASKS, SOFTMAX, SCALE, (*INPUT, "shared_rows")),
+        plain=(CAUSAL, MASKS[1:], SOFTMAX, SCALE_OF_ALL, (*INPUT, "shared_rows")),
         returns_weights=True,
         normalises=True,
     ),
@@ -324,7 +329,7 @@ TASKS: tuple[Task, ...] = (
         plain=(
             ("head_view", "head_interleaved", "heads_ignored"),
             ("join_view", "join_interleaved", "join_reversed", "heads_mean", "heads_sum"),
-            SCALE,
+            (*SCALE, "scale_width", "scale_after"),
             SOFTMAX,
             ("no_output_projection",),
             ("swapped",),
@@ -403,7 +408,7 @@ TASKS: tuple[Task, ...] = (
             ("halves",),
             ("sin_cos_swapped",),
             ("exponent_index", "exponent_half", "exponent_double", "frequency_inverted"),
-            ("base_1000", "base_100"),
+            ("base_1000",),
             ("output_transposed",),
         ),
     ),

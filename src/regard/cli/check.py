@@ -24,13 +24,16 @@ def check(
         Path | None, typer.Argument(help="Python file with your functions.", metavar="FILE.py", show_default=False)
     ] = None,
     only: Annotated[
-        str, typer.Option(metavar="NAME[,NAME]", help="Functions to check; a missing one fails. Default: all that the file defines.")
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]", help="Functions to check; a missing one fails. Default: all that the file defines."
+        ),
     ] = "",
     arrays: Annotated[
         str, typer.Option(help="What the functions get: numpy, torch or lists. auto: what the file imports, or else lists.")
     ] = "auto",
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time limit for each function.")] = 10.0,
-    memory: Annotated[float, typer.Option(min=0.1, max=1024, help="Memory limit in GB of address space.")] = 4.0,
+    memory: Annotated[float, typer.Option(min=0.1, max=1024, help="Memory limit in GB of address space.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, for graders.")] = False,
     template: Annotated[bool, typer.Option("--template", help="Print a Python file to start from.")] = False,
     worksheet: Annotated[
