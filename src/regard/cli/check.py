@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import make_console
-from regard.errors import UserError
+from regard.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +58,7 @@ def check(
     try:
         code = _check(file, only, arrays, seconds, memory, as_json, template, worksheet, seed, out)
     except UserError as error:
-        typer.echo(f"regard: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"regard: {one_line(error, 1000)}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(code)
 
