@@ -16,7 +16,6 @@ from regard.checking.tasks import TASKS, Task, find
 from regard.errors import UserError, did_you_mean
 
 Arrays = Literal["auto", "numpy", "torch", "lists"]
-LIBRARIES = ("numpy", "torch", "lists")
 LARGEST_FILE = 1 << 20
 
 
