@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.costs import COSTS, Cost, cost
+from regard.core.costs import COSTS, Cost, CostedLayer, Form, cost
 from regard.errors import UserError, plural
 from regard.inspection.render import Curve, Panel, draw_curves
 from regard.layers.attention import MultiHeadAttention
@@ -51,7 +51,7 @@ class Sizes:
     key_width: int = 64
     kernel: int = 5
 
-    def cost(self, layer: str, length: int, form: str = "exact") -> Cost:
+    def cost(self, layer: CostedLayer, length: int, form: Form = "exact") -> Cost:
         return cost(layer, length, self.width, self.value_width, key_width=self.key_width, kernel=self.kernel, form=form)
 
 
@@ -60,10 +60,10 @@ class Meeting:
     """Two layers need the same number of operations at this length; below it the first needs fewer."""
 
     length: float
-    layers: tuple[str, str]
+    layers: tuple[CostedLayer, CostedLayer]
 
 
-def meetings(sizes: Sizes, form: str = "exact") -> list[Meeting]:
+def meetings(sizes: Sizes, form: Form = "exact") -> list[Meeting]:
     """Returns the lengths at which two layers need equally many operations, if they do, the shortest first.
 
     The operations of every layer are L · (a + b·L), so two layers meet at one length at most.
@@ -77,7 +77,7 @@ def meetings(sizes: Sizes, form: str = "exact") -> list[Meeting]:
     return sorted(found, key=lambda meeting: meeting.length)
 
 
-def _coefficients(sizes: Sizes, layer: str, form: str) -> tuple[Fraction, Fraction]:
+def _coefficients(sizes: Sizes, layer: CostedLayer, form: Form) -> tuple[Fraction, Fraction]:
     """Returns a and b of operations = L · (a + b·L)."""
     first, second = (Fraction(sizes.cost(layer, length, form).operations, length) for length in (1, 2))
     return 2 * first - second, second - first
@@ -121,7 +121,7 @@ def draw(sizes: Sizes, lengths: Sequence[int], measured: Sequence[Measured], pat
     return draw_curves(panels, path, across="length L")
 
 
-def _curve(layer: str, points: Sequence[tuple[int, float]], threads: int = 0, dashed: int = 0) -> Curve:
+def _curve(layer: CostedLayer, points: Sequence[tuple[int, float]], threads: int = 0, dashed: int = 0) -> Curve:
     """Returns the curve of a layer, with its slope in the label. Points of 0, below what can be measured, are left out."""
     points = [(length, number) for length, number in points if number > 0]
     steep = f", slope {slope(points):.2f}" if len(points) > 1 else ""
@@ -138,7 +138,7 @@ class Measured:
     that of the process before the layer was made: weights, input, output and everything between.
     skipped: why there is no measurement, if so."""
 
-    layer: str
+    layer: CostedLayer
     length: int
     threads: int
     seconds: float = math.nan
@@ -176,7 +176,7 @@ def measure(
     *,
     seconds: float = 30.0,
     memory: int = 1 << 30,
-    layers: Sequence[str] = tuple(COSTS),
+    layers: Sequence[CostedLayer] = tuple(COSTS),
 ) -> Iterator[Measured]:
     """Measures time and memory of a forward pass of each layer, on one sequence, for each length and number of threads.
 
@@ -204,7 +204,7 @@ def measure(
             yield Measured(one.layer, one.length, one.threads, skipped=reason)
 
 
-def _estimate(sizes: Sizes, layer: str, length: int) -> int:
+def _estimate(sizes: Sizes, layer: CostedLayer, length: int) -> int:
     """Returns about how many bytes a layer needs: weights, input, output, and what is between. Attention is fused: it holds no
     matrix of L × L."""
     per_position = sizes.width + 3 * sizes.value_width + 2 * sizes.key_width
@@ -252,7 +252,7 @@ def main() -> None:
         os.waitpid(child, 0)
 
 
-def measured(layer: str, length: int, threads: int, sizes: Sizes) -> Measured:
+def measured(layer: CostedLayer, length: int, threads: int, sizes: Sizes) -> Measured:
     """Measures one layer in this process: a warm-up, then the median of the repeats."""
     torch.set_num_threads(threads)
     torch.manual_seed(1)
