@@ -1,18 +1,25 @@
 """Regard: train, inspect and deploy sequence-to-sequence models with attention.
 
-Public names are imported on first use, so that `import regard` and `regard --help` start quickly. docs/api.md lists them all.
-To add one: import it under TYPE_CHECKING, add it to `_HOMES` and `__all__`, and run `python tests/api_page.py`.
+    import regard
+
+    model = regard.load("model")  # a folder that `regard train` wrote
+    print(model("a text").text)
+
+`help(regard.attend)` and so on end with an example; the examples assume `import regard, torch`. docs/api.md lists all public
+names, which are imported on first use, so that `import regard` and `regard --help` start quickly.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard import reference
+    import torch
+
+    from regard import markup, reference
     from regard.contracts import Traits
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
@@ -28,14 +35,20 @@ if TYPE_CHECKING:
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
+    from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.scores import ScoreMaker
+    from regard.layers.stacks import TransformerDecoder, TransformerEncoder
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
+    from regard.markup import transfer_markup
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchKeywords, SearchOptions
-    from regard.pipeline import Translator
+    from regard.pipeline import Translator, save
     from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
     from regard.training.loop import Update
+    from regard.training.own_loop import batches, build, loss
+    from regard.training.settings import RunSettings
+    from regard.training.train import train
 
 __version__ = "0.1.0"
 
@@ -45,10 +58,17 @@ _HOMES = {
         "Translator": "pipeline",
         "SearchOptions": "options",
         "SearchKeywords": "options",
+        "transfer_markup": "markup",
     },
     "Train": {
         "Batch": "data.batch",
         "Update": "training.loop",
+        "train": "training.train",
+        "build": "training.own_loop",
+        "batches": "training.own_loop",
+        "loss": "training.own_loop",
+        "save": "pipeline",
+        "RunSettings": "training.settings",
     },
     "Look inside": {
         "inspect": "inspection.capture",
@@ -73,6 +93,10 @@ _HOMES = {
         "MultiHeadAttention": "layers.attention",
         "Convolution": "layers.mixing",
         "Dense": "layers.mixing",
+        "TransformerEncoder": "layers.stacks",
+        "TransformerDecoder": "layers.stacks",
+        "TransformerEncoderLayer": "layers.blocks",
+        "TransformerDecoderLayer": "layers.blocks",
     },
     "Data that you receive": {
         "Result": "results",
@@ -110,6 +134,7 @@ _HOMES = {
 
 _MODULES = {
     "losses": "core.losses",
+    "markup": "markup",
     "masks": "core.masks",
     "positions": "core.positions",
     "reference": "reference",
@@ -142,6 +167,7 @@ __all__ = [
     "Projected",
     "Refused",
     "Result",
+    "RunSettings",
     "Score",
     "Scored",
     "SearchKeywords",
@@ -153,50 +179,77 @@ __all__ = [
     "Summary",
     "Tap",
     "Traits",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Translator",
     "Update",
     "UserError",
     "What",
     "attend",
     "attention_weights",
+    "batches",
+    "build",
     "cost",
     "draw",
     "explain",
     "inspect",
     "load",
+    "loss",
     "losses",
+    "markup",
     "masks",
     "positions",
     "reference",
+    "save",
     "scores",
     "self_attention",
     "summarise",
+    "train",
+    "transfer_markup",
     "write_page",
 ]
 
 
-def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
-    """Loads a model folder and returns a `Translator`: `regard.load("model")("a text").text`.
+def load(
+    path: str | Path | Sequence[str | Path],
+    *,
+    update: int | None = None,
+    device: str | torch.device = "auto",
+    scores: Mapping[str, ScoreMaker] | None = None,
+) -> Translator:
+    """Loads a model folder and returns a `Translator`.
+
+    Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates. A list of
+    folders is loaded as an ensemble: several models that write together, `regard.load(["a", "b", "c"])`.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
-    device: "auto", "cpu", "cuda" or "mps".
+    update: for a run folder, the number of updates of the checkpoint; by default, the last one.
+    device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
+
+    >>> model = regard.load("model")  # a model that spells words, written by `regard train`
+    >>> model("cab").text
+    'C A B'
     """
     from regard.checkpoint.alignment import read_alignment_head
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
-    saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    return Translator.of_model(
-        saved.model.to(chosen),
-        saved.source,
-        saved.target,
-        chosen,
-        alignment_head=read_alignment_head(Path(path)),
-        training=saved.training,
-    )
+    if not isinstance(path, str | Path):
+        return Translator.ensemble([load(one, update=update, device=device, scores=scores) for one in path])
+    folder, chosen = Path(path), choose_device(device)
+    if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
+        from regard.training.checkpoint import load_checkpoint
+
+        translator = Translator.of_saved(load_checkpoint(folder, update, scores))
+    else:
+        translator = Translator.of_saved(load_folder(folder, scores), alignment_head=read_alignment_head(folder))
+    translator.model.to(chosen)
+    return translator
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for public, mistyped ones included

@@ -31,6 +31,10 @@ class SearchOptions:
     An output of n tokens, <eos> included, is ranked by log_prob / ((5 + n)/6)^length_penalty (Wu et al. 2016, eq. 14), or, with
     "mean", by log_prob / n. Forbidden tokens (those that no target contains, banned, no_repeat, min_length) are excluded
     without renormalising the others, so log_prob remains the probability under the model.
+
+    >>> options = regard.SearchOptions(beam=5, n_best=3, length_penalty="mean")
+    >>> options.max_length, options.num_hypotheses, options.norm(4)
+    (256, 5, 4.0)
     """
 
     beam: int = 1
@@ -93,7 +97,13 @@ class SearchOptions:
 class SearchKeywords(TypedDict, total=False):
     """The keyword arguments of every function that translates: the fields of `SearchOptions`, a prefix and a seed.
 
-    Use it to type a function of yours that passes them on: `def answer(text: str, **options: Unpack[SearchKeywords])`.
+    Use it to type a function of yours that passes them on:
+
+    >>> from typing import Unpack
+    >>> def spell(text: str, **options: Unpack[regard.SearchKeywords]) -> str:
+    ...     return regard.load("model")(text, **options).text
+    >>> spell("cab", beam=5, prefix="C")
+    'C A B'
     """
 
     beam: int

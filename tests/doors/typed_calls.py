@@ -80,6 +80,7 @@ regard.attend(x, x, x, attention="hrd")  # call-overload
 regard.attend(x, x, x, mask=regard.masks.causal(5))  # call-overload
 assert_type(regard.attention_weights(x, x, score=regard.scores.Additive(16, 16, 8)), Tensor)
 assert_type(regard.summarise(x, x).entropy, Tensor)
+assert_type(regard.Convolution(16, 16, 1)(x), Tensor)
 assert_type(regard.positions.sinusoidal(torch.arange(5), 8), Tensor)
 regard.positions.sinusoidal(torch.arange(5), 8, layout="half")  # arg-type
 assert_type(regard.losses.sequence_loss(x, torch.ones(2, 5), pad=0), Tensor)

@@ -2,10 +2,12 @@
 
 import math
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+import regard
 from regard.training.curves import HEIGHT, MAX_POINTS, draw_curves, thinned, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -66,3 +68,12 @@ def test_long_curves_are_averaged() -> None:
 )
 def test_ticks_are_round_numbers(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_a_run_draws_its_curves(tmp_path: Path) -> None:
+    pairs = [(first + second, f"{first.upper()} {second.upper()}") for first in "abcdefgh" for second in "abcdefgh"]
+    settings = {"kind": "rnn", "width": 8, "steps": 6, "validate_every": 2, "metric": "symbol_error_rate"}
+    regard.train(pairs, tmp_path / "model", quiet=True, device="cpu", **settings)
+    training, held_out, symbol, sequence = curves_of((tmp_path / "model.run" / "curves.svg").read_text())
+    assert [len(curve) for curve in (training, held_out, symbol, sequence)] == [6, 3, 3, 3]

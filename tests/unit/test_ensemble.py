@@ -1,10 +1,16 @@
 """Several models that write one output together."""
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
 from searching import assert_same_hypotheses, make_engine, outputs, rows_of
 from table import MODELS, SOURCE_VOCAB, TARGET_VOCAB, make_source, make_targets
+from typer.testing import CliRunner
 
+import regard
+from regard.cli.main import app
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
 from regard.models.build import build
@@ -125,3 +131,67 @@ def test_members_must_write_the_same_kind_of_output() -> None:
         Ensemble([member("rnn additive"), member("decoder only")])
     with pytest.raises(UserError, match="at least one model"):
         joint_traits([])
+
+
+# --- folders ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three small models with the same vocabularies and different weights."""
+    folder = tmp_path_factory.mktemp("members")
+    pairs = [("abc", "A B C"), ("cab", "C A B"), ("bca", "B C A")]
+    for seed, name in enumerate(("a", "b", "c"), start=1):
+        regard.build("rnn", pairs, seed=seed, width=8, embedding=5, device="cpu").save(folder / name)
+    return [folder / name for name in ("a", "b", "c")]
+
+
+def test_a_list_of_folders_is_loaded_as_an_ensemble(folders: list[Path]) -> None:
+    together, apart = regard.load(folders, device="cpu"), [regard.load(folder, device="cpu") for folder in folders]
+    (scored,) = together.score(["abc"], ["A B C"])
+    each = [model.score(["abc"], ["A B C"])[0] for model in apart]
+    for token, log_prob in enumerate(scored.token_log_probs):
+        mean = sum(math.exp(one.token_log_probs[token]) for one in each) / 3
+        assert log_prob == pytest.approx(math.log(mean), abs=1e-5)
+    result = together("abc", beam=3, max_length=5)
+    assert result.log_prob == pytest.approx(sum(result.n_best[0].token_log_probs), abs=1e-5)
+    *_, last = together.stream("abc", beam=3, max_length=5)
+    assert last.result == result
+    attention = together.attention(result)
+    shown = [regard.inspect(model, "abc", output=result.ids, finished=result.finished) for model in apart]
+    for head, one in enumerate(shown):
+        torch.testing.assert_close(torch.from_numpy(attention.weights_HTS[head]), one.layer("cross", 0).numbers["weights"][0])
+    assert regard.inspect(together, "abc", max_length=5).gates == ()
+
+
+def test_an_ensemble_has_no_folder_of_its_own(folders: list[Path], tmp_path: Path) -> None:
+    together = regard.load(folders, device="cpu")
+    with pytest.raises(UserError, match="no settings and no folder of its own"):
+        together.save(tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+    with pytest.raises(UserError, match="at least one model, got none"):
+        regard.load([])
+
+
+def test_models_with_other_vocabularies_are_refused(folders: list[Path], tmp_path: Path) -> None:
+    regard.build("rnn", [("abc", "A B D")], width=8, device="cpu").save(tmp_path / "other")
+    with pytest.raises(UserError, match="model 2 and model 1 have different target vocabularies"):
+        regard.load([folders[0], tmp_path / "other"])
+
+
+def test_commands_take_the_other_models_of_an_ensemble(folders: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("abc\tA B C\n")
+    (tmp_path / "in.txt").write_text("abc\n")
+    options = ["--with", str(folders[1]), "--with", str(folders[2]), "--device", "cpu"]
+    together = regard.load(folders, device="cpu")
+
+    def run(command: str, *words: str) -> str:
+        done = CliRunner().invoke(app, [command, str(folders[0]), *words, *options])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert run("translate", str(tmp_path / "in.txt"), "--max-length", "5") == together("abc", max_length=5).text + "\n"
+    (scored,) = together.score(["abc"], ["A B C"])
+    assert run("score", str(tmp_path / "pairs.tsv")).startswith(f"{scored.log_prob:.6f}\t")
+    assert "1 source" in run("evaluate", str(tmp_path / "pairs.tsv"), "--max-length", "5")
+    assert run("inspect", "abc")

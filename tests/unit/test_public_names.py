@@ -2,13 +2,24 @@
 
 import ast
 import importlib
+import inspect
+import re
 
 import mutants
+import public
 import pytest
+from public import HOMES
 
 import regard
 
-HOMES = {name: home for names in regard._HOMES.values() for name, home in names.items()}
+UNTYPED = {  # public function or method -> why its signature says Any
+    "Result.as_dict": "JSON",
+    "Result.from_dict": "JSON",
+    "Explanation.as_dict": "JSON",
+    "ExplanationLine.as_dict": "JSON",
+    "Translator.__init__": "the section `training` of config.json",
+    "Translator.of_model": "the section `training` of config.json",
+}
 
 
 def imported_for_type_checkers() -> dict[str, str]:
@@ -45,3 +56,30 @@ def test_other_names_are_not_public() -> None:
         with pytest.raises(AttributeError) as error:
             getattr(regard, name)
         assert str(error.value) == f"module 'regard' has no attribute {name!r}{suggestion}"
+
+
+def public_functions() -> dict[str, object]:
+    """Returns all public functions, and the methods and properties of public classes."""
+    found = {}
+    for owner, value in public.names().items():
+        if inspect.isclass(value):
+            members = public.methods(value)
+            if str(getattr(value.__init__, "__module__", "")).startswith("regard."):
+                members["__init__"] = value.__init__
+            found |= {f"{owner}.{name}": public.function(member) for name, member in members.items()}
+        elif inspect.isfunction(value):
+            found[owner] = value
+    return found
+
+
+def test_signatures_say_their_types() -> None:
+    untyped = set()
+    for name, function in public_functions().items():
+        signature = inspect.signature(function)  # type: ignore[arg-type]
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
+        types = [parameter.annotation for parameter in parameters]
+        types += [] if name.endswith("__init__") else [signature.return_annotation]
+        assert inspect.Signature.empty not in types, name
+        if any(re.search(r"\bAny\b", str(annotation)) for annotation in types):
+            untyped.add(name)
+    assert untyped == set(UNTYPED)

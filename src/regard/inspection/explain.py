@@ -20,10 +20,10 @@ from regard.decoding.search import NOT_FINITE
 from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.inspection.capture import read_ids, translate_whole
-from regard.layers.blocks import DecoderLayer, ResidualConnection
+from regard.layers.blocks import ResidualConnection, TransformerDecoderLayer
 from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
-from regard.models.decoder import CacheState, TransformerDecoder
+from regard.models.decoder import CacheState, TargetDecoder
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
@@ -55,6 +55,12 @@ class ExplanationLine(ByValue):
     """A number, a vector or a matrix, with the formula that it comes from.
 
     given: whether it is taken from the model, not computed from the lines above. rows: the tokens of its first axis, if any.
+
+    >>> line = regard.explain(regard.load("model"), "cab").lines[-2]
+    >>> line.name, line.formula, line.rows[:4]
+    ('probabilities', 'p = softmax(logits)', ('<pad>', '<unk>', '<sos>', '<eos>'))
+    >>> list(line.as_dict())
+    ['name', 'formula', 'given', 'values', 'rows']
     """
 
     name: str
@@ -81,6 +87,14 @@ class Explanation:
 
     text, output: the source and the whole output. position, token: the token that is explained, and its index in the output.
     about: the part of the model that is explained, e.g. "cross-attention, layer 1, head 0".
+
+    >>> explanation = regard.explain(regard.load("model"), "cab")
+    >>> [line.name for line in explanation.lines]
+    ['query', 'states', 'keys', 'scores', 'allowed', 'weights', 'context', 'mixed', 'logits', 'probabilities', 'token']
+    >>> explanation["logits"].shape == explanation["probabilities"].shape
+    True
+    >>> list(explanation.as_dict())
+    ['text', 'output', 'position', 'token', 'about', 'lines']
     """
 
     text: str
@@ -94,6 +108,7 @@ class Explanation:
         return next(line.values for line in self.lines if line.name == name)
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns the explanation for JSON."""
         facts = {"text": self.text, "output": self.output, "position": self.position, "token": self.token, "about": self.about}
         return {**facts, "lines": [line.as_dict() for line in self.lines]}
 
@@ -117,6 +132,12 @@ def explain(
     output: ids of another output to explain instead of the model's own. options: options of the search.
 
     Raises UserError if the text is empty, the model reads files, or there is no such token, layer or head.
+
+    >>> explanation = regard.explain(regard.load("model"), "cab", token=1)
+    >>> explanation.token, explanation.about
+    ('A', 'recurrent decoder')
+    >>> explanation["weights"].argmax()  # it attends to the letter "a"
+    tensor(1)
     """
     if isinstance(translator.source, FileCodec):
         raise UserError(f"explain follows tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
@@ -132,7 +153,7 @@ def explain(
     if not isinstance(token, int) or not -len(written) <= token < len(written):
         raise UserError(f"there is no token {shown(token)}: the output has tokens 0 to {len(written) - 1}, <eos> included")
     position = token % len(written)
-    engine = translator.torch_engine
+    engine = translator.torch_engine.evaluating()
     model = engine.model
     words = translator.target.tokens(range(len(translator.target)))
     memory = model.encode(engine.collate([segment.request.source]))
@@ -267,8 +288,8 @@ def _recording(**modules: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]
             hook.remove()
 
 
-def _transformer(decoder: TransformerDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[ExplanationLine]]:
-    blocks = [cast(DecoderLayer, block) for block in decoder.layers]
+def _transformer(decoder: TargetDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[ExplanationLine]]:
+    blocks = [cast(TransformerDecoderLayer, block) for block in decoder.layers]
     kind: Kind = "decoder" if blocks[0].cross is None else "cross"
     number = pick("layer", (layer,), len(blocks))[0]
     block = blocks[number]

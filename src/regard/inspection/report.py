@@ -37,6 +37,10 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 
     seen: the result of `regard.inspect`. model: a line that describes the model. kind, layer: the attention that the page shows
     first, as the mean of its heads, like the terminal and pictures do. Raises UserError if there is no such layer.
+
+    >>> inspection = regard.inspect(regard.load("model"), "cab")
+    >>> regard.write_page(inspection, "cab.html", model="spelling").name
+    'cab.html'
     """
     if not isinstance(seen, Inspection):
         raise TypeError(f"write_page expects the result of regard.inspect(model, text), but got a {type(seen).__name__}")

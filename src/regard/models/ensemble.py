@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.contracts import Traits
 from regard.core.source import Source
 from regard.errors import UserError
-from regard.look import Edit, Look, Seen, Summary, Tap, pick
+from regard.look import Edit, Kind, Look, Seen, Summary, Tap, pick
 from regard.models.contract import Decoded, Memory, Model, Seq2Seq, State, Step
 
 # B sentences  K hypotheses  T target positions  S source positions  H heads  V vocabulary
@@ -149,15 +149,16 @@ class Ensemble(nn.Module, Seq2Seq):
         """Returns the head that a tap or an edit concerns, counted from 0; None for all. Raises UserError if there is none."""
         if request.head is None:
             return None
-        return pick("head", (request.head,), self.traits.attention[request.kind][1])[0]
+        return pick("head", (request.head,), self.traits.attention[_kinds(request)[0]][1])[0]
 
     def _for_members(self, request: Request) -> dict[int, Request]:
         """Returns the same tap or edit for each member that it concerns, by the number of the member."""
-        if request.kind not in self.traits.attention:
+        shared = [kind for kind in _kinds(request) if kind in self.traits.attention]
+        if not shared:
             raise UserError(f"this ensemble has no {request.kind} attention that all its models share, so it cannot be edited")
         head, first, own = self._head(request), 0, dict[int, Request]()
         for number, model in enumerate(self.models):
-            num_heads = model.traits.attention[request.kind][1]
+            num_heads = model.traits.attention[shared[0]][1]
             if head is None:
                 own[number] = request
             elif first <= head < first + num_heads:
@@ -177,6 +178,11 @@ class Ensemble(nn.Module, Seq2Seq):
             for tap in of_layer.taps if of_layer else ():
                 joined.append(_join_heads([next(captured[number]) for number in self._for_members(tap)], tap.head))
         return tuple(joined)
+
+
+def _kinds(request: Tap | Edit) -> tuple[Kind, ...]:
+    """Returns the kinds of attention that a tap or an edit concerns."""
+    return request.kinds if isinstance(request, Edit) else (request.kind,)
 
 
 def _join_heads(parts: Sequence[Seen[Tensor]], head: int | None) -> Seen[Tensor]:
