@@ -199,14 +199,14 @@ def test_the_command_aligns_many_together_and_lets_nobody_wait() -> None:
         yield from TEXTS
 
     sources = Lines(translator.reader, lines())
-    for result, links in with_links(translator, translator.translate(sources, max_length=3), sources):
+    for result, links in with_links(translator, translator.translate(sources, max_length=3), sources, None):
         sources.unanswered.popleft()
         printed.append(links)
         assert links == (() if isinstance(result, Refused) else result.alignment())
     assert len(printed) == 9
     engine.last_passes()
     sources = Lines(translator.reader, iter(TEXTS * 3))
-    for _ in with_links(translator, translator.translate(sources, max_length=3), sources):
+    for _ in with_links(translator, translator.translate(sources, max_length=3), sources, None):
         sources.unanswered.popleft()
     assert engine.last_passes() == [18]  # one pass
 

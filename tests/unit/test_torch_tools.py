@@ -1,4 +1,4 @@
-"""PyTorch's own tools: torch.export, torch.compile, torch.func, autocast, half precision and checkpoints.
+"""PyTorch's own tools: torch.func, autocast, half precision and checkpoints. (test_compile.py has graphs.)
 
 Every score, in each of the functions and layers, gives the same values and gradients as without the tool.
 """
@@ -12,7 +12,7 @@ import pytest
 import torch
 from table import SCORES
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import export
 from torch.utils.checkpoint import checkpoint
 
 import regard
@@ -119,70 +119,6 @@ def assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float = 
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
-# --- torch.compile -----------------------------------------------------------------------------------------------------------
-
-
-def check_compiled(module: nn.Module, *sizes: tuple[int, int, int]) -> None:
-    """Compares at the usual size, and at these sizes too."""
-    torch.compiler.reset()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    for batch, num_queries, num_keys in ((2, QUERIES, KEYS), *sizes):
-        given = inputs(batch, num_queries, num_keys)
-        found = value_and_gradients(compiled, module.parameters(), given)
-        assert_same(found, value_and_gradients(module, module.parameters(), given))
-
-
-@pytest.mark.slow
-@each_module
-@each_score
-def test_compile(name: str, score: str) -> None:
-    check_compiled(make(name, score), *([(3, 4, 6)] if name == "attend" else []))
-
-
-@pytest.mark.slow
-@each_other
-def test_compile_of_other_attention(name: str) -> None:
-    check_compiled(make(name))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself
-def test_inductor() -> None:
-    """The default backend, with dynamic shapes."""
-    module = make("blocks", "general", torch.float32)
-    torch.compiler.reset()
-    compiled = torch.compile(module, fullgraph=True, dynamic=True)
-    for sizes in ((2, QUERIES, KEYS), (3, 4, 6)):
-        given = inputs(*sizes, dtype=torch.float32)
-        found = value_and_gradients(compiled, module.parameters(), given)
-        assert_same(found, value_and_gradients(module, module.parameters(), given), 1e-4)
-
-
-# --- torch.export ------------------------------------------------------------------------------------------------------------
-
-
-def check_exported(module: nn.Module) -> None:
-    batch, num_queries, num_keys = map(Dim, ("batch", "queries", "keys"))
-    shapes = {0: batch, 1: num_queries}, {0: batch, 1: num_keys}, {0: batch, 2: num_keys}
-    exported = export(module, tuple(inputs(2, 5, 6)), dynamic_shapes=shapes).module()
-    for sizes in ((3, 4, 7), (7, 3, 2), (1, 1, 1)):
-        given = inputs(*sizes)
-        torch.testing.assert_close(exported(*given), module(*given))
-
-
-@pytest.mark.slow
-@each_module
-@each_score
-def test_export(name: str, score: str) -> None:
-    check_exported(make(name, score))
-
-
-@pytest.mark.slow
-@each_other
-def test_export_of_other_attention(name: str) -> None:
-    check_exported(make(name))
-
-
 # --- torch.func --------------------------------------------------------------------------------------------------------------
 
 
@@ -282,13 +218,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "TILE", 2 * KEYS)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("name", ["attend", "layer"])
-def test_compile_in_tiles(name: str) -> None:
-    check_compiled(make(name, "additive"))
-
-
 @pytest.mark.usefixtures("small_tiles")
 @each_module
 def test_func_in_tiles(name: str) -> None:
@@ -302,20 +231,6 @@ def make_dropping(dropout: float = 0.5) -> nn.Module:
     """Returns blocks with dropout everywhere, in training mode, for float32."""
     torch.manual_seed(3)
     return Blocks(regard.scores.ScaledDot, dropout=dropout, attention_dropout=dropout)
-
-
-@pytest.mark.slow
-def test_compile_with_dropout() -> None:
-    """A compiled graph draws other numbers than eager code, but the same ones after the same seed."""
-    module, given = make_dropping(), inputs(dtype=torch.float32)
-    torch.compiler.reset()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    outputs = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        outputs.append(value_and_gradients(compiled, module.parameters(), given))
-    assert all(torch.equal(one, same) for one, same in zip(outputs[0], outputs[1], strict=True))
-    assert not torch.equal(outputs[0][0], outputs[2][0])
 
 
 def test_vmap_with_dropout() -> None:

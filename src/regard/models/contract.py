@@ -16,7 +16,6 @@ from dataclasses import Field, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -306,5 +305,5 @@ class Model(nn.Module, Seq2Seq):
         if source.is_floating_point():
             raise ValueError(f"got a source of {source.dtype}, expected the ids of tokens; give pictures or sounds as a Source")
         if allow is None:
-            allow = torch.ones_like(source, dtype=torch.bool) if pad is None else masks.not_padding(source, pad)
+            allow = masks.not_padding(source, -1 if pad is None else pad)  # no id is negative
         return Source(source, allow)
