@@ -53,22 +53,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Translate": {
-        "load": "",
-        "Translator": "pipeline",
-        "SearchOptions": "options",
-        "SearchKeywords": "options",
-        "transfer_markup": "markup",
-    },
     "Train": {
-        "Batch": "data.batch",
-        "Update": "training.loop",
         "train": "training.train",
         "build": "training.own_loop",
         "batches": "training.own_loop",
         "loss": "training.own_loop",
         "save": "pipeline",
         "RunSettings": "training.settings",
+        "Update": "training.loop",
+        "Batch": "data.batch",
+    },
+    "Translate": {
+        "load": "",
+        "Translator": "pipeline",
+        "SearchOptions": "options",
+        "SearchKeywords": "options",
+        "transfer_markup": "markup",
     },
     "Look inside": {
         "inspect": "inspection.capture",
@@ -91,12 +91,12 @@ _HOMES = {
     },
     "Layers": {
         "MultiHeadAttention": "layers.attention",
-        "Convolution": "layers.mixing",
-        "Dense": "layers.mixing",
         "TransformerEncoder": "layers.stacks",
         "TransformerDecoder": "layers.stacks",
         "TransformerEncoderLayer": "layers.blocks",
         "TransformerDecoderLayer": "layers.blocks",
+        "Convolution": "layers.mixing",
+        "Dense": "layers.mixing",
     },
     "Data that you receive": {
         "Result": "results",
