@@ -34,7 +34,7 @@ class Curve:
 
 
 def draw_curves(log: Iterable[Mapping[str, Any]]) -> str:
-    """Returns an SVG with the losses of a run and, below, what its validations measured besides the loss.
+    """Returns an SVG with the losses of a run and, below, what its validations measured apart from the loss.
 
     log: the lines of log.jsonl, as dictionaries. Numbers that are not finite are left out.
     """
@@ -106,11 +106,11 @@ def _panel(title: str, curves: Sequence[Curve], last: float) -> str:
         parts.append(f'<text x="{x(update)}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{update:,g}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{HEIGHT - BOTTOM + 18}">updates</text>')
     for number, (curve, colour) in enumerate(zip(shown, COLOURS, strict=False)):
-        places = [(x(update), y(value)) for update, value in curve.points]
-        line = " L".join(f"{at} {height}" for at, height in places)
+        marks = [(x(update), y(value)) for update, value in curve.points]
+        line = " L".join(f"{at} {height}" for at, height in marks)
         parts.append(f'<path d="M{line}" stroke="{colour}"/>')
         if curve.dots:
-            parts += [f'<circle cx="{at}" cy="{height}" r="3" fill="{colour}"/>' for at, height in places]
+            parts += [f'<circle cx="{at}" cy="{height}" r="3" fill="{colour}"/>' for at, height in marks]
         row = TOP + 14 + 20 * number
         parts.append(f'<rect x="{WIDTH - RIGHT + 8}" y="{row - 8}" width="14" height="4" fill="{colour}"/>')
         parts.append(f'<text x="{WIDTH - RIGHT + 28}" y="{row}">{escape(curve.name)}</text>')
