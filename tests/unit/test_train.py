@@ -392,3 +392,9 @@ def test_a_run_in_a_notebook() -> None:
     assert any(line.startswith("validation after update 3: loss") for line in lines)
     assert "training 6/6" in notebook.getvalue()
     assert "<pre" not in notebook.getvalue()
+
+
+def test_a_model_that_is_only_returned_names_no_temporary_file() -> None:
+    model = regard.train(PAIRS, held_out=PAIRS[:3], **TINY)
+    assert model.training["settings"]["data"]["files"] == model.training["settings"]["data"]["held_out_files"] == []
+    assert regard.train(PAIRS, "kept", **TINY).training["settings"]["data"]["files"] != []

@@ -18,7 +18,7 @@ from regard.layers.scores import ScoreMaker
 from regard.pipeline import Translator
 from regard.training.console import RunConsole
 from regard.training.loop import Update
-from regard.training.order import Files, Order, Rows
+from regard.training.order import Files, Order, Rows, are_files
 from regard.training.overrides import flat_settings, keys_of
 from regard.training.session import print_result, train_model
 from regard.training.settings import RunSettings, StartSettings
@@ -109,6 +109,9 @@ def train(
         if out is not None:
             console.print(f"\nsaved in {out}")
     facts = json.loads(json.dumps(trained.saved.training))  # as a model folder returns them
+    if out is None:  # rows in memory were in files that no longer exist
+        named = {"files": order.data, "held_out_files": order.held_out}
+        facts["settings"]["data"] |= {name: [] for name, rows in named.items() if not are_files(rows)}
     return Translator.of_saved(trained.saved, training=facts).at(Path())
 
 
