@@ -22,6 +22,9 @@ from regard.options import SearchOptions
 
 Array = NDArray[Any]
 
+EOS = 3
+"""The id of <eos>, which ends every output, in every vocabulary; the other special tokens are in data/tokenizers/codec.py."""
+
 # --- what goes in ------------------------------------------------------------------------------------------------------------
 
 

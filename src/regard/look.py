@@ -17,13 +17,16 @@ Kind = Literal["encoder", "decoder", "cross", "fusion"]
 """Encoder self-attention, decoder self-attention, cross-attention from the decoder to the source, or fusion: attention from a
 picture or a sound to its auxiliary text."""
 
-What = Literal["weights", "scores", "norms", "summary"]
+What = Literal["weights", "scores", "norms", "summary", "posterior"]
 """The quantity that a tap captures.
 
 weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend.
 norms: ‖α_ij v_j W_o‖, the size of what key j adds to the output of query i through this head, where W_o is the head's part of
 the output projection (Kobayashi et al. 2020, without the bias); recurrent decoders have no such projection: ‖α_ij h_j‖.
 summary: the largest weights, entropy, mass and block means, computed without holding the whole matrix.
+posterior: the weights given the whole output. They differ from the weights for marginal and monotone attention only, whose
+weights depend on the tokens before the current one, and whose posterior also on this one and those after it. A step does not
+know these, so there it is the weights.
 """
 
 
@@ -73,19 +76,22 @@ class Edit:
     """Changes attention weights during the forward pass: switches heads off, or makes them attend to one key only.
 
     key=None: the weights become 0, so the head adds nothing. key=j: all weight goes to key j; a query that may not attend to
-    key j (padding, the future) attends to nothing.
+    key j (padding, the future) attends to nothing. key="largest": all weight of a query goes to the key with the largest
+    weight, so soft attention becomes hard.
     """
 
     kind: Kind = "cross"
     layer: int | None = None
     head: int | None = None
-    key: int | None = None
+    key: int | Literal["largest"] | None = None
 
     def __post_init__(self) -> None:
         _check_target(self)
-        if self.key is not None and not _is_whole(self.key):
-            raise ValueError(f"key is {shown(self.key)}, expected a whole number, or None to switch heads off")
-        if self.key is not None and self.key < 0:
+        if self.key in (None, "largest"):
+            return
+        if isinstance(self.key, str) or not _is_whole(self.key):
+            raise ValueError(f"key is {shown(self.key)}, expected a whole number, 'largest', or None to switch heads off")
+        if self.key < 0:
             raise ValueError(f"key is {self.key}; sentences differ in length, so keys are counted from the first, 0")
 
 
@@ -96,8 +102,8 @@ class Look:
     With taps only, the output still comes from the same fused kernel, bit for bit; the requested weights are computed
     separately, before dropout, and detached. With edits or `grad=True` the plain formula is used, so that the output depends on
     the weights and gradients flow through them. With `grad`, weights are returned as the very tensor that the output was
-    computed from, with all heads and rows: only that tensor has a gradient. Scores, norms and summaries are always detached
-    and ignore edits.
+    computed from, with all heads and rows: only that tensor has a gradient. Scores, norms, summaries and posteriors are always
+    detached and ignore edits.
     """
 
     taps: tuple[Tap, ...] = ()

@@ -6,7 +6,7 @@ d width of a head's keys  v width of a head's values  D width of the output
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,28 +42,54 @@ def attend_with_look(
     if not (look.edits or look.grad):
         seen = tuple(map(capture.read, look.taps))
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
-    weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
-    for edit in look.edits:
-        weights = _edited(weights, edit, mechanism.without_unknown(prepared).allow)
-    captured = weights if look.grad else weights.detach()
-    seen = tuple(
-        capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
-    )
+    weights, seen = _edit(capture, look, weights_prepared(query_BHRd, prepared, _copy_generator(mechanism)))
     value = same_heads(value, query_BHRd)
     if mechanism.attention in SAMPLED:
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), context=weights @ value, seen=seen)
     return AttentionOutput(mechanism.dropped(weights, mechanism.draw_seed()) @ value, seen=seen)
 
 
+def look_at_given(capture: Capture, look: Look, posterior: Callable[[], Tensor]) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
+    """Returns the weights of a capture after the edits of a Look, and what its taps request.
+
+    posterior: computes the weights (B, H, R, S) given the whole output, for the taps that ask for them.
+    """
+    assert capture.given_BHRS is not None
+    weights_BHRS, seen = _edit(capture, look, capture.given_BHRS)
+    if not any(tap.what == "posterior" for tap in look.taps):
+        return weights_BHRS, seen
+    with torch.no_grad():
+        known = replace(capture, given_BHRS=posterior())
+    return weights_BHRS, tuple(
+        known.read(tap) if tap.what == "posterior" else shown for tap, shown in zip(look.taps, seen, strict=True)
+    )
+
+
+def _edit(capture: Capture, look: Look, weights_BHRS: Tensor) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
+    """Returns the weights after the edits of a Look, and what its taps request."""
+    allow = capture.mechanism.without_unknown(capture.prepared).allow
+    for edit in look.edits:
+        weights_BHRS = _edited(weights_BHRS, edit, allow)
+    captured = weights_BHRS if look.grad else weights_BHRS.detach()
+    seen = tuple(
+        capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
+    )
+    return weights_BHRS, seen
+
+
 @dataclass(frozen=True)
 class Capture:
-    """The inputs of one call of attention, from which its taps are computed."""
+    """The inputs of one call of attention, from which its taps are computed.
+
+    given_BHRS: the weights, if the mechanism alone does not determine them (exact hard attention).
+    """
 
     query_BHRd: Tensor
     prepared: Tensor
     value: Tensor
     mechanism: Mechanism
     output_HvD: Tensor | None = None
+    given_BHRS: Tensor | None = None
 
     @torch.no_grad()
     def read(self, tap: Tap) -> Seen[Tensor]:
@@ -71,27 +97,28 @@ class Capture:
         part = self.narrowed(tap)
         if tap.what == "scores":
             return self.seen(tap, scores_prepared(part.query_BHRd, part.prepared, part.mechanism))
-        # A sample must be drawn for all heads and rows, as the output was, even if the tap requests only some of them.
-        sampled = self.mechanism.attention in SAMPLED and self.mechanism.generator is not None
+        given_BHRS = self.given_BHRS
+        if self.mechanism.attention in SAMPLED and self.mechanism.generator is not None:
+            # A sample must be drawn for all heads and rows, as the output was, even if the tap requests only some of them.
+            given_BHRS = weights_prepared(self.query_BHRd, self.prepared, _copy_generator(self.mechanism))
         if tap.what == "summary":
             rows = pick("row", tap.rows, self.query_BHRd.shape[2])
             one_sequence = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
             top, positions = min(TOP, self.prepared.shape[-2]), rows if one_sequence else None
-            if sampled:
-                summary = summarise_weights(self.sampled_BHRS(tap), top=top, positions=positions)
+            if given_BHRS is not None:
+                summary = summarise_weights(self.picked(given_BHRS, tap), top=top, positions=positions)
             else:
                 summary = summarise_prepared(
                     part.query_BHRd, part.prepared, part.mechanism, top=top, blocks=True, positions=positions
                 )
             return self.seen(tap, summary.top_weights, summary)
-        weights_BHRS = self.sampled_BHRS(tap) if sampled else weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
+        if given_BHRS is not None:
+            weights_BHRS = self.picked(given_BHRS, tap)
+        else:
+            weights_BHRS = weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
         if tap.what == "norms":  # ‖α v W_o‖ = |α| ‖v W_o‖
             weights_BHRS = weights_BHRS.abs() * part.value_norms_BHS().unsqueeze(-2)
         return self.seen(tap, weights_BHRS)
-
-    def sampled_BHRS(self, tap: Tap) -> Tensor:
-        """Samples the same hard or gated weights as the output, and returns the heads and rows of a tap."""
-        return self.picked(weights_prepared(self.query_BHRd, self.prepared, _copy_generator(self.mechanism)), tap)
 
     def narrowed(self, tap: Tap) -> Capture:
         """Returns the inputs for the heads and rows of a tap only."""
@@ -145,7 +172,9 @@ def _copy_generator(mechanism: Mechanism) -> Mechanism:
 def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
     """Returns the weights with an edit applied."""
     forced = torch.zeros_like(weights_BHTS)
-    if edit.key is not None and edit.key < forced.shape[-1]:
+    if edit.key == "largest":
+        forced.scatter_(-1, weights_BHTS.argmax(-1, keepdim=True), 1.0)
+    elif edit.key is not None and edit.key < forced.shape[-1]:
         forced[..., edit.key] = 1.0
     if allow is not None:
         forced = forced.masked_fill(~allow, 0.0)
