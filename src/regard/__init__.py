@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard import reference
-    from regard.core import losses, masks, positions
+    from regard.core import latent, losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import cost
     from regard.core.score import Score
@@ -57,6 +57,7 @@ _HOMES = {
 """Public name -> the module that defines it."""
 
 _MODULES = {
+    "latent": "core.latent",
     "losses": "core.losses",
     "masks": "core.masks",
     "positions": "core.positions",
@@ -83,6 +84,7 @@ __all__ = [
     "draw",
     "explain",
     "inspect",
+    "latent",
     "load",
     "losses",
     "masks",

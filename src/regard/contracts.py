@@ -190,7 +190,7 @@ class Traits:
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
     attention: its kinds of attention, with the number of layers and the number of heads in each.
-    soft_cross_attention: whether the weights of its cross-attention come from a softmax.
+    soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
     shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
     """

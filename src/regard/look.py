@@ -20,7 +20,8 @@ picture or a sound to its auxiliary text."""
 What = Literal["weights", "scores", "norms", "summary", "posterior"]
 """The quantity that a tap captures.
 
-weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend.
+weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend; those of monotone
+attention are without the scores of the jumps.
 norms: ‖α_ij v_j W_o‖, the size of what key j adds to the output of query i through this head, where W_o is the head's part of
 the output projection (Kobayashi et al. 2020, without the bias); recurrent decoders have no such projection: ‖α_ij h_j‖.
 summary: the largest weights, entropy, mass and block means, computed without holding the whole matrix.

@@ -21,7 +21,7 @@ from regard.decoding import schedule
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
-from regard.look import Kind, Look, Tap
+from regard.look import Edit, Kind, Look, Tap
 from regard.models.contract import Seq2Seq
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
 
@@ -150,6 +150,7 @@ class Translator:
         first: int = 0,
         progress: ProgressCallback | None = None,
         workers: Workers | None = None,
+        edits: Sequence[Edit] = (),
         **options: Any,
     ) -> Iterator[Outcome]:
         """Translates any number of texts and yields each result as soon as it and all earlier ones are ready.
@@ -160,6 +161,7 @@ class Translator:
         progress: see `batch`; for lists only.
         workers: processes that were started before, by `Translator.workers`; they are not closed. By default, processes are
         started if there are many texts.
+        edits: changes of the attention weights; Edit("cross", key="largest") makes the attention to the source hard.
         options: fields of `SearchOptions`, prefix, seed.
 
         Yields, for each text and in the same order, a `Result`, or a `Refused` if the text cannot be translated. Once iteration
@@ -169,6 +171,8 @@ class Translator:
         total = len(texts) if isinstance(texts, Sequence) else 0
         sources = self.reader.accept_all(texts, "translate")
         plans = self.reader.plans(sources, self.reader.options(options), first)
+        if edits:
+            plans = (plan and plan.edited(edits) for plan in plans)
         yield from self.answer(plans, progress=progress, workers=workers, total=total)
 
     def workers(self) -> Workers | None:
@@ -340,7 +344,8 @@ class Translator:
 
     def attention(self, result: Result, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
         """Computes the exact weights of a result in one forward pass with its output as the target (teacher forcing). Row t
-        holds the weights of the step that wrote token t; the last step wrote <eos>.
+        holds the weights of the step that wrote token t; the last step wrote <eos>. With marginal and monotone attention these
+        are the posterior: how probable each source position is, given the whole output.
 
         Raises UserError if the model has no such attention, or if the text was split or is empty.
         """
@@ -351,7 +356,7 @@ class Translator:
         segment, written = self.reader.segment(result.source), (*result.ids, EOS) if result.finished else result.ids
         if not written or not (segment.request.num_positions or segment.request.prefix or self.reader.traits.continues_text):
             raise UserError(f"the {'text' if written else 'output'} is empty, so there is no attention to show")
-        forced = self._force(segment, written, Tap(kind, layer))
+        forced = self._force(segment, written, Tap(kind, layer, what="posterior"))
         (seen, *_) = forced.seen
         source, target = self.reader.labels(segment.source, forced.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
@@ -380,7 +385,7 @@ class Translator:
     def _aligned(self, result: Result) -> list[int]:
         """Returns, for each token of an output, the index of the source token that it attends to most."""
         segment = self.reader.segment(result.source)
-        forced = self._force(segment, (*result.ids, EOS), Tap("cross", self.alignment_head.layer))
+        forced = self._force(segment, (*result.ids, EOS), Tap("cross", self.alignment_head.layer, what="posterior"))
         layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
         row = segment.request.source
         num_sources = len(row) if isinstance(row, list) else layers_HTS[0].shape[-1]  # all positions of a file

@@ -15,6 +15,7 @@ J number of jumps: 0, 1, …, J − 2 positions, and J − 1 or more  … any le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -69,7 +70,9 @@ def token_log_probs(state_BRV: Tensor, source_BSV: Tensor, mixture_BRS: Tensor, 
     mixture_BRS: log p(a = j) − log_overlap.
     """
     state_BR = state_BRV.gather(2, ids_BR.unsqueeze(-1)).squeeze(-1)
-    return state_BR + (mixture_BRS + source_log_probs(source_BSV, ids_BR)).logsumexp(-1)
+    source_BR = (mixture_BRS + source_log_probs(source_BSV, ids_BR)).logsumexp(-1)
+    least_BR = mixture_BRS.detach().amax(-1) + math.log(torch.finfo(mixture_BRS.dtype).tiny)  # as in `distribution`
+    return state_BR + torch.maximum(source_BR, least_BR)
 
 
 def distribution(state_BRV: Tensor, source_BSV: Tensor, mixture_BRS: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec, num_positions
 from regard.data.tokenizers.codec import EOS, UNK, Codec
 from regard.errors import UserError, did_you_mean, shown
+from regard.look import Edit, Look
 from regard.options import SearchOptions, invalid, token_ids, whole_number
 
 MAX_SOURCE = 1024
@@ -70,6 +71,12 @@ class Plan:
     source: SourceText
     segments: tuple[Segment, ...]
     refused: str = ""
+
+    def edited(self, edits: Sequence[Edit]) -> Plan:
+        """Returns the plan to run with edits of the attention."""
+        look = Look(edits=tuple(edits))
+        segments = (replace(segment, request=replace(segment.request, look=look)) for segment in self.segments)
+        return replace(self, segments=tuple(segments))
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def align_pairs(
     candidates = alignment_heads(translator)
     chosen = candidates if heads is None else heads
     layers = {head.layer for head in chosen}
-    look = Look((Tap("cross", layers.pop() if len(layers) == 1 else None),))
+    look = Look((Tap("cross", layers.pop() if len(layers) == 1 else None, what="posterior"),))
     aligned: list[AlignedPair] = []
     numbered = enumerate(pairs)
     while chunk := list(islice(numbered, PAIRS_AT_A_TIME)):
