@@ -156,7 +156,7 @@ class RnnSettings(ModelSettings):
         return Traits(
             max_positions=self.max_positions if counts else None,
             attention={"cross": (1, 1)} if attends else {},
-            soft_cross_attention=attends and (self.attention == "soft" or self.sums_choices),
+            soft_cross_attention=attends and self.attention in ("soft", *latent.SUMMED),
             frontend=self.frontend,
             score=self.score if attends else None,
         )
