@@ -311,7 +311,9 @@ def choose_settings(
     unit = next((value for key, _, value in key_values if key == "data.source_unit"), "")
     surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
     of_text = bool(unit) and unit not in FILE_CODECS
-    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, folder_of(tuple(map(str, options["files"]))), of_text=of_text)
+    root = folder_of(tuple(map(str, options["files"])))
+    given = {*set_reasons, *(["model.score"] if scores else [])}
+    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text, given=given)
     settings = with_options(suggestion.settings)
     settings, reasons = replace(settings, data=replace(settings.data, normalise=normalise)), {**suggestion.reasons}
     if start_model:  # take over its model settings, and the units of its vocabularies
