@@ -41,7 +41,7 @@ class Outcome:
     seconds: float
 
 
-def word_error_rate(model: Path, file: Path, *, hard: bool) -> float:
+def share_of_wrong_words(model: Path, file: Path, *, hard: bool) -> float:
     pairs = list(read_pairs([file]).pairs)
     results = regard.load(model).translate([pair.source for pair in pairs], beam=5, edits=HARD if hard else ())
     return 100 * statistics.mean(result.text != pair.target for result, pair in zip(results, pairs, strict=True))
@@ -59,7 +59,7 @@ def measure(data: Path, language: str, seed: int, parts: list[str]) -> Outcome:
         seconds = cpu_seconds() - before
         kinds = {"": False, ", hard": True} if "monotone" in done.stdout else {"": False}
         rates = {
-            part + name: word_error_rate(model, file_of(data, language, part), hard=hard)
+            part + name: share_of_wrong_words(model, file_of(data, language, part), hard=hard)
             for part in parts
             for name, hard in kinds.items()
         }
