@@ -32,7 +32,7 @@ from regard.training.callbacks import averaged
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
-from regard.training.order import order_correlation
+from regard.training.monotone import order_correlation
 from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
 from regard.training.run import Trained, run

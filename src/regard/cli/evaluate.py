@@ -113,7 +113,7 @@ def evaluate(
     sizes = [len(result.source_tokens) for result in results]
     rival = normalised_texts(systems[0], others[0]) if others else None
     print_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
-    digests = [weights_digest(system.model)[:6] for system in systems]  # type: ignore[arg-type]
+    digests = [weights_digest(system.model)[:6] for system in systems]
     facts = {
         "data": f"{data.name}:{data.fingerprint}",
         **dict(zip(("weights", "against"), digests, strict=False)),
@@ -156,7 +156,7 @@ def translate_test_set(
     from regard.results import Refused
     from regard.training.progress import with_progress
 
-    edits = (Edit("cross", key="largest"),) if hard else ()
+    edits = (Edit.force(None, "largest"),) if hard else ()
     if hard and not all("cross" in system.reader.traits.attention for system in systems):
         raise UserError("--hard changes attention to the source, but this model has none; leave it out")
     progress = partial(with_progress, what="translating", console=make_console(stderr=True))

@@ -6,17 +6,19 @@ d width of a head's keys  v width of a head's values  D width of the output
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from regard.core import masks
 from regard.core.attention import AttentionOutput, attend_prepared, same_heads, scores_prepared, weights_prepared
-from regard.core.mechanism import Mechanism, pick_axis
+from regard.core.mechanism import Mechanism, pick_axis, select_axis
 from regard.core.summary import block_size, summarise_prepared, summarise_weights
 from regard.core.weights import SAMPLED
-from regard.look import Edit, Look, Seen, Summary, Tap, pick
+from regard.look import Edit, Look, Seen, Summary, Tap, check_positions, pick
 
 TOP = 8
 """The number of largest weights per query in a summary, if there are as many keys."""
@@ -29,12 +31,14 @@ def attend_with_look(
     mechanism: Mechanism,
     look: Look | None,
     output_HvD: Tensor | None = None,
+    positions_BR: Tensor | None = None,
 ) -> AttentionOutput:
     """Computes `attend_prepared`; `seen` of the result holds what the Look requests, in the order of its taps.
 
     look: the taps and edits of this layer (`Look.at`). With taps only, the output comes from the same kernel as without a Look,
     and the taps consume no random numbers: they use a copy of the generator.
     output_HvD: each head's part of the output projection, W_o; norms are measured after it.
+    positions_BR: the positions of the queries, which edits refer to, (B or 1, R or 1); by default 0, 1, 2, …
     """
     if look is None:
         return attend_prepared(query_BHRd, prepared, value, mechanism)
@@ -42,39 +46,52 @@ def attend_with_look(
     if not (look.edits or look.grad):
         seen = tuple(map(capture.read, look.taps))
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
-    weights, seen = _edit(capture, look, weights_prepared(query_BHRd, prepared, _copy_generator(mechanism)))
+    touched = _all_touched(look, query_BHRd, prepared.shape[-2], positions_BR)
+    mechanism = _with_cuts(mechanism.without_unknown(prepared), prepared, touched)
+    weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
+    for edit, rows in touched.items():
+        if not edit.masked:
+            weights = _edited(weights, edit, rows, mechanism.allow, weights)
+    seen = _seen(capture, look, weights, weights)
     value = same_heads(value, query_BHRd)
     if mechanism.attention in SAMPLED:
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), context=weights @ value, seen=seen)
     return AttentionOutput(mechanism.dropped(weights, mechanism.draw_seed()) @ value, seen=seen)
 
 
-def look_at_given(capture: Capture, look: Look, posterior: Callable[[], Tensor]) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
+def look_at_given(
+    capture: Capture, look: Look, posterior: Callable[[], Tensor], positions_BR: Tensor | None = None
+) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
     """Returns the weights of a capture after the edits of a Look, and what its taps request.
 
-    posterior: computes the weights (B, H, R, S) given the whole output, for the taps that ask for them.
+    posterior: computes the weights (B, H, R, S) given the whole output, for the taps that ask for them. Edits change them, too.
+    positions_BR: as for `attend_with_look`.
     """
     assert capture.given_BHRS is not None
-    weights_BHRS, seen = _edit(capture, look, capture.given_BHRS)
-    if not any(tap.what == "posterior" for tap in look.taps):
-        return weights_BHRS, seen
-    with torch.no_grad():
-        known = replace(capture, given_BHRS=posterior())
-    return weights_BHRS, tuple(
-        known.read(tap) if tap.what == "posterior" else shown for tap, shown in zip(look.taps, seen, strict=True)
-    )
+    query_BHRd, prepared, weights_BHRS = capture.query_BHRd, capture.prepared, capture.given_BHRS
+    posterior_BHRS = weights_BHRS
+    if any(tap.what == "posterior" for tap in look.taps):
+        with torch.no_grad():
+            posterior_BHRS = posterior()
+    touched = _all_touched(look, query_BHRd, prepared.shape[-2], positions_BR)
+    allow = _with_cuts(capture.mechanism.without_unknown(prepared), prepared, touched).allow
+    for edit, rows in touched.items():
+        if edit.masked:
+            weights_BHRS, posterior_BHRS = (_cut(each, edit, rows) for each in (weights_BHRS, posterior_BHRS))
+    for edit, rows in touched.items():
+        if not edit.masked:
+            both = (weights_BHRS, posterior_BHRS)
+            weights_BHRS, posterior_BHRS = (_edited(each, edit, rows, allow, both[0]) for each in both)
+    return weights_BHRS, _seen(capture, look, weights_BHRS, posterior_BHRS)
 
 
-def _edit(capture: Capture, look: Look, weights_BHRS: Tensor) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
-    """Returns the weights after the edits of a Look, and what its taps request."""
-    allow = capture.mechanism.without_unknown(capture.prepared).allow
-    for edit in look.edits:
-        weights_BHRS = _edited(weights_BHRS, edit, allow)
-    captured = weights_BHRS if look.grad else weights_BHRS.detach()
-    seen = tuple(
-        capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
+def _seen(capture: Capture, look: Look, weights_BHRS: Tensor, posterior_BHRS: Tensor) -> tuple[Seen[Tensor], ...]:
+    """Returns what the taps of a Look request, where its edits led to these weights and this posterior."""
+    edited = {"weights": weights_BHRS if look.grad else weights_BHRS.detach(), "posterior": posterior_BHRS.detach()}
+    return tuple(
+        capture.seen(tap, capture.picked(edited[tap.what], tap)) if tap.what in edited else capture.read(tap)
+        for tap in look.taps
     )
-    return weights_BHRS, seen
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,7 @@ class Capture:
         group_size = self.query_BHRd.shape[1] // self.prepared.shape[1]
         kv_heads = None if heads is None else [head // group_size for head in heads]
         return Capture(
-            pick_axis(pick_axis(self.query_BHRd, -3, heads), -2, rows),
+            select_axis(select_axis(self.query_BHRd, -3, heads), -2, rows),
             pick_axis(self.prepared, -3, kv_heads),
             pick_axis(self.value, -3, kv_heads),
             _copy_generator(self.mechanism).picked(heads, rows),
@@ -144,7 +161,7 @@ class Capture:
     def picked(self, weights_BHRS: Tensor, tap: Tap) -> Tensor:
         """Selects the heads and rows of a tap."""
         heads, rows = self._indices(tap)
-        return pick_axis(pick_axis(weights_BHRS, -3, heads), -2, rows)
+        return select_axis(select_axis(weights_BHRS, -3, heads), -2, rows)
 
     def seen(self, tap: Tap, weights_BHRS: Tensor, summary: Summary[Tensor] | None = None) -> Seen[Tensor]:
         """Returns the result of a tap with the indices of its heads and rows."""
@@ -169,21 +186,70 @@ def _copy_generator(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, generator=mechanism.generator and mechanism.generator.clone_state())
 
 
-def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
-    """Returns the weights with an edit applied."""
-    forced = torch.zeros_like(weights_BHTS)
+def _all_touched(look: Look, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor | None) -> dict[Edit, Tensor]:
+    """Returns the heads and queries that each edit changes (`_touched`). positions_BR: by default 0, 1, 2, …"""
+    if positions_BR is None:
+        positions_BR = torch.arange(query_BHRd.shape[2], device=query_BHRd.device)[None]
+    return {edit: _touched(edit, query_BHRd, num_keys, positions_BR) for edit in look.edits}
+
+
+def _touched(edit: Edit, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor) -> Tensor:
+    """Returns (B or 1, H, R or 1, 1): True for the heads and queries that an edit changes.
+
+    Raises UserError if there is no such head or source position. Padding is for the caller to check.
+    """
+    num_heads, num_rows = query_BHRd.shape[1:3]
+    check_positions((edit,), num_rows if edit.kind == "fusion" else num_keys, num_keys)
+    heads_H11, queries_B1R1 = torch.arange(num_heads, device=query_BHRd.device)[:, None, None], positions_BR[:, None, :, None]
+    touched: Tensor = heads_H11.ge(0) & queries_B1R1.ge(0)
+    if edit.head is not None:
+        (head,) = pick("head", (edit.head,), num_heads)
+        touched = touched & heads_H11.eq(head)
+    if edit.query is not None:
+        touched = touched & queries_B1R1.eq(edit.query)
+    return touched
+
+
+def _at_key(key: int | Tensor, num_keys: int, device: torch.device) -> Tensor:
+    """Returns (S,), or (…, S) for keys (…, 1): True at one key."""
+    return torch.arange(num_keys, device=device) == key
+
+
+def _with_cuts(mechanism: Mechanism, prepared: Tensor, touched: Mapping[Edit, Tensor]) -> Mechanism:
+    """Returns the mechanism with the links masked that edits cut. touched: the heads and queries of each edit."""
+    for edit, rows in touched.items():
+        if edit.masked and isinstance(edit.key, int):
+            links = rows & _at_key(edit.key, prepared.shape[-2], prepared.device)
+            mechanism = replace(mechanism, allow=masks.without(mechanism.allow, links), causal=False)
+    return mechanism
+
+
+def _cut(weights_BHRS: Tensor, edit: Edit, touched: Tensor) -> Tensor:
+    """Returns given weights without the key of an edit; the others sum to 1, or to 0 if they all were 0."""
+    assert isinstance(edit.key, int)
+    kept_BHRS = weights_BHRS.masked_fill(_at_key(edit.key, weights_BHRS.shape[-1], weights_BHRS.device), 0.0)
+    least = torch.finfo(kept_BHRS.dtype).tiny
+    return torch.where(touched, kept_BHRS / kept_BHRS.sum(-1, keepdim=True).clamp_min(least), weights_BHRS)
+
+
+def _edited(weights_BHRS: Tensor, edit: Edit, touched: Tensor, allow: Tensor | None, ranked_BHRS: Tensor) -> Tensor:
+    """Returns the weights after an edit that switches off or forces the touched queries, if they may attend to its key.
+
+    ranked_BHRS: the weights whose largest one names the key "largest".
+    """
+    num_keys = weights_BHRS.shape[-1]
+    if edit.key is None:
+        return weights_BHRS.masked_fill(touched, 0.0)
     if edit.key == "largest":
-        forced.scatter_(-1, weights_BHTS.argmax(-1, keepdim=True), 1.0)
-    elif edit.key is not None and edit.key < forced.shape[-1]:
-        forced[..., edit.key] = 1.0
+        allowed_BHRS = ranked_BHRS if allow is None else ranked_BHRS.masked_fill(~allow, -math.inf)
+        at_key = _at_key(allowed_BHRS.argmax(-1, keepdim=True), num_keys, weights_BHRS.device)
+    elif edit.key >= num_keys:
+        return weights_BHRS
+    else:
+        at_key = _at_key(edit.key, num_keys, weights_BHRS.device)
     if allow is not None:
-        forced = forced.masked_fill(~allow, 0.0)
-    if edit.head is None:
-        return forced
-    (head,) = pick("head", (edit.head,), weights_BHTS.shape[1])
-    edited = weights_BHTS.clone()
-    edited[:, head] = forced[:, head]
-    return edited
+        touched = touched & (allow & at_key).any(-1, keepdim=True)
+    return torch.where(touched, at_key.to(weights_BHRS.dtype), weights_BHRS)
 
 
 # --- decoding step by step ---------------------------------------------------------------------------------------------------
@@ -231,7 +297,7 @@ def split_hypotheses(look: Look | None, seen: Sequence[Seen[Tensor]], num_hypoth
         def to_rows(tensor: Tensor) -> Tensor:
             """(B·K, H, …) -> (B, H, K, …)."""
             by_hypothesis: Tensor = tensor.unflatten(0, (-1, num_hypotheses))
-            return pick_axis(by_hypothesis, 1 - by_hypothesis.dim(), tap.rows and rows).transpose(1, 2)
+            return select_axis(by_hypothesis, 1, tap.rows and rows).transpose(1, 2)
 
         summary = result.summary and Summary(
             to_rows(result.summary.top_weights.squeeze(-2)),

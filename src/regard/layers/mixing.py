@@ -8,6 +8,8 @@ Both are special cases of attention with fixed weights (tests/unit/test_mixing.p
 Convolution is the one-dimensional case of Cordonnier et al. 2020 (Theorem 1).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,13 @@ class Convolution(nn.Module):
     """Mixes each position with its neighbours up to `reach` positions away, with zeros beyond the ends. Accepts any length.
 
     width: width of the input. value_width: width of the output.
+
+    >>> layer = regard.Convolution(width=8, value_width=4, reach=1)
+    >>> layer(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, width: int, value_width: int, reach: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -42,7 +50,13 @@ class Dense(nn.Module):
     """Computes each output position as its own linear function of all input positions. Accepts inputs of one length only.
 
     width: width of the input. value_width: width of the output.
+
+    >>> layer = regard.Dense(length=5, width=8, value_width=4)
+    >>> layer(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, length: int, width: int, value_width: int, *, bias: bool = True) -> None:
         super().__init__()

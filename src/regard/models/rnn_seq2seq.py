@@ -345,7 +345,7 @@ class RnnSeq2Seq(Model):
         state.spend()
         cross_look = self._cross_look(look)
         outputs, next_state = self._recur(ids_BK.unsqueeze(-1), state, cross_look)
-        decoded = self._readout(outputs, state, cross_look)
+        decoded = self._readout(outputs, state, cross_look, state.lengths_B[:, None])
         return Step(decoded.logits_BTV, next_state, decoded.seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected | Mixture:
@@ -400,7 +400,8 @@ class RnnSeq2Seq(Model):
 
         def attend(query_BKD: Tensor, step: int) -> AttentionOutput:
             step_look = look.at_row(step, num_steps) if look and num_steps > 1 else look
-            return self._attend(state, step_look)(query_BKD)
+            positions_B1 = None if step_look is None else state.lengths_B[:, None] + step
+            return self._attend(state, step_look, positions_B1)(query_BKD)
 
         outputs, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, attend)
         attended = outputs.attended
@@ -444,13 +445,18 @@ class RnnSeq2Seq(Model):
         )
         return outputs, steps.join(hidden), fed_ND
 
-    def _readout(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Projected | Mixture:
-        """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step."""
+    def _readout(
+        self, outputs: DecoderStates, state: RnnState, look: Look | None, positions_BR: Tensor | None = None
+    ) -> Projected | Mixture:
+        """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step.
+
+        positions_BR: the positions of the rows, (B or 1, R or 1); by default 0, 1, 2, …
+        """
         if outputs.choices is not None:
-            return self._mixture(outputs.choices, outputs.states_BRD, state, look)
+            return self._mixture(outputs.choices, outputs.states_BRD, state, look, positions_BR)
         if self.settings.decoder == "fixed":
             return Projected(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
-        attended = outputs.attended or self._attend(state, look)(outputs.states_BRD)
+        attended = outputs.attended or self._attend(state, look, positions_BR)(outputs.states_BRD)
         context_BRE = attended.context.squeeze(1)
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
             readout = torch.cat((outputs.states_BRD, context_BRE), dim=-1)
@@ -472,14 +478,18 @@ class RnnSeq2Seq(Model):
         attentional: Tensor = self.combine(torch.cat((context, states), dim=-1)).tanh()
         return attentional
 
-    def _attend(self, state: RnnState, look: Look | None) -> Callable[[Tensor], AttentionOutput]:
+    def _attend(
+        self, state: RnnState, look: Look | None, positions_BR: Tensor | None = None
+    ) -> Callable[[Tensor], AttentionOutput]:
         """Returns a function from queries (B, R, D) to the result of attention to the source; axis 1 is the single head."""
         generator, attention = default_generator(state.allow_BS.device) if self.training else None, self.settings.attention
         mechanism = Mechanism(
             self.score, state.allow_BS[:, None, None], attention=cast(AttentionType, attention), generator=generator
         )
         prepared, values = state.prepared_BSA.unsqueeze(1), state.values_BSE.unsqueeze(1)
-        return lambda query_BRD: attend_with_look(query_BRD.unsqueeze(1), prepared, values, mechanism, look)
+        return lambda query_BRD: attend_with_look(
+            query_BRD.unsqueeze(1), prepared, values, mechanism, look, positions_BR=positions_BR
+        )
 
     # --- exact hard attention ------------------------------------------------------------------------------------------------
 
@@ -518,9 +528,14 @@ class RnnSeq2Seq(Model):
         priors = latent.filter_chain(start_BKS, steps, overlap_BKTS.unbind(2), read_BKTS[:, :, 1:].unbind(2))
         return Choices(state_BRV, torch.stack(priors, dim=2), overlap_BKTS, read_BKTS, steps)
 
-    def _mixture(self, choices: Choices, states_BRD: Tensor, state: RnnState, look: Look | None) -> Mixture:
+    def _mixture(
+        self, choices: Choices, states_BRD: Tensor, state: RnnState, look: Look | None, positions_BR: Tensor | None
+    ) -> Mixture:
         """Returns the distribution of every token, and what a Look requests. Edits change only what the tokens are mixed from;
-        the alignments go on without them."""
+        the alignments go on without them.
+
+        positions_BR: as for `_readout`.
+        """
         mixture_BRS, source_BSV = choices.mixture_BKTS.flatten(1, 2), state.source_BSV
         if look is None:
             return Mixture(choices.state_BRV, source_BSV, mixture_BRS)
@@ -528,7 +543,9 @@ class RnnSeq2Seq(Model):
         query, prepared, values = (tensor.unsqueeze(1) for tensor in (states_BRD, state.prepared_BSA, state.values_BSE))
         mechanism = Mechanism(self.score, state.allow_BS[:, None, None])
         capture = Capture(query, prepared, values, mechanism, given_BHRS=weights_BHRS)
-        used_BHRS, seen = look_at_given(capture, look, lambda: choices.posterior_BKTS().flatten(1, 2).unsqueeze(1))
+        used_BHRS, seen = look_at_given(
+            capture, look, lambda: choices.posterior_BKTS().flatten(1, 2).unsqueeze(1), positions_BR
+        )
         if look.edits or look.grad:
             log_weights_BRS, log_rest_BR1 = latent.log_weights(used_BHRS.squeeze(1))
             mixture_BRS = torch.cat((log_weights_BRS - choices.overlap_BKTS.flatten(1, 2), log_rest_BR1), dim=-1)

@@ -15,7 +15,7 @@ from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import plural
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS
-from regard.training.order import order_correlation
+from regard.training.monotone import order_correlation
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 
