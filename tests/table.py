@@ -45,6 +45,31 @@ MODELS: dict[str, ModelSettings] = {
     "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", attention="unnormalised", dropout=0.3),
     "rnn hard": RnnSettings(width=22, embedding=7, score_width=13, attention="hard", dropout=0.3),
     "rnn gates": RnnSettings(width=22, embedding=7, score_width=13, attention="gated", dropout=0.3),
+    "rnn marginal": RnnSettings(width=22, embedding=7, score_width=13, attention="marginal", readout="plain", dropout=0.3),
+    "rnn monotone": RnnSettings(
+        width=22,
+        encoder_width=26,
+        embedding=7,
+        cell="lstm",
+        score="general",
+        attention="monotone",
+        readout="plain",
+        jumps=3,
+        dropout=0.3,
+    ),
+    "rnn monotone location, one direction, 2+2 layers": RnnSettings(
+        width=22,
+        embedding=7,
+        encoder_layers=2,
+        decoder_layers=2,
+        bidirectional=False,
+        score="location",
+        max_positions=11,
+        attention="monotone",
+        readout="plain",
+        jumps=1,
+        dropout=0.3,
+    ),
     "rnn lstm, bahdanau, 2+2 layers": RnnSettings(
         width=22,
         embedding=7,
@@ -131,6 +156,16 @@ FRONTENDS: dict[str, ModelSettings] = {  # models whose source is not text; see 
     "picture, hard": RnnSettings(
         width=20, embedding=7, score_width=13, attention="hard", frontend="picture", channels=8, dropout=0.3
     ),
+    "picture, marginal": RnnSettings(
+        width=20,
+        embedding=7,
+        score_width=13,
+        attention="marginal",
+        readout="plain",
+        frontend="picture",
+        channels=8,
+        dropout=0.3,
+    ),
     "picture, seen once": RnnSettings(width=20, embedding=7, decoder="fixed", frontend="picture", channels=8, dropout=0.3),
     "picture, transformer": TransformerSettings(
         width=20, heads=2, feed_forward=29, frontend="picture", channels=8, dropout=0.3
@@ -141,6 +176,9 @@ FRONTENDS: dict[str, ModelSettings] = {  # models whose source is not text; see 
     "frames, luong": RnnSettings(width=22, embedding=7, score_width=13, frontend="frames", dropout=0.3),
     "frames, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="frames", dropout=0.3),
     "sound, luong": RnnSettings(width=22, embedding=7, score_width=13, frontend="sound", channels=3, dropout=0.3),
+    "sound, monotone": RnnSettings(
+        width=22, embedding=7, score="general", attention="monotone", readout="plain", frontend="sound", channels=3, dropout=0.3
+    ),
     "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="sound", channels=3, dropout=0.3),
     "sound with text, luong": RnnSettings(width=22, embedding=6, score_width=13, frontend="sound", channels=3, dropout=0.3),
     "sound with text, transformer": TransformerSettings(

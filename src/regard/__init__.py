@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from regard import markup, reference
     from regard.contracts import Traits
-    from regard.core import losses, masks, positions
+    from regard.core import latent, losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
     from regard.core.costs import Cost, cost
     from regard.core.score import Score
@@ -133,6 +133,7 @@ _HOMES = {
 """Section of docs/api.md -> public name -> the module that defines it; "" is this file."""
 
 _MODULES = {
+    "latent": "core.latent",
     "losses": "core.losses",
     "markup": "markup",
     "masks": "core.masks",
@@ -195,6 +196,7 @@ __all__ = [
     "draw",
     "explain",
     "inspect",
+    "latent",
     "load",
     "loss",
     "losses",

@@ -22,6 +22,9 @@ from regard.options import SearchOptions
 
 Array = NDArray[Any]
 
+EOS = 3
+"""The id of <eos>, which ends every output, in every vocabulary; the other special tokens are in data/tokenizers/codec.py."""
+
 # --- what goes in ------------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +199,7 @@ class Traits:
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
     attention: its kinds of attention, with the number of layers and the number of heads in each.
-    soft_cross_attention: whether the weights of its cross-attention come from a softmax.
+    soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
     shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
 
@@ -231,7 +234,7 @@ class AlignmentHead:
     @property
     def tap(self) -> Tap:
         """The tap that captures what `weights_TS` reads."""
-        return Tap("cross", self.layer, what="norms" if self.norms else "weights")
+        return Tap("cross", self.layer, what="norms" if self.norms else "posterior")
 
     def weights_TS(self, layers_HTS: Sequence[Array], num_targets: int, num_sources: int) -> Array:
         """Returns one row per target token and one column per source token, without <eos>.

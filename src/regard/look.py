@@ -20,13 +20,17 @@ fusion, which is attention from a picture or a sound to its auxiliary text."""
 SOURCE_KINDS: tuple[Kind, ...] = ("encoder", "cross")
 """The kinds of attention whose keys are source positions. An Edit of the kind "source" changes all of them."""
 
-What = Literal["weights", "scores", "norms", "summary"]
-"""The quantity that a tap captures: weights, scores, norms or a summary.
+What = Literal["weights", "scores", "norms", "summary", "posterior"]
+"""The quantity that a tap captures: weights, scores, norms, a summary or a posterior.
 
-weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend.
+weights: after the softmax, before dropout.  scores: before the softmax, −∞ where a query may not attend; those of monotone
+attention are without the scores of the jumps.
 norms: ‖α_ij v_j W_o‖, the size of what key j adds to the output of query i through this head, where W_o is the head's part of
 the output projection (Kobayashi et al. 2020, without the bias); recurrent decoders have no such projection: ‖α_ij h_j‖.
 summary: the largest weights, entropy, mass and block means, computed without holding the whole matrix.
+posterior: the weights given the whole output. They differ from the weights for marginal and monotone attention only, whose
+weights depend on the tokens before the current one, and whose posterior also on this one and those after it. A step does not
+know these, so there it is the weights.
 """
 
 
@@ -91,6 +95,7 @@ class Edit:
 
         Edit.off("cross", layer=2, head=5)  # this head adds nothing; without a head, the attention of the whole layer
         Edit.force(query=3, key=0)          # the step that writes token 3 attends to source position 0 only
+        Edit.force(None, "largest")         # each step attends only to the position with its largest weight: hard attention
         Edit.cut(query=3, key=0)            # it may not attend to position 0; the softmax is over the other keys
         Edit.remove(4)                      # nothing attends to source position 4, neither the encoder nor the decoder
 
@@ -98,6 +103,7 @@ class Edit:
     layer, head: None means all; negative numbers count from the last.
     query, key: positions, from 0; a query of None means all. In cross- and decoder attention, query t is the step that writes
     token t of the output, and key j of decoder attention is the token that step j reads, <sos> first.
+    A key "largest" is the one with the largest weight of each query.
     masked: whether the key is masked before the softmax. If it is not, all weight goes to the key; without a key the weights
     become 0.
 
@@ -114,23 +120,27 @@ class Edit:
     kind: Kind | Literal["source"] = "cross"
     layer: int | None = None
     head: int | None = None
-    key: int | None = None
+    key: int | Literal["largest"] | None = None
     query: int | None = None
     masked: bool = False
 
     def __post_init__(self) -> None:
         _check_target(self, (*get_args(Kind), "source"))
         check_flags(masked=self.masked)
-        _check_number(self, "key", "expected a whole number, or None to switch heads off")
+        if not isinstance(self.key, str) or self.key != "largest":
+            _check_number(self, "key", "expected a whole number, 'largest', or None to switch heads off")
         _check_number(self, "query", "expected a whole number, or None for all")
         for name, names in (("key", "keys"), ("query", "queries")):
-            if (number := getattr(self, name)) is not None and number < 0:
+            if isinstance(number := getattr(self, name), int) and number < 0:
                 raise ValueError(f"{name} is {number}; sentences differ in length, so {names} are counted from the first, 0")
-        if self.masked and self.key is None:
-            raise ValueError("masked is True, but there is no key to mask; give one, as in Edit.cut(query=3, key=0)")
+        if self.masked and not isinstance(self.key, int):
+            what = (
+                "there is no key" if self.key is None else "the largest weight is known only after the softmax, so it is no key"
+            )
+            raise ValueError(f"masked is True, but {what} to mask; give a position, as in Edit.cut(query=3, key=0)")
         if self.kind == "source" and (not self.masked or (self.layer, self.head, self.query) != (None, None, None)):
             raise ValueError("an edit of the kind 'source' removes a position from all attention; write Edit.remove(position)")
-        if self.kind == "decoder" and self.query is not None and self.key is not None and self.key > self.query:
+        if self.kind == "decoder" and self.query is not None and isinstance(self.key, int) and self.key > self.query:
             raise ValueError(
                 f"query {self.query} cannot attend to key {self.key} in decoder attention, because that token is read later; "
                 f"expected a key from 0 to {self.query}"
@@ -148,9 +158,14 @@ class Edit:
 
     @classmethod
     def force(
-        cls, query: int | None, key: int, kind: Kind = "cross", layer: int | None = None, head: int | None = None
+        cls,
+        query: int | None,
+        key: int | Literal["largest"],
+        kind: Kind = "cross",
+        layer: int | None = None,
+        head: int | None = None,
     ) -> Self:
-        """Gives one key all the weight of a query.
+        """Gives one key all the weight of a query: a position, or the key that has the largest weight.
 
         >>> model = regard.load("model")
         >>> result = model("cab", edits=regard.Edit.force(query=0, key=2))
@@ -218,7 +233,7 @@ def check_positions(edits: Sequence[Edit], num_sources: int, num_auxiliary: int 
     for edit in edits:
         for kind in edit.kinds:
             named = {"query": edit.query if kind in ("encoder", "fusion") else None}
-            named["key"] = edit.key if kind != "decoder" else None
+            named["key"] = edit.key if kind != "decoder" and isinstance(edit.key, int) else None
             for name, position in named.items():
                 text, size = ("auxiliary text", num_auxiliary) if (kind, name) == ("fusion", "key") else ("source", num_sources)
                 if position is not None and position >= size:
@@ -232,8 +247,8 @@ class Look:
     With taps only, the output still comes from the same fused kernel, bit for bit; the requested weights are computed
     separately, before dropout, and detached. With edits or `grad=True` the plain formula is used, so that the output depends on
     the weights and gradients flow through them. With `grad`, weights are returned as the very tensor that the output was
-    computed from, with all heads and rows: only that tensor has a gradient. Scores, norms and summaries are always detached
-    and ignore edits.
+    computed from, with all heads and rows: only that tensor has a gradient. The others are always detached; scores, norms and
+    summaries also ignore edits.
 
     >>> look = regard.Look(taps=(regard.Tap("cross"),), edits=(regard.Edit("cross", head=0),))
     >>> [tap.kind for tap in look.taps], look.grad

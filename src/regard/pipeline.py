@@ -588,7 +588,8 @@ class Translator:
         **options: Unpack[SearchKeywords],
     ) -> AttentionMap | list[AttentionMap]:
         """Computes the exact weights of outputs in forward passes with these outputs as the targets (teacher forcing). Row t
-        holds the weights of the step that wrote token t; the last step wrote <eos>.
+        holds the weights of the step that wrote token t; the last step wrote <eos>. With marginal and monotone attention these
+        are the posterior: how probable each source position is, given the whole output.
 
         of: a `Result` or a text; or a list of results or of texts.
         kind, layer, head: which attention; by default all heads.
@@ -608,7 +609,7 @@ class Translator:
         """
         if layer is None:
             raise ValueError("layer is None, but a map shows one layer; regard.inspect(model, text) captures all of them")
-        tap = Tap(kind, layer, head)
+        tap = Tap(kind, layer, head, what="posterior")
         is_one = isinstance(of, Result | str | PurePath) or (
             isinstance(of, tuple) and not any(isinstance(item, Result) for item in of)
         )

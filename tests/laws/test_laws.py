@@ -123,7 +123,7 @@ def test_law_2_taps_show_the_weights_that_were_used(name: str) -> None:  # SPEC 
         assert (seen.kind, seen.layer) == (expected.kind, expected.layer)
         torch.testing.assert_close(seen.weights_BHTS, expected.weights_BHTS)
         assert not seen.weights_BHTS.requires_grad
-        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard"):
+        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard", "marginal", "monotone"):
             sums = seen.weights_BHTS.sum(-1)
             if seen.kind == "encoder":  # the rows of padding queries are undefined
                 sums = sums[source.allow[:, None].expand_as(sums)]

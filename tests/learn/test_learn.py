@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.core import masks
 from regard.core.source import Source
 from regard.data.corpus import Pair
+from regard.look import Edit
 from regard.models.build import build
 from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
@@ -115,10 +116,12 @@ def make_questions(number: int) -> list[Pair]:
     return list(pairs.values())
 
 
-def recall(steps: int) -> list[Prediction]:
+HARD = RnnSettings(width=64, embedding=64, score="cosine", bridge="none", attention="hard", dropout=0.0)
+
+
+def recall(steps: int, model: RnnSettings = HARD) -> list[Prediction]:
     """Trains hard attention to look up values; returns its predictions for 300 held-out questions."""
     pairs = make_questions(20_000)
-    model = RnnSettings(width=64, embedding=64, score="cosine", bridge="none", attention="hard", dropout=0.0)
     train = TrainSettings(steps=steps, batch_tokens=1024, learning_rate=1e-2, entropy_bonus=0.02)
     settings = RunSettings(seed=SEED, model=model, train=train)
     asked = [pair for pair in pairs if len(pair.source) > 10][:300]
@@ -139,6 +142,38 @@ def test_hard_attention_learns_to_recall() -> None:
     attended = [prediction.result.attention().weights_HTS[0, 0].argmax().item() for prediction in after]
     keys = [prediction.source.index(prediction.source[-1]) for prediction in after]
     assert sum(position - key in (0, 1) for position, key in zip(attended, keys, strict=True)) / 300 > 0.95
+
+
+@pytest.mark.slow
+def test_the_sum_over_all_choices_learns_to_recall_sooner() -> None:
+    """With the exact gradient 200 updates are enough, and all weight is on one position, so the arg-max is as good."""
+    # SPEC A0.12 A3.2
+    after = recall(200, replace(HARD, attention="marginal", readout="plain"))
+    assert sum(prediction.right for prediction in after) / 300 > 0.95
+    weights = np.stack([prediction.result.attention().weights_HTS[0, 0].max() for prediction in after])
+    assert weights.mean() > 0.9
+    keys = [prediction.source.index(prediction.source[-1]) for prediction in after]
+    attended = [prediction.result.attention().weights_HTS[0, 0].argmax().item() for prediction in after]
+    assert sum(position - key in (0, 1) for position, key in zip(attended, keys, strict=True)) / 300 > 0.95
+
+
+@pytest.mark.slow
+def test_monotone_attention_learns_where_to_attend() -> None:  # SPEC A0.12 A3.2
+    """As for sampled hard attention above, with a quarter of the updates."""
+    pairs = make_pairs(1, shortest=8, longest=12)
+    model = RnnSettings(width=48, embedding=32, score="general", attention="monotone", readout="plain", dropout=0.0)
+    train = TrainSettings(steps=150, batch_tokens=512, learning_rate=1e-2)
+    settings = RunSettings(seed=SEED, data=DataSettings(target_unit="symbols"), model=model, train=train)
+    data = in_memory("letters", pairs[200:], pairs[:200], settings.data)
+    trained = run(data, settings, Console(quiet=True), torch.device("cpu"))
+    assert trained.rates.sequence < 0.05
+    attended = [prediction.result.attention().weights_HTS[0].argmax(-1)[:-1] for prediction in trained.predictions]
+    assert all((np.diff(positions) >= 0).all() for positions in attended)
+    right = [prediction for prediction in trained.predictions if prediction.right]
+    found = np.concatenate([prediction.result.attention().weights_HTS[0].argmax(-1)[:-1] for prediction in right])
+    assert (abs(found - np.concatenate([np.arange(len(prediction.source)) for prediction in right])) <= 1).mean() > 0.95
+    hard = trained.translator.translate([pair.source for pair in pairs[:200]], edits=(Edit("cross", key="largest"),))
+    assert sum(result.text == pair.target for result, pair in zip(hard, pairs[:200], strict=True)) > 190
 
 
 # --- trained with the loop of `fit` ------------------------------------------------------------------------------------------

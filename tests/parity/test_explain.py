@@ -55,9 +55,12 @@ def weights(attention: str, e: Array, allow: Array) -> Array:
     e = np.where(allow, e, 0.0)
     if attention == "unnormalised":
         return e * allow
-    function: Callable[..., Array] = {"soft": reference.softmax, "hard": reference.hard, "gated": reference.hard_gates}[
-        attention
-    ]
+    function: Callable[..., Array] = {
+        "soft": reference.softmax,
+        "marginal": reference.softmax,
+        "hard": reference.hard,
+        "gated": reference.hard_gates,
+    }[attention]
     return function(e[None], allow[None])[0]
 
 
@@ -87,7 +90,12 @@ def check_attention(found: Explanation, score: Score, attention: str, bias: Arra
     allow = lines["allowed"].astype(bool)
     np.testing.assert_allclose(lines["scores"][allow], (scores(score, lines["query"], lines["keys"]) + bias)[allow], atol=1e-10)
     assert (lines["scores"][~allow] == -np.inf).all()
+    if attention == "monotone":
+        np.testing.assert_allclose(lines["weights"].sum(), 1)
+        return  # the weights are given: they depend on the tokens before
     np.testing.assert_allclose(lines["weights"], weights(attention, lines["scores"], allow), atol=1e-10)
+    if attention == "marginal":
+        return
     values = lines["values"] if "values" in lines else lines["states"]
     np.testing.assert_allclose(lines["context"], lines["weights"] @ values, atol=1e-10)
 
@@ -114,6 +122,13 @@ def test_recurrent_models(name: str, position: int) -> None:  # SPEC A9.2
         keys = model.score.prepare(torch.from_numpy(lines["states"]), torch.arange(6))
         np.testing.assert_allclose(lines["keys"], array(keys), atol=1e-10)
         check_attention(found, model.score, model.settings.attention)
+        if model.settings.sums_choices:
+            rows = np.stack([linear(np.concatenate((lines["query"], h)), model.output) for h in lines["states"]])
+            if model.settings.attention == "monotone":
+                rows[:-1, 3] = -np.inf
+            np.testing.assert_allclose(lines["logits"], np.log(lines["weights"] @ reference.softmax(rows)), atol=1e-10)
+            check_output(found, translator, position)
+            return
         if model.settings.decoder == "bahdanau":
             read = np.concatenate((lines["state"], lines["context"]))
         elif model.settings.readout == "plain":

@@ -203,7 +203,7 @@ def test_the_weights_of_the_pieces_of_a_word_are_added_up(unit: TokenUnit) -> No
     assert sum(home is not None for home in homes[0]) >= len(words)
     layers = {what: cross_attention(translator, source, target, what) for what in WHATS}
     for head in pair.heads:
-        weights_TS = head.weights_TS(layers[head.tap.what], len(homes[1]), len(homes[0]))
+        weights_TS = head.weights_TS(layers["norms" if head.norms else "weights"], len(homes[1]), len(homes[0]))
         expected = set()
         for word in range(len(target_words)):
             totals = [0.0] * len(words)

@@ -228,7 +228,7 @@ def test_layers_heads_and_positions_are_whole_numbers(number: object) -> None:
     for cls in (Tap, Edit):
         for name in ("layer", "head"):
             refused(lambda: cls(**{name: number}), f"{name} is .*, expected a whole number, or None for all")  # noqa: B023
-    refused(lambda: Edit(key=number), "key is .*, expected a whole number, or None to switch heads off")
+    refused(lambda: Edit(key=number), "key is .*, expected a whole number, 'largest', or None to switch heads off")
     refused(lambda: Tap(rows=[0, number]), r"rows is .*, expected whole numbers such as \(0, 1\), or None for all")
 
 

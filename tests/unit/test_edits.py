@@ -51,7 +51,14 @@ def test_an_edit_is_plain_data() -> None:
         (lambda: Edit.force(-1, 0), "query is -1; sentences differ in length, so queries are counted from the first, 0"),
         (lambda: Edit.cut(0, -2), "key is -2; sentences differ in length, so keys are counted from the first, 0"),
         (lambda: Edit.force(1.0, 0), "query is 1.0, expected a whole number, or None for all"),
-        (lambda: Edit.cut(0, None), "masked is True, but there is no key to mask; give one, as in Edit.cut(query=3, key=0)"),
+        (
+            lambda: Edit.cut(0, None),
+            "masked is True, but there is no key to mask; give a position, as in Edit.cut(query=3, key=0)",
+        ),
+        (
+            lambda: Edit.cut(0, "largest"),
+            "masked is True, but the largest weight is known only after the softmax, so it is no key",
+        ),
         (lambda: Edit("source", key=3), "an edit of the kind 'source' removes a position from all attention; write Edit.rem"),
         (lambda: Edit("source", 0, key=3, masked=True), "an edit of the kind 'source' removes a position from all attention"),
         (lambda: Edit("source", query=0, key=3, masked=True), "an edit of the kind 'source' removes a position from all att"),

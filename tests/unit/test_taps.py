@@ -70,6 +70,8 @@ def test_scores_lead_to_weights(name: str) -> None:  # SPEC A9.2
         assert weights
     for one, other in zip(weights, scores, strict=True):
         assert (one.what, other.what) == ("weights", "scores")
+        if getattr(MODELS[name], "attention", "soft") == "monotone":
+            continue  # the weights also depend on the jumps, see tests/parity/test_latent.py
         torch.testing.assert_close(weights_from_scores(model)(other.weights_BHTS), one.weights_BHTS)
         if one.kind == "cross":
             assert (other.weights_BHTS[1, :, :, 3:] == -torch.inf).all()

@@ -32,6 +32,7 @@ from regard.training.callbacks import averaged
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
+from regard.training.monotone import order_correlation
 from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
 from regard.training.run import Trained, run
@@ -251,7 +252,8 @@ def test_settings_are_chosen_from_the_data() -> None:
         Pair("where is the train to it", "wo ist der Bahnhof bitte"),
         Pair("thank you so very much", "vielen herzlichen Dank"),
     ]
-    strings, texts, letters = (suggest(pairs * 50) for pairs in (phonemes, sentences, [Pair("мир", "mir")]))
+    order = {"model.attention"}  # whoever chooses it gets a model for any order
+    strings, texts, letters = (suggest(pairs * 50, given=order) for pairs in (phonemes, sentences, [Pair("мир", "mir")]))
     assert (strings.settings.data.source_unit, strings.settings.data.target_unit) == ("characters", "symbols")
     assert (letters.settings.data.source_unit, letters.settings.data.target_unit) == ("characters", "characters")
     assert strings.settings.model.kind == letters.settings.model.kind == "rnn"
@@ -262,10 +264,59 @@ def test_settings_are_chosen_from_the_data() -> None:
     assert (apart.data.shared, apart.model.tie) == (False, "output")  # type: ignore[union-attr]
     assert suggest(sentences, 300_000).settings.model == replace(PRESETS["small"], tie="all", dropout=0.1)
     assert suggest(phonemes, 50_000).settings.model.dropout == 0.1 < strings.settings.model.dropout
-    few, many = (suggest(phonemes, number).settings.train.steps for number in (100, 50_000))
+    few, many = (suggest(phonemes, number, given=order).settings.train.steps for number in (100, 50_000))
     assert few == 600 < many < 8000
     assert strings.reasons["data.target_unit"] == "3.0 symbols of 1.5 characters per line, on average"
     assert strings.reasons["train.steps"] == "20.0 passes over 5,000 pairs; the aim is 20 passes, in 600 to 8,000 updates"
+
+
+def spelled(order: int) -> list[Pair]:
+    """Returns words and their letters as symbols, in order (1) or reversed (-1)."""
+    rng = random.Random(1)
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(3, 9))) for _ in range(300)]
+    return [Pair(word, " ".join(word.upper()[::order])) for word in words]
+
+
+def test_few_strings_in_the_order_of_their_sources_get_monotone_attention() -> None:
+    pairs, reversed_pairs = spelled(1), spelled(-1)
+    found = suggest(pairs)
+    assert found.settings.model == RnnSettings(
+        cell="lstm",
+        width=96,
+        encoder_width=320,
+        attention="monotone",
+        score="general",
+        readout="plain",
+        dropout=0.3,
+    )
+    assert (found.settings.train.steps, found.settings.train.schedule) == (600, "cosine")
+    assert found.reasons["model.attention"].startswith("only 300 pairs, whose targets have the order of their sources (corr")
+    assert suggest(pairs, 5000).settings.train.steps == 2200
+    assert suggest(pairs, 9000).settings.train.steps == 4000
+    assert suggest(pairs, 20_000).settings.train.steps == 4000
+    with_features = [Pair((pair.source, "V"), pair.target) for pair in pairs]
+    long = [Pair(pair.source * 9, " ".join(pair.target.split() * 9)) for pair in pairs]
+    for others in (reversed_pairs, with_features, long, pairs[:1]):
+        assert suggest(others).settings.model.attention == "soft", others[0]  # type: ignore[union-attr]
+    assert suggest(pairs, 20_001).settings.model.attention == "soft"  # type: ignore[union-attr]
+    for name in ("model.decoder", "model.score", "model.kind"):
+        assert suggest(pairs, given={name}).settings.model.attention == "soft"  # type: ignore[union-attr]
+    assert suggest(pairs, given={"model.width"}).settings.model.attention == "monotone"  # type: ignore[union-attr]
+
+
+def test_the_order_of_pairs() -> None:
+    def symbols(pairs: list[Pair]) -> list[tuple[list[str], list[str]]]:
+        return [(list(pair.source), pair.target.split()) for pair in pairs]  # type: ignore[arg-type]
+
+    rng = random.Random(2)
+    same, reverse = symbols(spelled(1)), symbols(spelled(-1))
+    shuffled = [(source, rng.sample(target, len(target))) for source, target in same]
+    inserted = [(source, [part for symbol in target for part in (symbol, "-")]) for source, target in same]
+    assert order_correlation(same) == pytest.approx(1)
+    assert order_correlation(reverse) == pytest.approx(-1)
+    assert abs(order_correlation(shuffled)) < 0.1
+    assert order_correlation(inserted) > 0.95
+    assert order_correlation([]) == order_correlation(same[:1]) == order_correlation([(["a"], ["A"])] * 9) == 0
 
 
 def test_few_pairs_give_a_warning() -> None:

@@ -66,6 +66,10 @@ def evaluate(
     beam: Beam = 5,
     length_penalty: LengthPenalty = "0.6",
     max_length: MaxLength = 256,
+    hard: Annotated[
+        bool,
+        typer.Option("--hard", help="Hard attention: each token attends to the source position with the largest weight only."),
+    ] = False,
     outputs: Annotated[
         bool, typer.Option("--outputs", help="Also print each source, its output and its first reference.")
     ] = False,
@@ -98,7 +102,7 @@ def evaluate(
         test, split_columns(from_), split_columns(to), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
     test_set = read_test_set(test, columns.each, normalisation=systems[0].normalisation, one_reference=trained.one_reference)
-    data, (results, *others), unreadable = translate_test_set(systems, test_set, search)
+    data, (results, *others), unreadable = translate_test_set(systems, test_set, search, hard=hard)
     texts = normalised_texts(systems[0], results)
     if outputs:
         for source, text, references in zip(data.sources, texts, data.references, strict=True):
@@ -118,7 +122,7 @@ def evaluate(
     facts = {
         "data": f"{data.name}:{data.fingerprint}",
         **dict(zip(("weights", "against"), digests, strict=False)),
-        "search": f"beam={beam},length_penalty={length_penalty},max_length={max_length}",
+        "search": f"beam={beam},length_penalty={length_penalty},max_length={max_length}" + (",hard" if hard else ""),
         "threads": torch.get_num_threads(),
     }
     console.print(f"\n{signature(facts)}")
@@ -142,19 +146,24 @@ def describe_seen(
 
 
 def translate_test_set(
-    systems: "Sequence[Translator]", test_set: "TestSet", search: dict[str, Any]
+    systems: "Sequence[Translator]", test_set: "TestSet", search: dict[str, Any], *, hard: bool = False
 ) -> "tuple[TestSet, list[list[Result]], list[str]]":
     """Returns the part of the test set that all systems can read, the results of each system, and a line with the reason for
     each source that is skipped.
 
-    Raises UserError if a text is refused, or if no file can be read.
+    hard: whether each token attends to the source position with the largest weight only.
+    Raises UserError if a text is refused, if no file can be read, or if there is no attention to make hard.
     """
     from functools import partial
 
     from regard.data.sources import FileCodec
+    from regard.look import Edit
     from regard.results import Refused
     from regard.training.progress import with_progress
 
+    edits = (Edit.force(None, "largest"),) if hard else ()
+    if hard and not all("cross" in system.reader.traits.attention for system in systems):
+        raise UserError("--hard changes attention to the source, but this model has none; leave it out")
     progress = partial(with_progress, what="translating", console=make_console(stderr=True))
     unreadable: dict[int, str] = {}  # index of a source -> line and reason
     results: list[dict[int, Result]] = []
@@ -163,7 +172,7 @@ def translate_test_set(
             system.reader.check_columns(source)
     for system in systems:
         translated: dict[int, Result] = {}
-        for index, result in enumerate(system.translate(test_set.sources, progress=progress, **search)):
+        for index, result in enumerate(system.translate(test_set.sources, progress=progress, edits=edits, **search)):
             if not isinstance(result, Refused):
                 translated[index] = result
             elif isinstance(system.source, FileCodec):

@@ -6,7 +6,8 @@ d width of a head's keys  v width of a head's values  D width of the output
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,33 +46,67 @@ def attend_with_look(
     if not (look.edits or look.grad):
         seen = tuple(map(capture.read, look.taps))
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
-    if positions_BR is None:
-        positions_BR = torch.arange(query_BHRd.shape[2], device=query_BHRd.device)[None]
-    touched = {edit: _touched(edit, query_BHRd, prepared.shape[-2], positions_BR) for edit in look.edits}
+    touched = _all_touched(look, query_BHRd, prepared.shape[-2], positions_BR)
     mechanism = _with_cuts(mechanism.without_unknown(prepared), prepared, touched)
     weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
     for edit, rows in touched.items():
         if not edit.masked:
-            weights = _edited(weights, edit, rows, mechanism.allow)
-    captured = weights if look.grad else weights.detach()
-    seen = tuple(
-        capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
-    )
+            weights = _edited(weights, edit, rows, mechanism.allow, weights)
+    seen = _seen(capture, look, weights, weights)
     value = same_heads(value, query_BHRd)
     if mechanism.attention in SAMPLED:
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), context=weights @ value, seen=seen)
     return AttentionOutput(mechanism.dropped(weights, mechanism.draw_seed()) @ value, seen=seen)
 
 
+def look_at_given(
+    capture: Capture, look: Look, posterior: Callable[[], Tensor], positions_BR: Tensor | None = None
+) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
+    """Returns the weights of a capture after the edits of a Look, and what its taps request.
+
+    posterior: computes the weights (B, H, R, S) given the whole output, for the taps that ask for them. Edits change them, too.
+    positions_BR: as for `attend_with_look`.
+    """
+    assert capture.given_BHRS is not None
+    query_BHRd, prepared, weights_BHRS = capture.query_BHRd, capture.prepared, capture.given_BHRS
+    posterior_BHRS = weights_BHRS
+    if any(tap.what == "posterior" for tap in look.taps):
+        with torch.no_grad():
+            posterior_BHRS = posterior()
+    touched = _all_touched(look, query_BHRd, prepared.shape[-2], positions_BR)
+    allow = _with_cuts(capture.mechanism.without_unknown(prepared), prepared, touched).allow
+    for edit, rows in touched.items():
+        if edit.masked:
+            weights_BHRS, posterior_BHRS = (_cut(each, edit, rows) for each in (weights_BHRS, posterior_BHRS))
+    for edit, rows in touched.items():
+        if not edit.masked:
+            both = (weights_BHRS, posterior_BHRS)
+            weights_BHRS, posterior_BHRS = (_edited(each, edit, rows, allow, both[0]) for each in both)
+    return weights_BHRS, _seen(capture, look, weights_BHRS, posterior_BHRS)
+
+
+def _seen(capture: Capture, look: Look, weights_BHRS: Tensor, posterior_BHRS: Tensor) -> tuple[Seen[Tensor], ...]:
+    """Returns what the taps of a Look request, where its edits led to these weights and this posterior."""
+    edited = {"weights": weights_BHRS if look.grad else weights_BHRS.detach(), "posterior": posterior_BHRS.detach()}
+    return tuple(
+        capture.seen(tap, capture.picked(edited[tap.what], tap)) if tap.what in edited else capture.read(tap)
+        for tap in look.taps
+    )
+
+
 @dataclass(frozen=True)
 class Capture:
-    """The inputs of one call of attention, from which its taps are computed."""
+    """The inputs of one call of attention, from which its taps are computed.
+
+    given_BHRS: the weights, if the mechanism alone does not determine them (exact hard attention).
+    """
 
     query_BHRd: Tensor
     prepared: Tensor
     value: Tensor
     mechanism: Mechanism
     output_HvD: Tensor | None = None
+    given_BHRS: Tensor | None = None
 
     @torch.no_grad()
     def read(self, tap: Tap) -> Seen[Tensor]:
@@ -79,27 +114,28 @@ class Capture:
         part = self.narrowed(tap)
         if tap.what == "scores":
             return self.seen(tap, scores_prepared(part.query_BHRd, part.prepared, part.mechanism))
-        # A sample must be drawn for all heads and rows, as the output was, even if the tap requests only some of them.
-        sampled = self.mechanism.attention in SAMPLED and self.mechanism.generator is not None
+        given_BHRS = self.given_BHRS
+        if self.mechanism.attention in SAMPLED and self.mechanism.generator is not None:
+            # A sample must be drawn for all heads and rows, as the output was, even if the tap requests only some of them.
+            given_BHRS = weights_prepared(self.query_BHRd, self.prepared, _copy_generator(self.mechanism))
         if tap.what == "summary":
             rows = pick("row", tap.rows, self.query_BHRd.shape[2])
             one_sequence = tap.kind != "cross" and self.query_BHRd.shape[2] == self.prepared.shape[-2]
             top, positions = min(TOP, self.prepared.shape[-2]), rows if one_sequence else None
-            if sampled:
-                summary = summarise_weights(self.sampled_BHRS(tap), top=top, positions=positions)
+            if given_BHRS is not None:
+                summary = summarise_weights(self.picked(given_BHRS, tap), top=top, positions=positions)
             else:
                 summary = summarise_prepared(
                     part.query_BHRd, part.prepared, part.mechanism, top=top, blocks=True, positions=positions
                 )
             return self.seen(tap, summary.top_weights, summary)
-        weights_BHRS = self.sampled_BHRS(tap) if sampled else weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
+        if given_BHRS is not None:
+            weights_BHRS = self.picked(given_BHRS, tap)
+        else:
+            weights_BHRS = weights_prepared(part.query_BHRd, part.prepared, part.mechanism)
         if tap.what == "norms":  # ‖α v W_o‖ = |α| ‖v W_o‖
             weights_BHRS = weights_BHRS.abs() * part.value_norms_BHS().unsqueeze(-2)
         return self.seen(tap, weights_BHRS)
-
-    def sampled_BHRS(self, tap: Tap) -> Tensor:
-        """Samples the same hard or gated weights as the output, and returns the heads and rows of a tap."""
-        return self.picked(weights_prepared(self.query_BHRd, self.prepared, _copy_generator(self.mechanism)), tap)
 
     def narrowed(self, tap: Tap) -> Capture:
         """Returns the inputs for the heads and rows of a tap only."""
@@ -150,6 +186,13 @@ def _copy_generator(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, generator=mechanism.generator and mechanism.generator.clone_state())
 
 
+def _all_touched(look: Look, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor | None) -> dict[Edit, Tensor]:
+    """Returns the heads and queries that each edit changes (`_touched`). positions_BR: by default 0, 1, 2, …"""
+    if positions_BR is None:
+        positions_BR = torch.arange(query_BHRd.shape[2], device=query_BHRd.device)[None]
+    return {edit: _touched(edit, query_BHRd, num_keys, positions_BR) for edit in look.edits}
+
+
 def _touched(edit: Edit, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor) -> Tensor:
     """Returns (B or 1, H, R or 1, 1): True for the heads and queries that an edit changes.
 
@@ -167,30 +210,46 @@ def _touched(edit: Edit, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor
     return touched
 
 
-def _at_key(key: int, num_keys: int, device: torch.device) -> Tensor:
-    """Returns (S,): True at one key."""
+def _at_key(key: int | Tensor, num_keys: int, device: torch.device) -> Tensor:
+    """Returns (S,), or (…, S) for keys (…, 1): True at one key."""
     return torch.arange(num_keys, device=device) == key
 
 
 def _with_cuts(mechanism: Mechanism, prepared: Tensor, touched: Mapping[Edit, Tensor]) -> Mechanism:
     """Returns the mechanism with the links masked that edits cut. touched: the heads and queries of each edit."""
     for edit, rows in touched.items():
-        if edit.masked and edit.key is not None:
+        if edit.masked and isinstance(edit.key, int):
             links = rows & _at_key(edit.key, prepared.shape[-2], prepared.device)
             mechanism = replace(mechanism, allow=masks.without(mechanism.allow, links), causal=False)
     return mechanism
 
 
-def _edited(weights_BHRS: Tensor, edit: Edit, touched: Tensor, allow: Tensor | None) -> Tensor:
-    """Returns the weights after an edit that switches off or forces the touched queries, if they may attend to its key."""
+def _cut(weights_BHRS: Tensor, edit: Edit, touched: Tensor) -> Tensor:
+    """Returns given weights without the key of an edit; the others sum to 1, or to 0 if they all were 0."""
+    assert isinstance(edit.key, int)
+    kept_BHRS = weights_BHRS.masked_fill(_at_key(edit.key, weights_BHRS.shape[-1], weights_BHRS.device), 0.0)
+    least = torch.finfo(kept_BHRS.dtype).tiny
+    return torch.where(touched, kept_BHRS / kept_BHRS.sum(-1, keepdim=True).clamp_min(least), weights_BHRS)
+
+
+def _edited(weights_BHRS: Tensor, edit: Edit, touched: Tensor, allow: Tensor | None, ranked_BHRS: Tensor) -> Tensor:
+    """Returns the weights after an edit that switches off or forces the touched queries, if they may attend to its key.
+
+    ranked_BHRS: the weights whose largest one names the key "largest".
+    """
     num_keys = weights_BHRS.shape[-1]
     if edit.key is None:
         return weights_BHRS.masked_fill(touched, 0.0)
-    if edit.key >= num_keys:
+    if edit.key == "largest":
+        allowed_BHRS = ranked_BHRS if allow is None else ranked_BHRS.masked_fill(~allow, -math.inf)
+        at_key = _at_key(allowed_BHRS.argmax(-1, keepdim=True), num_keys, weights_BHRS.device)
+    elif edit.key >= num_keys:
         return weights_BHRS
+    else:
+        at_key = _at_key(edit.key, num_keys, weights_BHRS.device)
     if allow is not None:
-        touched = touched & allow.expand(*allow.shape[:-1], num_keys)[..., edit.key, None]
-    return torch.where(touched, _at_key(edit.key, num_keys, weights_BHRS.device).to(weights_BHRS.dtype), weights_BHRS)
+        touched = touched & (allow & at_key).any(-1, keepdim=True)
+    return torch.where(touched, at_key.to(weights_BHRS.dtype), weights_BHRS)
 
 
 # --- decoding step by step ---------------------------------------------------------------------------------------------------

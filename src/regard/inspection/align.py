@@ -128,7 +128,7 @@ def _units(translator: Translator, pair: GivenOutput, pieces: bool | None) -> tu
 def _aligned(pair: GivenOutput, forced: Forced, heads: tuple[AlignmentHead, ...], source: Units, target: Units) -> AlignedPair:
     if forced.error:
         raise UserError(f"pair {forced.id + 1}: {forced.error}")
-    layers = {what: [seen.weights_BHTS[0] for seen in forced.seen if seen.what == what] for what in ("weights", "norms")}
+    layers = {what: [seen.weights_BHTS[0] for seen in forced.seen if seen.what == what] for what in ("posterior", "norms")}
     sizes = len(target.of_tokens), len(source.of_tokens)
     weights_NTS = np.stack([head.weights_TS(layers[head.tap.what], *sizes) for head in heads])
     best_NU = strongest(weights_NTS, source, target).astype(np.int32)

@@ -174,7 +174,8 @@ def inspect(
     """Translates a text and captures one forward pass of the model over its output (teacher forcing).
 
     output: ids of a given output, without <eos>, instead of the model's own. finished: whether <eos> follows it.
-    what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead.
+    what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead. The
+    weights of marginal and monotone attention are the posterior: how probable each source position is, given the whole output.
     edits: changes of attention, both in the translation and in what is captured.
     options: options of the search, as for a translator.
 
@@ -197,7 +198,8 @@ def inspect(
     captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) or not isinstance(what, Sequence) else tuple(what)
     if max(size + 1, len(written)) > LONGEST:
         captured = ("summary",)
-    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured), edits)  # type: ignore[arg-type]
+    quantities: list[What] = ["posterior" if quantity == "weights" else quantity for quantity in captured]
+    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in quantities), edits)  # type: ignore[arg-type]
     (forced,) = translator.engine.force([replace(segment.request, look=look)], [written], distributions=True)
     if forced.log_probs_TV is None:
         raise UserError(forced.error)
@@ -250,7 +252,11 @@ def _layers(seen: Sequence[Seen[Array]]) -> Iterator[CapturedLayer]:
     for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
         in_layer = [result for result in seen if (result.kind, result.layer) == (kind, layer)]
         summary = next((result.summary for result in in_layer if result.summary is not None), None)
-        numbers = {result.what: torch.from_numpy(result.weights_BHTS[0]) for result in in_layer if result.summary is None}
+        numbers: dict[What, Tensor] = {
+            "weights" if result.what == "posterior" else result.what: torch.from_numpy(result.weights_BHTS[0])
+            for result in in_layer
+            if result.summary is None
+        }
         yield CapturedLayer(kind, layer, numbers, None if summary is None else _first_sentence(summary))
 
 

@@ -47,6 +47,8 @@ WEIGHTS = {
     "unnormalised": "α = e, 0 for keys that are not allowed",
     "hard": "α = 1 for the best allowed key, else 0",
     "gated": "α = g / max(1, Σ g), g_j = 1 where e_j > 0",
+    "marginal": "α = softmax(e) over the allowed keys",
+    "monotone": "α_j = p(a_t = j | y_<t), from e, the jumps and the alignments of the tokens so far",
 }
 
 
@@ -242,6 +244,10 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Explan
     )
     yield ExplanationLine("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=inputs.source)
     yield from _attention(model.score, before.prepared_BSA[0], scores, weights, inputs.source, model.settings.attention)
+    if model.settings.sums_choices:
+        last = "; p_j(<eos>) = 0 except for the last key" if model.settings.attention == "monotone" else ""
+        yield ExplanationLine("logits", f"log Σ_j α_j p_j, p_j = softmax(W_o [s; h_j] + b_o){last}", logits)
+        return
     context = weights @ before.values_BSE[0]
     yield ExplanationLine("context", "c = Σ_j α_j h_j", context)
     if attends_first:
@@ -263,7 +269,7 @@ def _attention(
     yield ExplanationLine("keys", "k_j, the keys that the score compares with s", keys_Sd, given=True, rows=rows)
     yield ExplanationLine("scores", formula + added, scores_S, rows=rows)
     yield ExplanationLine("allowed", "1 where the query may attend", torch.isfinite(scores_S).long(), given=True, rows=rows)
-    yield ExplanationLine("weights", WEIGHTS[attention], weights_S, rows=rows)
+    yield ExplanationLine("weights", WEIGHTS[attention], weights_S, given=attention == "monotone", rows=rows)
 
 
 # --- Transformers ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,9 @@ states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
     fixed     no attention: C, the final state of the encoder, initialises the decoder (Sutskever et al. 2014), and with
               `every_step` is part of every input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
 
+    summed    Luong without input feeding, c_t = h_j for one position j = a_t, logits = W_o [s_t; h_j] + b_o; the probabilities
+              of all choices of j are added up, not sampled (core/latent.py)
+
 s_0 = tanh(W C + b), or C itself. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training runs
 it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step, and
 only what depends on earlier steps is computed inside the loop.
@@ -15,20 +18,21 @@ only what depends on earlier steps is computed inside the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Traits
-from regard.core import masks
-from regard.core.attention import AttentionOutput
+from regard.contracts import EOS, Traits
+from regard.core import latent, masks
+from regard.core.attention import AttentionOutput, scores_prepared
 from regard.core.devices import default_generator
 from regard.core.mechanism import Mechanism
 from regard.core.source import Source
-from regard.core.taps import attend_with_look, join_steps
+from regard.core.taps import Capture, attend_with_look, join_steps, look_at_given
 from regard.core.weights import AttentionType
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
@@ -37,10 +41,11 @@ from regard.layers.scores import ScoreMaker, make_score
 from regard.look import Look
 from regard.models.contract import Memory, Model, ModelSettings, Projected, State, Step
 from regard.models.encoder import masked_mean, with_fusion
+from regard.models.mixture import Mixture
 from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source positions  T target positions  R = K·T rows, where K or T is 1  L layers
-# E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)
+# E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)  V vocabulary  J jumps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +85,11 @@ class RnnSettings(ModelSettings):
     """What the model reads: tokens, a picture (by a residual network), a grid or frames of features, or sound."""
     channels: int = 64
     """Channels of the last stage of the picture network, and of the convolutions over sound."""
-    attention: AttentionType = "soft"
-    """How scores become weights; hard (one key) and gated (0/1 per key) are sampled in training, deterministic otherwise."""
+    attention: Literal[AttentionType, latent.SummedAttention] = "soft"
+    """How scores become weights; hard (one key) and gated (0/1 per key) are sampled in training, deterministic otherwise;
+    marginal and monotone (only to the right) sum over all choices of one key, and require decoder=luong and readout=plain."""
+    jumps: int = 4
+    """For attention=monotone: moves by 0 to jumps − 1 positions have a learned score each; all longer ones share one."""
     max_positions: int = 256
     """Number of source positions that the location score supports."""
     beyond: Literal["error", "ignore"] = "error"
@@ -120,6 +128,26 @@ class RnnSettings(ModelSettings):
             raise ValueError(
                 f"every_step requires decoder=fixed, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
             )
+        if self.sums_choices:
+            self._check_summed()
+
+    def _check_summed(self) -> None:
+        """Raises ValueError if the decoder state would depend on the choices, or if the sum over them would be too large."""
+        if self.decoder != "luong" or self.input_feeding:
+            raise ValueError(
+                f"attention={self.attention} sums over all choices, so the decoder state must not depend on them, but "
+                f"decoder={self.decoder} and input_feeding={str(self.input_feeding).lower()}; set decoder=luong and "
+                "input_feeding=false, or attention=hard, which samples"
+            )
+        if self.readout != "plain":
+            raise ValueError(
+                f"attention={self.attention} sums over all choices, which needs logits without a tanh of state and source, but "
+                f"readout is {self.readout}; set readout=plain"
+            )
+        if self.attention == "monotone" and self.frontend in GRIDS:
+            raise ValueError(
+                f"attention=monotone moves from left to right, but a {self.frontend} has no such order; set attention=marginal"
+            )
 
     @property
     def traits(self) -> Traits:
@@ -128,7 +156,7 @@ class RnnSettings(ModelSettings):
         return Traits(
             max_positions=self.max_positions if counts else None,
             attention={"cross": (1, 1)} if attends else {},
-            soft_cross_attention=attends and self.attention == "soft",
+            soft_cross_attention=attends and self.attention in ("soft", *latent.SUMMED),
             frontend=self.frontend,
             score=self.score if attends else None,
         )
@@ -137,6 +165,11 @@ class RnnSettings(ModelSettings):
     def memory_width(self) -> int:
         """Width of the encoder states."""
         return self.encoder_width or self.width
+
+    @property
+    def sums_choices(self) -> bool:
+        """Whether the attention is hard and summed over all choices."""
+        return self.attention in latent.SUMMED
 
     @property
     def runs_stepwise(self) -> bool:
@@ -150,6 +183,8 @@ class RnnState(BatchState):
 
     prepared_BSA, values_BSE, allow_BS: prepared keys, values and mask of the source. fixed_BE: C, if it is part of every input.
     hidden_BKLX: recurrent states. fed_BKD: the attentional state s̃ of the last step, for input feeding.
+    Exact hard attention: source_BSV: log-probabilities of the tokens by each source position alone. jumps_BSJ: the part of
+    the source in the scores of jumps. mixture_BKS: the mixture (see core/latent.py) that the next token comes from.
     """
 
     prepared_BSA: Tensor = per_sentence(grows=1)
@@ -158,6 +193,38 @@ class RnnState(BatchState):
     fixed_BE: Tensor = per_sentence()
     hidden_BKLX: Tensor = per_hypothesis()
     fed_BKD: Tensor = per_hypothesis()
+    source_BSV: Tensor = per_sentence(grows=1)
+    jumps_BSJ: Tensor = per_sentence(grows=1)
+    mixture_BKS: Tensor = per_hypothesis(grows=2)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Which source position each token comes from, see core/latent.py.
+
+    state_BRV: log-probabilities of the tokens by the decoder state alone. prior_BKTS: log p(a_t = j | y_<t).
+    overlap_BKTS: `log_overlap`. read_BKTS: `source_log_probs` of the tokens read. steps: the moves of every step, if monotone.
+    """
+
+    state_BRV: Tensor
+    prior_BKTS: Tensor
+    overlap_BKTS: Tensor
+    read_BKTS: Tensor
+    steps: Sequence[latent.Moves] = ()
+
+    @property
+    def mixture_BKTS(self) -> Tensor:
+        """The mixture that each token comes from."""
+        return self.prior_BKTS - self.overlap_BKTS
+
+    def posterior_BKTS(self) -> Tensor:
+        """Returns p(a_t = j | y), where y are the tokens read after step t; after the last step there are none."""
+        known_BKTS = latent.after_token(self.mixture_BKTS[:, :, :-1], self.read_BKTS[:, :, 1:])
+        filtered_BKTS = torch.cat((known_BKTS, self.prior_BKTS[:, :, -1:]), dim=2)
+        if not self.steps:
+            return filtered_BKTS.exp()
+        smoothed = latent.smooth_chain(self.prior_BKTS.unbind(2), filtered_BKTS.unbind(2), self.steps)
+        return torch.stack(smoothed, dim=2).exp()
 
 
 @dataclass(frozen=True)
@@ -165,13 +232,14 @@ class DecoderStates:
     """The results of the recurrence.
 
     states_BRD: s_t. attended: the result of attention, if the recurrence includes attention. attentional_BRD: s̃_t, with input
-    feeding. attended_steps: `attended`, step by step.
+    feeding. attended_steps: `attended`, step by step. choices: with exact hard attention.
     """
 
     states_BRD: Tensor
     attended: AttentionOutput | None = None
     attentional_BRD: Tensor | None = None
     attended_steps: tuple[AttentionOutput, ...] = ()
+    choices: Choices | None = None
 
 
 AttendStep = Callable[[Tensor, int], AttentionOutput]
@@ -226,6 +294,8 @@ class RnnSeq2Seq(Model):
         if settings.decoder == "luong" and not plain:
             self.combine = nn.Linear(memory_width + width, width)
         self.output = nn.Linear(width + memory_width if plain else width, target_vocab)
+        if settings.attention == "monotone":
+            self.jump = nn.Linear(width + memory_width, settings.jumps + 1)
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
@@ -242,18 +312,27 @@ class RnnSeq2Seq(Model):
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE
         attends, input_feeding = self.settings.decoder != "fixed", self.settings.input_feeding
+        prepared_BSA = self._prepare(memory) if attends else values_BSE[:, :0]
+        source_BSV, jumps_BSJ = values_BSE[:, :0], values_BSE[:, :0]
+        if self.settings.sums_choices:
+            known_BS = self.score.known(prepared_BSA)
+            allow_BS = allow_BS if known_BS is None else masks.both(allow_BS, known_BS)
+            source_BSV, jumps_BSJ = self._source_parts(values_BSE, allow_BS)
         if self.settings.bridge == "learned":
             hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
         else:
             hidden_BLX = summary_BE.unsqueeze(1).expand(-1, self.decoder.num_layers, -1)
         state = RnnState(
             lengths_B=torch.zeros(len(allow_BS), dtype=torch.long, device=allow_BS.device),
-            prepared_BSA=self._prepare(memory) if attends else values_BSE[:, :0],
+            prepared_BSA=prepared_BSA,
             values_BSE=values_BSE if attends else values_BSE[:, :0],
             allow_BS=allow_BS if attends else allow_BS[:, :0],
             fixed_BE=summary_BE if self.settings.every_step else summary_BE[:, :0],
             hidden_BKLX=hidden_BLX.unsqueeze(1),
             fed_BKD=summary_BE.new_zeros(len(allow_BS), 1, self.settings.width if input_feeding else 0),
+            source_BSV=source_BSV,
+            jumps_BSJ=jumps_BSJ,
+            mixture_BKS=source_BSV.new_zeros(len(allow_BS), 1, source_BSV.shape[1]),
         )
         if prefix_BP is None:
             return state
@@ -269,7 +348,7 @@ class RnnSeq2Seq(Model):
         decoded = self._readout(outputs, state, cross_look, state.lengths_B[:, None])
         return Step(decoded.logits_BTV, next_state, decoded.seen)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected | Mixture:
         state, cross_look = self.start(memory), self._cross_look(look)
         outputs, _ = self._recur(ids_BT.unsqueeze(1), state, cross_look)
         return self._readout(outputs, state, cross_look)
@@ -295,12 +374,19 @@ class RnnSeq2Seq(Model):
             states_NTD, hidden_LNX = run(self.decoder, embedded_NTI, state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
             outputs = DecoderStates(states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]))
             fed_ND = state.fed_BKD.flatten(0, 1)
+        mixture_BKS = state.mixture_BKS
+        if self.settings.sums_choices:
+            dropped_BRD = self.dropout(outputs.states_BRD)
+            choices = self._choices(ids_BKT, dropped_BRD, state)
+            outputs = DecoderStates(dropped_BRD, choices=choices)
+            mixture_BKS = choices.mixture_BKTS[:, :, -1]
         return outputs, replace(
             state,
             spent=False,
             lengths_B=state.lengths_B + ids_BKT.shape[-1],
             hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
             fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
+            mixture_BKS=mixture_BKS,
         )
 
     def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, Tensor, Tensor]:
@@ -361,11 +447,13 @@ class RnnSeq2Seq(Model):
 
     def _readout(
         self, outputs: DecoderStates, state: RnnState, look: Look | None, positions_BR: Tensor | None = None
-    ) -> Projected:
+    ) -> Projected | Mixture:
         """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step.
 
         positions_BR: the positions of the rows, (B or 1, R or 1); by default 0, 1, 2, …
         """
+        if outputs.choices is not None:
+            return self._mixture(outputs.choices, outputs.states_BRD, state, look, positions_BR)
         if self.settings.decoder == "fixed":
             return Projected(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
         attended = outputs.attended or self._attend(state, look, positions_BR)(outputs.states_BRD)
@@ -394,12 +482,75 @@ class RnnSeq2Seq(Model):
         self, state: RnnState, look: Look | None, positions_BR: Tensor | None = None
     ) -> Callable[[Tensor], AttentionOutput]:
         """Returns a function from queries (B, R, D) to the result of attention to the source; axis 1 is the single head."""
-        generator = default_generator(state.allow_BS.device) if self.training else None
-        mechanism = Mechanism(self.score, state.allow_BS[:, None, None], attention=self.settings.attention, generator=generator)
+        generator, attention = default_generator(state.allow_BS.device) if self.training else None, self.settings.attention
+        mechanism = Mechanism(
+            self.score, state.allow_BS[:, None, None], attention=cast(AttentionType, attention), generator=generator
+        )
         prepared, values = state.prepared_BSA.unsqueeze(1), state.values_BSE.unsqueeze(1)
         return lambda query_BRD: attend_with_look(
             query_BRD.unsqueeze(1), prepared, values, mechanism, look, positions_BR=positions_BR
         )
+
+    # --- exact hard attention ------------------------------------------------------------------------------------------------
+
+    def _source_parts(self, values_BSE: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what depends on the source only: log-probabilities of the tokens (B, S, V), scores of the jumps (B, S, J).
+
+        A monotone alignment ends at the last source position: no other position writes <eos>.
+        """
+        width = self.settings.width
+        logits_BSV = F.linear(values_BSE, self.output.weight[:, width:])
+        if self.settings.attention == "marginal":
+            return logits_BSV.log_softmax(-1), values_BSE[..., :0]
+        before_last_BS = masks.first(allow_BS.sum(1) - 1, allow_BS.shape[1])
+        is_eos_V = torch.arange(logits_BSV.shape[-1], device=logits_BSV.device) == EOS
+        logits_BSV = logits_BSV.masked_fill(before_last_BS.unsqueeze(-1) & is_eos_V, latent.NEVER)
+        return logits_BSV.log_softmax(-1), F.linear(values_BSE, self.jump.weight[:, width:])
+
+    def _choices(self, ids_BKT: Tensor, states_BRD: Tensor, state: RnnState) -> Choices:
+        """Returns how probable each source position is, for every token that follows the tokens read."""
+        width, size = self.settings.width, ids_BKT.shape[1:]
+        state_BRV = F.linear(states_BRD, self.output.weight[:, :width], self.output.bias).log_softmax(-1)
+        overlap_BKTS = latent.log_overlap(state_BRV, state.source_BSV).unflatten(1, size)
+        read_BKTS = latent.source_log_probs(state.source_BSV, ids_BKT.flatten(1)).unflatten(1, size)
+        mechanism = Mechanism(self.score, state.allow_BS[:, None, None])
+        scores_BRS = scores_prepared(states_BRD.unsqueeze(1), state.prepared_BSA.unsqueeze(1), mechanism).squeeze(1)
+        forbidden_B1S = ~state.allow_BS.unsqueeze(1)
+        scores_BKTS = scores_BRS.masked_fill(forbidden_B1S, latent.NEVER).unflatten(1, size)
+        if self.settings.attention == "marginal":
+            return Choices(state_BRV, scores_BKTS.log_softmax(-1), overlap_BKTS, read_BKTS)
+        jumps_BRJ = F.linear(states_BRD, self.jump.weight[:, :width], self.jump.bias)
+        jumps_BKTSJ = jumps_BRJ.unflatten(1, size).unsqueeze(3) + state.jumps_BSJ[:, None, None]
+        steps = latent.moves(scores_BKTS, jumps_BKTSJ, state.allow_BS[:, None, None]).unbind(2)
+        mixture_BKS = state.mixture_BKS.masked_fill(forbidden_B1S, latent.NEVER)
+        start_BKS = latent.after_token(mixture_BKS, read_BKTS[:, :, 0])
+        start_BKS = torch.where((state.lengths_B == 0)[:, None, None], latent.first_position(start_BKS), start_BKS)
+        priors = latent.filter_chain(start_BKS, steps, overlap_BKTS.unbind(2), read_BKTS[:, :, 1:].unbind(2))
+        return Choices(state_BRV, torch.stack(priors, dim=2), overlap_BKTS, read_BKTS, steps)
+
+    def _mixture(
+        self, choices: Choices, states_BRD: Tensor, state: RnnState, look: Look | None, positions_BR: Tensor | None
+    ) -> Mixture:
+        """Returns the distribution of every token, and what a Look requests. Edits change only what the tokens are mixed from;
+        the alignments go on without them.
+
+        positions_BR: as for `_readout`.
+        """
+        mixture_BRS, source_BSV = choices.mixture_BKTS.flatten(1, 2), state.source_BSV
+        if look is None:
+            return Mixture(choices.state_BRV, source_BSV, mixture_BRS)
+        weights_BHRS = choices.prior_BKTS.flatten(1, 2).exp().unsqueeze(1)
+        query, prepared, values = (tensor.unsqueeze(1) for tensor in (states_BRD, state.prepared_BSA, state.values_BSE))
+        mechanism = Mechanism(self.score, state.allow_BS[:, None, None])
+        capture = Capture(query, prepared, values, mechanism, given_BHRS=weights_BHRS)
+        used_BHRS, seen = look_at_given(
+            capture, look, lambda: choices.posterior_BKTS().flatten(1, 2).unsqueeze(1), positions_BR
+        )
+        if look.edits or look.grad:
+            log_weights_BRS, log_rest_BR1 = latent.log_weights(used_BHRS.squeeze(1))
+            mixture_BRS = torch.cat((log_weights_BRS - choices.overlap_BKTS.flatten(1, 2), log_rest_BR1), dim=-1)
+            source_BSV = F.pad(source_BSV, (0, 0, 0, 1))  # weight on no key leaves the token to the state alone
+        return Mixture(choices.state_BRV, source_BSV, mixture_BRS, seen=seen)
 
 
 def _rows(steps: list[Tensor], num_sentences: int) -> Tensor:

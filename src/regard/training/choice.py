@@ -64,7 +64,7 @@ def _from_data(order: Order, start: Start, normalise: NormalForm) -> Choice:
     surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
     of_text = bool(unit) and unit not in FILE_CODECS
     root = folder_of(tuple(map(str, order.files)))
-    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text)
+    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text, given=changes)
     settings, reasons = order.with_options(suggestion.settings, start.settings), {**suggestion.reasons}
     settings = replace(settings, data=replace(settings.data, normalise=normalise))
     if start.saved:  # take over its model settings, and the units of its vocabularies

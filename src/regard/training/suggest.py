@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import plural
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS
+from regard.training.monotone import order_correlation
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 
@@ -58,19 +59,31 @@ class Side:
         """The suggested unit."""
         return "symbols" if self.is_symbols else "characters"
 
+    def split(self, text: str) -> list[str]:
+        """Splits a text into the suggested units."""
+        return text.split() if self.is_symbols else list(text)
+
     def __str__(self) -> str:
         what = "symbols" if self.is_symbols else "words"
         return f"{self.words:.1f} {what} of {self.width:.1f} characters per line, on average"
 
 
-def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Path(), *, of_text: bool = False) -> Suggestion:
+def suggest(
+    pairs: Sequence[Pair],
+    num_pairs: int | None = None,
+    root: Path = Path(),
+    *,
+    of_text: bool = False,
+    given: Collection[str] = (),
+) -> Suggestion:
     """Returns settings for this data, with reasons.
 
     num_pairs: the number of all pairs, if `pairs` is only a sample. root: the folder that file names are relative to.
-    of_text: whether sources are texts even if they look like file names.
+    of_text: whether sources are texts even if they look like file names. given: the names of settings that the user gives.
 
     Files, recognised by their extensions, get the frontend that reads them and a recurrent decoder. Short strings get a small
-    recurrent model, sentences a small Transformer with subwords; the less data, the more dropout. Experiments: docs/LOG.md.
+    recurrent model, with monotone attention if there are few and their order is that of the source; sentences get a small
+    Transformer with subwords; the less data, the more dropout. Evidence: docs/choosing.md, docs/LOG.md.
     """
     number = num_pairs or len(pairs)
     source, target = (side_of([pair.texts[side] for pair in pairs]) for side in (0, 1))
@@ -79,13 +92,61 @@ def suggest(pairs: Sequence[Pair], num_pairs: int | None = None, root: Path = Pa
         if codec is Sounds:
             return _for_sounds(number, pairs, example)
         return _for_files(codec, number, example, target)
-    return (_for_sentences if source.is_sentences and target.is_sentences else _for_strings)(number, source, target)
+    if source.is_sentences and target.is_sentences:
+        return _for_sentences(number, source, target)
+    if number <= MOST_MONOTONE and max(source.tokens, target.tokens) <= LONGEST_MONOTONE and not ATTENDS & set(given):
+        symbols = [(source.split(pair.source), target.split(pair.target)) for pair in pairs if isinstance(pair.source, str)]
+        if len(symbols) == len(pairs) and (order := order_correlation(symbols)) >= SAME_ORDER:
+            return _for_monotone_strings(number, source, target, order)
+    return _for_strings(number, source, target)
 
 
 def side_of(texts: Sequence[str]) -> Side:
     """Returns the statistics of some lines."""
     words = sum(max(1, len(text.split())) for text in texts) / len(texts)
     return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
+
+
+MOST_MONOTONE = 20_000
+LONGEST_MONOTONE = 40
+SAME_ORDER = 0.85
+"""Strings get monotone attention if there are at most MOST_MONOTONE pairs, with at most LONGEST_MONOTONE tokens per side on
+average, whose order correlates at least so much."""
+ATTENDS = {"model.kind", "model.decoder", "model.input_feeding", "model.readout", "model.attention", "model.score"}
+"""Whoever gives one of these settings chooses how the model attends."""
+
+
+def _for_monotone_strings(number: int, source: Side, target: Side, order: float) -> Suggestion:
+    count = plural(number, "pair")
+    train = TrainSettings(learning_rate=2e-3, schedule="cosine", warmup=0.08, batch_tokens=352)
+    epoch = number * max(source.tokens, target.tokens) / train.batch_tokens
+    steps = _rounded(min(4000, max(600, 22 * epoch)))
+    settings = RunSettings(
+        data=DataSettings(source_unit=source.unit, target_unit=target.unit),
+        model=RnnSettings(
+            cell="lstm",
+            width=96,
+            encoder_width=320,
+            embedding=64,
+            attention="monotone",
+            score="general",
+            readout="plain",
+            dropout=0.3,
+        ),
+        train=replace(train, steps=steps, validate_every=_rounded(steps / 4), metric="symbol_error_rate"),
+    )
+    return Suggestion(
+        settings,
+        {
+            "data.source_unit": str(source),
+            "data.target_unit": str(target),
+            "model.kind": "a recurrent model with attention is best and fastest for short strings",
+            "model.attention": f"only {count}, whose targets have the order of their sources (correlation {order:.2f}): "
+            "each symbol comes from one source position, and these only move to the right",
+            "model.dropout": f"only {count}",
+            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 22 passes, in 600 to 4,000 updates",
+        },
+    )
 
 
 def _for_strings(number: int, source: Side, target: Side) -> Suggestion:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from regard.contracts import EOS as EOS
 from regard.data.documents import parse
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
 from regard.data.tokenizers.merges import Merges
@@ -29,7 +30,7 @@ words: split at white space and punctuation; each punctuation mark is a token, u
 symbols: split at spaces; decoding joins them by a space.
 """
 
-PAD, UNK, SOS, EOS = 0, 1, 2, 3
+PAD, UNK, SOS = 0, 1, 2
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 
 REMARKS: dict[TokenUnit, str] = {
