@@ -287,6 +287,7 @@ def test_few_strings_in_the_order_of_their_sources_get_monotone_attention() -> N
         attention="monotone",
         score="general",
         readout="plain",
+        bridge="zero",
         dropout=0.3,
     )
     assert (found.settings.train.steps, found.settings.train.schedule) == (600, "cosine")

@@ -131,6 +131,7 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
             attention="monotone",
             score="general",
             readout="plain",
+            bridge="zero",
             dropout=0.3,
         ),
         train=replace(train, steps=steps, validate_every=_rounded(steps / 4), metric="symbol_error_rate"),
