@@ -63,6 +63,7 @@ MODELS: dict[str, ModelSettings] = {
         encoder_layers=2,
         decoder_layers=2,
         bidirectional=False,
+        bridge="zero",
         score="location",
         max_positions=11,
         attention="monotone",

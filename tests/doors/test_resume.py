@@ -114,7 +114,7 @@ def test_errors_in_a_run_are_reported_and_lose_nothing(
 
     other = regard_command("train", *command, "--set", "train.learning_rate=0.5", cwd=workspace)
     assert other.returncode == 1
-    assert "train.learning_rate was 0.004 and is now 0.5" in " ".join(other.stderr.split())
+    assert "train.learning_rate was 0.002 and is now 0.5" in " ".join(other.stderr.split())
     assert unchanged()
 
     words = (workspace / "words.tsv").read_text()

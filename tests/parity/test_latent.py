@@ -25,6 +25,14 @@ def alignments(name: str, num_tokens: int, num_positions: int) -> list[tuple[int
     return list(itertools.combinations_with_replacement(range(num_positions), num_tokens))
 
 
+def first_state(model: RnnSeq2Seq, summary_BE: Tensor) -> Tensor | tuple[Tensor, ...]:
+    settings = model.settings
+    if settings.bridge == "zero":
+        return torch.zeros(settings.decoder_layers, len(summary_BE), settings.width, dtype=summary_BE.dtype)
+    first = model.bridge(summary_BE).tanh().unflatten(-1, (settings.decoder_layers, -1)).transpose(0, 1)
+    return tuple(part.contiguous() for part in first.chunk(2, -1)) if settings.cell == "lstm" else first.contiguous()
+
+
 def enumerate_alignments(model: RnnSeq2Seq, source: Source, ids: list[int]) -> dict[tuple[int, ...], Tensor]:
     """Returns log p(a, y) of every alignment of one sentence, from the formulas: softmax over rows of scores, no sharing.
 
@@ -33,9 +41,7 @@ def enumerate_alignments(model: RnnSeq2Seq, source: Source, ids: list[int]) -> d
     settings, memory = model.settings, model.encode(source)
     h = memory.values_BSE[0]
     read = torch.tensor([[2, *ids[:-1]]])
-    first = model.bridge(memory.summary_BE).tanh().unflatten(-1, (settings.decoder_layers, -1)).transpose(0, 1)
-    parts = tuple(part.contiguous() for part in first.chunk(2, dim=-1)) if settings.cell == "lstm" else first.contiguous()
-    s = model.decoder(model.target_embedding(read), parts)[0][0]
+    s = model.decoder(model.target_embedding(read), first_state(model, memory.summary_BE))[0][0]
     content = model.score.scores(s, model.score.prepare(h))
     size = len(h)
     totals = {}
@@ -211,7 +217,7 @@ def test_the_largest_weight_alone_is_hard_attention(name: str) -> None:  # SPEC 
         step = model.step(targets[:, position : position + 1], state, look)
         state = step.state
         torch.testing.assert_close(step.logits_BKV[:, 0], hard.logits_BTV[:, position])
-    s = model.decoder(model.target_embedding(targets), _first(model, memory.summary_BE))[0]
+    s = model.decoder(model.target_embedding(targets), first_state(model, memory.summary_BE))[0]
     h = memory.values_BSE.gather(1, chosen[..., None].expand(-1, -1, memory.values_BSE.shape[-1]))
     logits = model.output(torch.cat((s, h), dim=-1))
     if "monotone" in name:
@@ -219,11 +225,6 @@ def test_the_largest_weight_alone_is_hard_attention(name: str) -> None:  # SPEC 
         logits[..., EOS] = logits[..., EOS].masked_fill(~last, -1e9)
     expected = logits.log_softmax(-1)
     assert ((hard.logits_BTV - expected).abs() < 1e-9)[expected > -600].all()
-
-
-def _first(model: RnnSeq2Seq, summary_BE: Tensor) -> Tensor | tuple[Tensor, ...]:
-    first = model.bridge(summary_BE).tanh().unflatten(-1, (model.settings.decoder_layers, -1)).transpose(0, 1)
-    return tuple(part.contiguous() for part in first.chunk(2, -1)) if model.settings.cell == "lstm" else first.contiguous()
 
 
 @pytest.mark.parametrize("name", SUMMED[1:])

@@ -37,6 +37,12 @@ def test_decoders_that_see_the_choice_are_refused(attention: str, settings: dict
     assert words in str(raised.value)
 
 
+def test_a_fixed_decoder_needs_its_initial_state() -> None:
+    with pytest.raises(ValueError, match=r"decoder=fixed sees the source through its initial state only, .*set bridge=learned"):
+        RnnSettings(decoder="fixed", bridge="zero")
+    assert RnnSettings(decoder="fixed", bridge="zero", every_step=True).every_step
+
+
 def test_a_picture_has_no_order_to_move_along() -> None:
     with pytest.raises(ValueError, match="attention=monotone moves from left to right, but a picture has no such order; set"):
         RnnSettings(attention="monotone", readout="plain", frontend="picture")

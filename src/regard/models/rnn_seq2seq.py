@@ -11,9 +11,9 @@ states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
     summed    Luong without input feeding, c_t = h_j for one position j = a_t, logits = W_o [s_t; h_j] + b_o; the probabilities
               of all choices of j are added up, not sampled (core/latent.py)
 
-s_0 = tanh(W C + b), or C itself. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training runs
-it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step, and
-only what depends on earlier steps is computed inside the loop.
+s_0 = tanh(W C + b), or C itself, or 0. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training
+runs it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step,
+and only what depends on earlier steps is computed inside the loop.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class RnnSettings(ModelSettings):
     """For decoder=luong: whether the attentional state s̃ is part of the next input."""
     readout: Literal["mixed", "plain"] = "mixed"
     """For decoder=luong: whether logits are computed from s̃_t (mixed) or from [s_t; c_t] (plain)."""
-    bridge: Literal["learned", "none"] = "learned"
-    """Initial decoder state, from the source summary C: tanh(W C + b) (learned), or C itself (none)."""
+    bridge: Literal["learned", "none", "zero"] = "learned"
+    """Initial decoder state: from the source summary C, tanh(W C + b) (learned) or C itself (none); or 0 (zero), so that the
+    decoder knows of the source only what it attends to."""
     every_step: bool = False
     """For decoder=fixed: whether the source summary C is part of every decoder input."""
     score: str = "additive"
@@ -123,6 +124,10 @@ class RnnSettings(ModelSettings):
             raise ValueError(
                 f"bridge=none uses C as the initial decoder state, but C has width {self.memory_width} and the state of the "
                 f"{self.cell} has width {self.width * (2 if self.cell == 'lstm' else 1)}; set bridge=learned"
+            )
+        if self.bridge == "zero" and self.decoder == "fixed" and not self.every_step:
+            raise ValueError(
+                "decoder=fixed sees the source through its initial state only, so bridge=zero hides it; set bridge=learned"
             )
         if self.every_step and self.decoder != "fixed":
             raise ValueError(
@@ -320,6 +325,8 @@ class RnnSeq2Seq(Model):
             source_BSV, jumps_BSJ = self._source_parts(values_BSE, allow_BS)
         if self.settings.bridge == "learned":
             hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
+        elif self.settings.bridge == "zero":
+            hidden_BLX = summary_BE.new_zeros(len(summary_BE), self.decoder.num_layers, state_width(self.decoder))
         else:
             hidden_BLX = summary_BE.unsqueeze(1).expand(-1, self.decoder.num_layers, -1)
         state = RnnState(

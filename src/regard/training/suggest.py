@@ -107,7 +107,7 @@ def side_of(texts: Sequence[str]) -> Side:
     return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
 
 
-MOST_MONOTONE = 20_000
+MOST_MONOTONE = 5000
 LONGEST_MONOTONE = 40
 SAME_ORDER = 0.85
 """Strings get monotone attention if there are at most MOST_MONOTONE pairs, with at most LONGEST_MONOTONE tokens per side on
@@ -131,6 +131,7 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
             attention="monotone",
             score="general",
             readout="plain",
+            bridge="zero",
             dropout=0.3,
         ),
         train=replace(train, steps=steps, validate_every=_rounded(steps / 4), metric="symbol_error_rate"),
