@@ -164,9 +164,12 @@ def train(
     if previous and previous["data"]["header"] == "usual":
         options["header"] = options["header"] or "usual"
     changes = [*(set_ or []), *(f"model.score={name}" for name in scores)]
-    normalise = previous["data"]["normalise"] if previous else normal_form(start, start_model)
+    defaults = {
+        "data.normalise": previous["data"]["normalise"] if previous else normal_form(start, start_model),
+        "model.fusion_score": fusion_score(previous, start_model),
+    }
     with console.status("reading the data"):
-        settings, reasons, surveyed = choose_settings(run_file, options, changes, scores, start, start_model, normalise)
+        settings, reasons, surveyed = choose_settings(run_file, options, changes, scores, start, start_model, defaults)
     if parent and settings.model != parent.settings:
         raise UserError(
             f"--start-from {start.model}: the settings of that model cannot change; remove the options that change them"
@@ -272,6 +275,16 @@ def normal_form(start: "StartSettings", start_model: "Saved | None") -> "NormalF
     return "nfc" if all(codec.normalises for codec in reused) else "none"
 
 
+def fusion_score(previous: Mapping[str, Any] | None, start_model: "Saved | None") -> str | None:
+    """Returns the default of model.fusion_score: that of the run which continues, or of the model that this one starts from."""
+    from regard.checkpoint.migrate import FUSION_SCORE
+
+    if previous:
+        score: str | None = previous["model"].get("fusion_score", FUSION_SCORE)
+        return score
+    return getattr(start_model.settings, "fusion_score", None) if start_model else None
+
+
 def choose_settings(
     run_file: Path | None,
     options: Mapping[str, Any],
@@ -279,12 +292,12 @@ def choose_settings(
     scores: "Mapping[str, ScoreMaker]",
     start: "StartSettings",
     start_model: "Saved | None",
-    normalise: "NormalForm",
+    defaults: Mapping[str, Any],
 ) -> "tuple[RunSettings, dict[str, str], Survey]":
     """Reads the data, and returns all settings of the run, the reasons for them, and the survey of the data.
 
     options: data settings from the command line. changes: arguments of --set. start_model: the model that this one starts from,
-    as a whole or with its encoder only. normalise: the default of data.normalise.
+    as a whole or with its encoder only. defaults: those of data.normalise and model.fusion_score.
     """
     from regard.data.codecs import FILE_CODECS
     from regard.training.config import read_config
@@ -302,10 +315,11 @@ def choose_settings(
     if any(key.startswith("start.") for key in set_reasons):
         raise UserError("--set start.…: use --start-from, --encoder-from and --freeze to say what a run starts from")
     if run_file:
-        settings = override(with_options(read_config(run_file, scores, {"data.normalise": normalise})), changes, scores)
+        settings = override(with_options(read_config(run_file, scores, defaults)), changes, scores)
         if not settings.data.files:
             raise UserError(f"{run_file}: data.files: got none, expected files to train on, such as files: [pairs.tsv]")
         return settings, set_reasons, survey(settings.data)
+    normalise = defaults["data.normalise"]
     early = [change for change in changes if change.partition("=")[0].strip() in READING]
     reading = override(with_options(RunSettings(data=DataSettings(normalise=normalise))), early).data
     unit = next((value for key, _, value in key_values if key == "data.source_unit"), "")
@@ -314,6 +328,8 @@ def choose_settings(
     suggestion = suggest(surveyed.sample, surveyed.counts.pairs, folder_of(tuple(map(str, options["files"]))), of_text=of_text)
     settings = with_options(suggestion.settings)
     settings, reasons = replace(settings, data=replace(settings.data, normalise=normalise)), {**suggestion.reasons}
+    if "fusion_score" in settings.model.__dataclass_fields__:
+        settings = replace(settings, model=replace(settings.model, fusion_score=defaults["model.fusion_score"]))
     if start_model:  # take over its model settings, and the units of its vocabularies
         reasons["data.normalise"] = f"as {start.model or start.encoder} normalises texts"
         start_data = start_model.training.get("settings", {}).get("data", {})
@@ -391,7 +407,8 @@ def check_same_run(
 
     defaults = asdict(replace(RunSettings(), model=type(settings.model)()))  # for settings that an older version did not have
     old, new = (dict(leaves(json.loads(json.dumps(one)))) for one in (previous, asdict(settings)))
-    old = {**dict(leaves(json.loads(json.dumps(defaults)))), **OLDER, **old}
+    known = dict(leaves(json.loads(json.dumps(defaults))))
+    old = {**known, **{key: value for key, value in OLDER.items() if key in known}, **old}
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if not changed:
         return

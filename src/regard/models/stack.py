@@ -11,6 +11,7 @@ from typing import Literal
 from torch import nn
 
 from regard.core.positions import Layout
+from regard.core.score import Score
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.blocks import (
     Activation,
@@ -144,6 +145,19 @@ def last_norm(settings: StackSettings) -> nn.Module:
     return make_norm(settings.norm, settings.width, settings.norm_eps) if settings.norm_order == "pre" else nn.Identity()
 
 
+def score_of_width(settings: StackSettings, name: str, scores: Scores, width: int) -> Score:
+    """Returns the score function of this name for queries and keys of this width."""
+    return make_score(
+        name,
+        scores,
+        query_width=width,
+        key_width=width,
+        width=settings.score_width,
+        max_source=settings.max_positions,
+        beyond=settings.beyond,
+    )
+
+
 def _feed_forward(settings: StackSettings) -> nn.Module:
     return feed_forward(settings.width, settings.feed_forward, settings.dropout, settings.activation)
 
@@ -157,19 +171,10 @@ def _residual(settings: StackSettings) -> ResidualConnection:
 def _attention(settings: StackSettings, scores: Scores, *, cross: bool = False) -> MultiHeadAttention:
     """Returns self- or cross-attention. Rotary positions and ALiBi need distances within one sequence: only self-attention
     has them."""
-    score = make_score(
-        settings.score,
-        scores,
-        query_width=settings.head_width,
-        key_width=settings.head_width,
-        width=settings.score_width,
-        max_source=settings.max_positions,
-        beyond=settings.beyond,
-    )
     return MultiHeadAttention(
         settings.width,
         settings.heads,
-        score=score,
+        score=score_of_width(settings, settings.score, scores, settings.head_width),
         key_dim=settings.key_dim,
         kv_heads=settings.kv_heads,
         rotary=settings.layout if settings.positions == "rotary" and not cross else None,
