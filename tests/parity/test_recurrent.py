@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -183,6 +184,8 @@ def score_formula(model: RnnSeq2Seq, real: np.ndarray) -> reference.Score:
     name, score = model.settings.score, model.score
     if name == "general":
         return lambda Q, K: reference.general(Q, K, array(score.weight.weight))
+    if name == "basic":
+        return lambda Q, K: reference.basic(Q, K, array(score.key.weight), array(score.query.weight))
     if name == "additive":
         return lambda Q, K: reference.additive(Q, K, *map(array, (score.query.weight, score.key.weight, score.v)))
     if name == "location":
@@ -304,6 +307,20 @@ def test_every_score_and_attention_type_in_every_decoder(
             max_positions=11,
         )
     )
+
+
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+def test_basic_attention_mixes_the_states_themselves(decoder: str) -> None:  # SPEC A2.9
+    """c_t = Σ_j softmax((K h_j)·(Q s)/d) h_j, so a model with W = Qᵀ K/d gives the same logits."""
+    settings = RnnSettings(width=22, encoder_width=26, embedding=7, decoder=decoder, score="basic", dropout=0.0)
+    basic = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double()
+    general = build(replace(settings, score="general"), SOURCE_VOCAB, TARGET_VOCAB).double()
+    K, Q = basic.score.key.weight, basic.score.query.weight
+    same = {name: weight for name, weight in basic.state_dict().items() if not name.startswith("score.")}
+    general.load_state_dict({**same, "score.weight.weight": Q.T @ K / 26})
+    source, targets = make_source(7, 5), make_targets(2, 6)
+    logits, expected = (model.decode(targets, model.encode(source)).logits_BTV for model in (basic, general))
+    torch.testing.assert_close(logits, expected)
 
 
 @pytest.mark.parametrize("decoder", ["luong", "bahdanau"])

@@ -221,7 +221,7 @@ def test_wrong_inputs_are_explained(call: Callable[[MultiHeadAttention, Tensor],
 
 
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
-@pytest.mark.parametrize("score_name", ["dot", "scaled_dot", "scaled_dot by d", "general", "cosine", "distance"])
+@pytest.mark.parametrize("score_name", ["dot", "scaled_dot", "scaled_dot by d", "general", "basic", "cosine", "distance"])
 def test_rotary_scores_depend_on_the_distance(score_name: str, layout: str) -> None:  # SPEC A7.12
     score = SCORES[score_name](6)
     score = score.double() if isinstance(score, nn.Module) else score

@@ -20,6 +20,7 @@ from regard.errors import UserError, check_positive, check_sizes, check_whole, d
 __all__ = [
     "SCORES",
     "Additive",
+    "Basic",
     "Cosine",
     "Distance",
     "Dot",
@@ -54,6 +55,32 @@ class General(nn.Module, Score):
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.weight(key)
         return prepared
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return query @ prepared.transpose(-1, -2)
+
+    def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
+        return query, prepared, 1.0
+
+
+class Basic(nn.Module, Score):
+    """Basic attention of one of the lecture notes: (K h)·(Q s) / d with learned K and Q, and d the width of the states h.
+
+    It is `General` with W = Qᵀ K / d, written as two matrices. Queries and keys may have different widths.
+    """
+
+    name = "basic"
+    rotary = True
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        super().__init__()
+        check_sizes(query_width=query_width, key_width=key_width)
+        self.query = nn.Linear(query_width, key_width, bias=False)
+        self.key = nn.Linear(key_width, key_width, bias=False)
+
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Returns Qᵀ K h / d, whose dot product with s is the score."""
+        return self.key(key) @ self.query.weight / key.shape[-1]
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         return query @ prepared.transpose(-1, -2)
@@ -118,7 +145,7 @@ class Cosine(Score):
         check_positive("temperature", self.temperature)
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
-        return F.normalize(key, dim=-1)
+        return _unit(key)
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         query, prepared, scale = self.as_dot(query, prepared)
@@ -126,7 +153,14 @@ class Cosine(Score):
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
         same_width(query, prepared)
-        return F.normalize(query, dim=-1), prepared, 1.0 / self.temperature
+        return _unit(query), prepared, 1.0 / self.temperature
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Returns x / ‖x‖ along the last axis, and zeros for a zero vector. The largest entry becomes 1 first, so that the squares of
+    very short and very long vectors neither vanish nor overflow."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    return F.normalize(x / torch.where(largest > 0, largest, 1.0), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -213,6 +247,7 @@ SCORES: dict[str, ScoreMaker] = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
     "general": General,
+    "basic": Basic,
     "additive": Additive,
     "location": Location,
     "cosine": Cosine,
