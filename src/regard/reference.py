@@ -77,7 +77,7 @@ def general(Q: Array, K: Array, W: Array) -> Array:
 
 
 def basic(S: Array, H: Array, K: Array, Q: Array) -> Array:
-    """(K h)·(Q s) / d, d the width of the states h (one of the lecture notes); S holds the s as rows, K is (a, d), Q (a, dq)."""
+    """(K h)·(Q s) / d, d the width of the states h (one of the lecture notes); K is (a, d), Q (a, dq)."""
     return dot(S @ Q.T, H @ K.T) / H.shape[-1]
 
 

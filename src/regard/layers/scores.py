@@ -157,8 +157,8 @@ class Cosine(Score):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Returns x / ‖x‖ along the last axis, and zeros for a zero vector. The largest entry becomes 1 first, so that the squares of
-    very short and very long vectors neither vanish nor overflow."""
+    """Returns x / ‖x‖ along the last axis, and zeros for a zero vector. The largest entry becomes 1 first, so that the squares
+    of very short and very long vectors neither vanish nor overflow."""
     largest = x.detach().abs().amax(-1, keepdim=True)
     return F.normalize(x / torch.where(largest > 0, largest, 1.0), dim=-1)
 
