@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.mixing import Convolution, Dense
+    from regard.layers.reach import gradient_reach, path_length
     from regard.layers.scores import ScoreMaker
     from regard.look import Edit, Look, Tap
     from regard.options import SearchOptions
@@ -42,11 +43,13 @@ _HOMES = {
     "draw": "inspection.render",
     "Edit": "look",
     "explain": "inspection.explain",
+    "gradient_reach": "layers.reach",
     "Look": "look",
     "MultiHeadAttention": "layers.attention",
     "Score": "core.score",
     "SearchOptions": "options",
     "inspect": "inspection.capture",
+    "path_length": "layers.reach",
     "self_attention": "core.attention",
     "summarise": "core.summary",
     "Tap": "look",
@@ -82,10 +85,12 @@ __all__ = [
     "cost",
     "draw",
     "explain",
+    "gradient_reach",
     "inspect",
     "load",
     "losses",
     "masks",
+    "path_length",
     "positions",
     "reference",
     "scores",

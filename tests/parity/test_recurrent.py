@@ -16,7 +16,7 @@ from regard import reference
 from regard.core import masks
 from regard.core.source import Source
 from regard.core.weights import AttentionType
-from regard.layers.attention import MultiHeadAttention
+from regard.layers.reach import gradient_reach
 from regard.layers.recurrent import CELLS, RecurrentEncoder, StepwiseStack, layer_weights, make_stack, run, state_width
 from regard.layers.scores import SCORES
 from regard.look import Edit, Look, Tap
@@ -439,31 +439,11 @@ def test_a_fresh_model_has_the_loss_of_a_uniform_guess(cell: str, name: str, voc
 # --- how far gradients reach -------------------------------------------------------------------------------------------------
 
 
-def gradient_norm(read: Callable[[Tensor], Tensor], length: int) -> float:
-    """Returns ‖∂ output_T / ∂ x_1‖: all outputs at the last position by all inputs at the first."""
-    x = torch.randn(1, length, 64).double().requires_grad_()
-    last = read(x)[0, -1]
-    rows = [torch.autograd.grad(number, x, retain_graph=True)[0][0, 0] for number in last]
-    return torch.stack(rows).norm().item()
-
-
-def gradient_norms(seed: int, length: int) -> list[float]:
-    """Gradient norms of a plain network, an LSTM and attention, with their initial weights."""
-    found = []
-    for make in (lambda: make_stack("rnn_tanh", 64, 64), lambda: make_stack("lstm", 64, 64), lambda: MultiHeadAttention(64, 1)):
-        torch.manual_seed(seed)
-        layer = make().double()
-        found.append(
-            gradient_norm(layer if isinstance(layer, MultiHeadAttention) else lambda x, layer=layer: run(layer, x)[0], length)
-        )
-    return found
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_gradient_reach(seed: int) -> None:  # SPEC A5.7
     """At T = 80 the gradient of the plain network has vanished and that of the LSTM nearly so (both fall by a factor per
     position); that of attention only falls with its weights, as 1/T."""
-    near, far = gradient_norms(seed, 20), gradient_norms(seed, 80)
+    near, far = zip(*gradient_reach(("rnn_tanh", "lstm", "attention"), (20, 80), seed=seed).values(), strict=True)
     plain, lstm, attention = far
     assert plain < 1e-5 * lstm < 1e-10 * attention
     ratios = [after / before for before, after in zip(near, far, strict=True)]

@@ -29,6 +29,24 @@ def window(num_queries: int, num_keys: int | None = None, *, width: int, device:
     return all_pairs.tril(diagonal + width).triu(diagonal - width)
 
 
+def near(queries: Tensor, keys: Tensor, *, width: int) -> Tensor:
+    """Returns (Lq, Lk) for positions (Lq,) and (Lk,): a query may attend to keys at most `width` positions away."""
+    return (queries[:, None] - keys).abs() <= width
+
+
+def on_grid(rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns the mask of the cells of a grid, row by row: (rows · columns of the queries, rows · columns of the keys).
+
+    rows, columns: masks of the rows and of the columns; a cell may attend to another if both allow it.
+    """
+    return (rows[:, None, :, None] & columns[:, None]).flatten(2).flatten(0, 1)
+
+
+def grid_window(rows: int, columns: int, *, width: int, device: torch.device | str | None = None) -> Tensor:
+    """Returns (rows · columns, rows · columns): a cell may attend to cells at most `width` rows and `width` columns away."""
+    return on_grid(*(window(size, width=width, device=device) for size in (rows, columns)))
+
+
 def not_padding(ids: Tensor, pad: int) -> Tensor:
     """Returns the key padding mask of ids (B, L): False at padding. `mask[:, None]` broadcasts to scores (B, Lq, Lk)."""
     check_tensor("ids", ids)

@@ -131,9 +131,14 @@ class Mechanism:
         generator = _make_generator(seed, weights.device)
         return drop_weights(weights, self.dropout, generator) if self.dropout and generator else weights
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.generator is not None and bool(self.dropout or self.attention in SAMPLED)
+
     def draw_seed(self) -> int | None:
         """Draws a seed for the random numbers of one tile, so that the backward pass can repeat them; None if not needed."""
-        if self.generator is None or not (self.dropout or self.attention in SAMPLED):
+        if self.generator is None or not self.is_random:
             return None
         return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
 

@@ -80,7 +80,8 @@ class Basic(nn.Module, Score):
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         """Returns Qᵀ K h / d, whose dot product with s is the score."""
-        return self.key(key) @ self.query.weight / key.shape[-1]
+        prepared: Tensor = self.key(key) @ self.query.weight / key.shape[-1]
+        return prepared
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         return query @ prepared.transpose(-1, -2)
@@ -159,7 +160,7 @@ class Cosine(Score):
 def _unit(x: Tensor) -> Tensor:
     """Returns x / ‖x‖ along the last axis, and zeros for a zero vector. The largest entry becomes 1 first, so that the squares
     of very short and very long vectors neither vanish nor overflow."""
-    largest = x.detach().abs().amax(-1, keepdim=True)
+    largest = F.pad(x.detach().abs(), (0, 1)).amax(-1, keepdim=True)  # padded, because the width may be 0
     return F.normalize(x / torch.where(largest > 0, largest, 1.0), dim=-1)
 
 
