@@ -337,6 +337,38 @@ def test_hard_attention_is_sampled_in_training(attention: AttentionType, decoder
     assert first.affects_later_steps == (decoder == "bahdanau")
 
 
+@pytest.mark.parametrize("decoder", ["luong", "luong fed", "bahdanau"])
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_entropy_and_log_probability_of_every_step(attention: AttentionType, decoder: str) -> None:  # SPEC A3.2
+    """Of the choices that were sampled in training, from the scores of each step, step by step or all at once."""
+    settings = RnnSettings(
+        width=22,
+        embedding=7,
+        decoder=decoder.removesuffix(" fed"),
+        input_feeding=decoder == "luong fed",
+        attention=attention,
+        score="dot",
+        dropout=0.0,
+    )
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().train(), make_targets(2, 6)
+    memory = model.encode(make_source(7, 5))
+    decoded = model.decode(targets, memory, Look((Tap("cross"), Tap("cross", what="scores"))))
+    weights, scores = (array(seen.weights_BHTS[:, 0]) for seen in decoded.seen)
+    allow = np.isfinite(scores)
+    assert np.array_equal(allow, np.broadcast_to(memory.allow_BS.numpy()[:, None], allow.shape))
+    scores = np.where(allow, scores, 0.0)
+    if attention == "hard":
+        log_prob = reference.hard_log_prob(scores, weights.argmax(-1), allow)
+        entropy = reference.entropy(reference.softmax(scores, allow))
+    else:
+        log_prob, entropy = reference.log_gates(scores, weights > 0, allow), reference.gates_entropy(scores, allow)
+    np.testing.assert_allclose(array(decoded.attention_log_prob_BT), log_prob)
+    np.testing.assert_allclose(array(decoded.attention_entropy_BT), entropy)
+    for part in (decoded.attention_log_prob_BT, decoded.attention_entropy_BT):
+        gradients = torch.autograd.grad(part.sum(), model.decoder.parameters(), retain_graph=True)
+        assert all(gradient.abs().max() > 0 for gradient in gradients)
+
+
 def test_gradients_of_weights_in_a_loop() -> None:
     """∂ logits_t / ∂ weights_u is 0 for u > t, and not 0 for u ≤ t."""
     settings = RnnSettings(width=22, embedding=7, decoder="bahdanau", score="general", dropout=0.0)
