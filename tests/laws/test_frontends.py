@@ -103,7 +103,7 @@ def test_law_2_taps_do_not_change_the_output_and_show_valid_weights(name: str) -
 
 
 @every_frontend
-def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
+def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:  # SPEC A5.8
     model, targets = make_frontend_model(name), make_targets(4, 20)
     memory = model.encode(source_batch(make_rows(name)))
     expected = model.decode(targets, memory).logits_BTV

@@ -468,6 +468,50 @@ def test_a_fresh_model_has_the_loss_of_a_uniform_guess(cell: str, name: str, voc
     assert math.log(vocab) - 0.05 <= loss <= math.log(vocab) + 0.6
 
 
+# --- what the notes mistake --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+def test_the_query_is_made_without_the_context_that_it_gives(decoder: str) -> None:  # SPEC A0.8
+    """Luong's query s_t has read y_{t−1} and no context; Bahdanau's s_{t−1} the contexts before c_t, but not y_{t−1}."""
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, dropout=0.0)
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval(), make_targets(1, 5)
+    memory = model.encode(make_source(7))
+
+    def weights(ids: Tensor, values_BSE: Tensor) -> Tensor:
+        """The weights (T, S) with these values in place of the states; keys and the first state stay as they are."""
+        state, rows = replace(model.start(memory), values_BSE=values_BSE), []
+        for token in ids.unbind(1):
+            step = model.step(token[:, None], state, Look((Tap("cross"),)))
+            state = step.state
+            rows.append(step.seen[0].weights_BHTS[0, 0, 0])
+        return torch.stack(rows)
+
+    usual = weights(targets, memory.values_BSE)
+    changed = targets.clone()
+    changed[0, 2] = 4 + targets[0, 2] % 15
+    moved = (weights(changed, memory.values_BSE) != usual).any(-1).tolist()
+    assert moved == [False, False, decoder == "luong", True, True]
+    moved = (weights(targets, torch.randn_like(memory.values_BSE)) != usual).any(-1).tolist()
+    assert moved == ([False] * 5 if decoder == "luong" else [False, True, True, True, True])
+
+
+@pytest.mark.parametrize("decoder", ["fixed", "luong", "bahdanau"])
+def test_only_a_decoder_without_attention_reads_one_vector(decoder: str) -> None:  # SPEC A0.9
+    """Given the summary C, nothing else of the source reaches a fixed decoder; with attention every position does."""
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, dropout=0.0)
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval(), make_targets(2, 5)
+    memory = model.encode(make_source(7, 5))
+    values, summary = memory.values_BSE.detach().requires_grad_(), memory.summary_BE.detach().requires_grad_()
+    logits = model.decode(targets, replace(memory, values_BSE=values, summary_BE=summary)).logits_BTV
+    of_values, of_summary = torch.autograd.grad(
+        logits.square().sum(), (values, summary), allow_unused=True, materialize_grads=True
+    )
+    assert (of_summary.abs().sum(-1) > 0).all()
+    reached = of_values.abs().sum(-1) > 1e-6  # rounding errors are smaller
+    assert torch.equal(reached, memory.allow_BS & (decoder != "fixed"))
+
+
 # --- how far gradients reach -------------------------------------------------------------------------------------------------
 
 

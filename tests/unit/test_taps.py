@@ -123,6 +123,31 @@ def test_summaries_with_alibi_equal_the_matrix(tile: int, kv_heads: int, monkeyp
     assert (means.diff() > 0).all()  # the gentler the slope, the further a head attends
 
 
+def test_equal_weights_have_unequal_effects() -> None:  # SPEC A0.11
+    """Equal keys get equal weights. What the output loses without a value is α v W_o: its norm is another for every value, and
+    0 for a value that the output projection does not read."""
+    layer = MultiHeadAttention(6, 1, bias=False).double()
+    x, memory = torch.randn(1, 1, 6).double(), torch.randn(1, 4, 6).double()
+    with torch.no_grad():
+        layer.key.weight.zero_()  # all keys are equal
+        layer.value.weight.copy_(torch.eye(6))
+        layer.output.weight[:, 0] = 0.0
+        memory[0, 2] = torch.eye(6)[0]  # only in the direction that is not read
+    query, (keys, values) = layer.queries(x), layer.keys_values(memory)
+    attended = layer.attend(query, keys, values, None, Look((Tap("cross"), Tap("cross", what="norms"))))
+    weights, norms = (seen.weights_BHTS[0, 0, 0] for seen in attended.seen)
+    torch.testing.assert_close(weights, torch.full((4,), 0.25).double())
+    effects = []
+    for key in range(4):
+        without = values.clone()
+        without[:, :, key] = 0
+        effects.append((attended.context - layer.attend(query, keys, without, None, None).context).norm())
+    torch.testing.assert_close(norms, torch.stack(effects))
+    assert norms[2] < 1e-9
+    assert norms[[0, 1, 3]].min() > 0.01
+    assert norms[[0, 1, 3]].max() > 1.2 * norms[[0, 1, 3]].min()
+
+
 def output_weights(model: Model, one: Seen) -> torch.Tensor | None:
     """(H, v, D), by hand."""
     if not isinstance(model, Transformer):
