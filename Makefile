@@ -29,6 +29,7 @@ bench: $(VENV)/dev.done  ## long benchmarks; each result is saved with its date 
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/fuzz.py --cases 100000 --write
 	$(BIN)/python benchmarks/inspection.py
+	$(BIN)/python benchmarks/alignment.py
 	$(BIN)/python benchmarks/digits.py
 ifdef DATA  # a folder with multi30k, sigmorphon2021-g2p, nlvr-dev and fsdd: make bench DATA=…
 	$(BIN)/python benchmarks/throughput.py $(DATA)/multi30k

@@ -175,7 +175,7 @@ def main(folder: Path, minutes: float = 80, *changes: str) -> None:
     def reached(mark: float, update: int) -> None:
         clock.report(f"{mark:5.1f} min, update {update}, {clock.num_targets / 1e6:.1f} M target tokens")
         with learner.evaluation_weights() as model:
-            translator = Translator.of_model(model, *training_data.codecs, CPU)
+            translator = Translator.of_model(model, *training_data.codecs)
             for name, beam in (("val", 1), ("test_2016_flickr", 1), ("test_2016_flickr", 5)):
                 clock.report(f"  {name}, beam {beam}: {bleu(translator, sets[name], beam)}")
 

@@ -274,7 +274,7 @@ def multi_head(rng: Random) -> Call:
             return
         layer = regard.MultiHeadAttention(width, heads, **options)
         with torch.no_grad():
-            found = layer(x, memory, allow)
+            found = layer(x, memory, allow=allow)
         require(found.shape[-2] == x.shape[-2], f"shape {tuple(found.shape)} of x {tuple(x.shape)}")
         require(found.isfinite().all(), "the output is not finite")
         if isinstance(layer.output, torch.nn.Linear):

@@ -1,6 +1,12 @@
 """Regard: train, inspect and deploy sequence-to-sequence models with attention.
 
-Public names are imported on first use, so that `import regard` and `regard --help` start quickly.
+    import regard
+
+    model = regard.load("model")  # a folder that `regard train` wrote
+    print(model("a text").text)
+
+`help(regard.attend)` and so on end with an example; the examples assume `import regard, torch`. docs/api.md lists all public
+names, which are imported on first use, so that `import regard` and `regard --help` start quickly.
 """
 
 from __future__ import annotations
@@ -8,59 +14,130 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard import reference
+    import torch
+
+    from regard import markup, reference
+    from regard.contracts import Traits
     from regard.core import losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
-    from regard.core.costs import cost
+    from regard.core.costs import Cost, cost
     from regard.core.score import Score
+    from regard.core.source import Source
     from regard.core.summary import summarise
+    from regard.data.batch import Batch
     from regard.errors import UserError
-    from regard.inspection.capture import inspect
-    from regard.inspection.explain import explain
+    from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection, inspect
+    from regard.inspection.explain import Explanation, ExplanationLine, explain
     from regard.inspection.render import draw
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
+    from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
     from regard.layers.mixing import Convolution, Dense
     from regard.layers.reach import gradient_reach, path_length
     from regard.layers.scores import ScoreMaker
-    from regard.look import Edit, Look, Tap
-    from regard.options import SearchOptions
-    from regard.pipeline import Translator
+    from regard.layers.stacks import TransformerDecoder, TransformerEncoder
+    from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
+    from regard.markup import transfer_markup
+    from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
+    from regard.options import SearchKeywords, SearchOptions
+    from regard.pipeline import Translator, save
+    from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+    from regard.training.loop import Update
+    from regard.training.own_loop import batches, build, loss
+    from regard.training.settings import RunSettings
+    from regard.training.train import train
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "attend": "core.attention",
-    "AttentionOutput": "core.attention",
-    "attention_weights": "core.attention",
-    "Convolution": "layers.mixing",
-    "cost": "core.costs",
-    "Dense": "layers.mixing",
-    "draw": "inspection.render",
-    "Edit": "look",
-    "explain": "inspection.explain",
-    "gradient_reach": "layers.reach",
-    "Look": "look",
-    "MultiHeadAttention": "layers.attention",
-    "Score": "core.score",
-    "SearchOptions": "options",
-    "inspect": "inspection.capture",
-    "path_length": "layers.reach",
-    "self_attention": "core.attention",
-    "summarise": "core.summary",
-    "Tap": "look",
-    "Translator": "pipeline",
-    "UserError": "errors",
-    "write_page": "inspection.report",
+    "Translate": {
+        "load": "",
+        "Translator": "pipeline",
+        "SearchOptions": "options",
+        "SearchKeywords": "options",
+        "transfer_markup": "markup",
+    },
+    "Train": {
+        "Batch": "data.batch",
+        "Update": "training.loop",
+        "train": "training.train",
+        "build": "training.own_loop",
+        "batches": "training.own_loop",
+        "loss": "training.own_loop",
+        "save": "pipeline",
+        "RunSettings": "training.settings",
+    },
+    "Look inside": {
+        "inspect": "inspection.capture",
+        "explain": "inspection.explain",
+        "draw": "inspection.render",
+        "write_page": "inspection.report",
+        "Look": "look",
+        "Tap": "look",
+        "Edit": "look",
+        "Kind": "look",
+        "What": "look",
+    },
+    "Attention functions": {
+        "attend": "core.attention",
+        "attention_weights": "core.attention",
+        "self_attention": "core.attention",
+        "summarise": "core.summary",
+        "cost": "core.costs",
+        "Score": "core.score",
+    },
+    "Layers": {
+        "MultiHeadAttention": "layers.attention",
+        "Convolution": "layers.mixing",
+        "Dense": "layers.mixing",
+        "TransformerEncoder": "layers.stacks",
+        "TransformerDecoder": "layers.stacks",
+        "TransformerEncoderLayer": "layers.blocks",
+        "TransformerDecoderLayer": "layers.blocks",
+        "gradient_reach": "layers.reach",
+        "path_length": "layers.reach",
+    },
+    "Data that you receive": {
+        "Result": "results",
+        "Alternative": "results",
+        "Partial": "results",
+        "Refused": "results",
+        "Scored": "results",
+        "AttentionMap": "results",
+        "AttentionOutput": "core.attention",
+        "Seen": "look",
+        "Summary": "look",
+        "Inspection": "inspection.capture",
+        "CapturedLayer": "inspection.capture",
+        "CapturedGates": "inspection.capture",
+        "Explanation": "inspection.explain",
+        "ExplanationLine": "inspection.explain",
+        "Cost": "core.costs",
+    },
+    "Models of your own": {
+        "Model": "models.contract",
+        "ModelSettings": "models.contract",
+        "Traits": "contracts",
+        "Source": "core.source",
+        "Memory": "models.contract",
+        "State": "models.contract",
+        "Step": "models.contract",
+        "Decoded": "models.contract",
+        "Projected": "models.contract",
+    },
+    "Errors": {
+        "UserError": "errors",
+    },
 }
-"""Public name -> the module that defines it."""
+"""Section of docs/api.md -> public name -> the module that defines it; "" is this file."""
 
 _MODULES = {
     "losses": "core.losses",
+    "markup": "markup",
     "masks": "core.masks",
     "positions": "core.positions",
     "reference": "reference",
@@ -69,70 +146,128 @@ _MODULES = {
 """Public module -> its path in the package."""
 
 __all__ = [
+    "Alternative",
+    "AttentionMap",
     "AttentionOutput",
+    "Batch",
+    "CapturedGates",
+    "CapturedLayer",
     "Convolution",
+    "Cost",
+    "Decoded",
     "Dense",
     "Edit",
+    "Explanation",
+    "ExplanationLine",
+    "Inspection",
+    "Kind",
     "Look",
+    "Memory",
+    "Model",
+    "ModelSettings",
     "MultiHeadAttention",
+    "Partial",
+    "Projected",
+    "Refused",
+    "Result",
+    "RunSettings",
     "Score",
+    "Scored",
+    "SearchKeywords",
     "SearchOptions",
+    "Seen",
+    "Source",
+    "State",
+    "Step",
+    "Summary",
     "Tap",
+    "Traits",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Translator",
+    "Update",
     "UserError",
+    "What",
     "attend",
     "attention_weights",
+    "batches",
+    "build",
     "cost",
     "draw",
     "explain",
     "gradient_reach",
     "inspect",
     "load",
+    "loss",
     "losses",
+    "markup",
     "masks",
     "path_length",
     "positions",
     "reference",
+    "save",
     "scores",
     "self_attention",
     "summarise",
+    "train",
+    "transfer_markup",
     "write_page",
 ]
 
 
-def load(path: str | Path, *, device: str = "auto", scores: Mapping[str, ScoreMaker] | None = None) -> Translator:
-    """Loads a model folder and returns a `Translator`: `regard.load("model")("a text").text`.
+def load(
+    path: str | Path,
+    *,
+    update: int | None = None,
+    device: str | torch.device = "auto",
+    scores: Mapping[str, ScoreMaker] | None = None,
+) -> Translator:
+    """Loads a model folder and returns a `Translator`.
+
+    Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
-    device: "auto", "cpu", "cuda" or "mps".
+    update: for a run folder, the number of updates of the checkpoint; by default, the last one.
+    device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
+
+    >>> model = regard.load("model")  # a model that spells words, written by `regard train`
+    >>> model("cab").text
+    'C A B'
     """
     from regard.checkpoint.alignment import read_alignment_head
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
-    saved, chosen = load_folder(Path(path), scores), choose_device(device)
-    return Translator.of_model(
-        saved.model.to(chosen),
-        saved.source,
-        saved.target,
-        chosen,
-        alignment_head=read_alignment_head(Path(path)),
-        training=saved.training,
-    )
+    folder, chosen = Path(path), choose_device(device)
+    if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
+        from regard.training.checkpoint import load_checkpoint
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = importlib.import_module(f"regard.{_MODULES[name]}")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
+        translator = Translator.of_saved(load_checkpoint(folder, update, scores))
     else:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    globals()[name] = value  # the next access finds it without this function
-    return value
+        translator = Translator.of_saved(load_folder(folder, scores), alignment_head=read_alignment_head(folder))
+    translator.model.to(chosen)
+    return translator
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for public, mistyped ones included
+
+    def __getattr__(name: str) -> object:
+        homes = {name: home for names in _HOMES.values() for name, home in names.items()}
+        if name in _MODULES:
+            value = importlib.import_module(f"regard.{_MODULES[name]}")
+        elif name in homes:
+            value = getattr(importlib.import_module(f"regard.{homes[name]}"), name)
+        else:
+            from regard.errors import did_you_mean
+
+            raise AttributeError(f"module 'regard' has no attribute {name!r}{did_you_mean(name, __all__)}", name=name, obj=None)
+        globals()[name] = value  # the next access finds it without this function
+        return value
 
 
 def __dir__() -> list[str]:

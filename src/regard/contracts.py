@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.look import Kind, Look, Seen
+from regard.look import Kind, Look, Seen, Tap
 from regard.options import SearchOptions
 
 Array = NDArray[Any]
@@ -89,7 +89,9 @@ class Event:
     """Progress of one request. Its last event has `hypotheses` or an `error`, never both.
 
     ids: tokens that are now certain, following those of earlier events.  tail: tokens that may still change.
-    seen: what the taps of the Look captured for each of `ids` in turn, without padding; axes B and T have size 1.
+    seen: what the taps of the Look captured since the last event, without padding; axis B has size 1. First the attention of
+    the encoder and of the prefix, then, step by step, that of each of `ids`, and of <eos> in the last event. `Seen.rows` holds
+    the positions of its queries.
     hypotheses: the outputs, the best first. The `ids` of all events of a request, joined, are the tokens of the best output.
     error: why this request failed or ended early; the others go on.
     """
@@ -115,7 +117,7 @@ CANCELLED = "it was cancelled"
 class Forced:
     """The result of one forward pass over a given output (teacher forcing).
 
-    token_log_probs: the log-probability of each token of the output.
+    token_log_probs: the log-probability of each token of the output, if it was asked for.
     seen: what the taps of the Look captured, without padding; axis B has size 1.
     axes: (positions,), or (rows, columns) if the source is a picture or a grid.
     log_probs_TV: the log-probability of every token of the vocabulary at every step, if it was asked for.
@@ -170,11 +172,18 @@ class Engine(Protocol):
         ...
 
     def force(
-        self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], *, distributions: bool = False
+        self,
+        requests: Sequence[Request],
+        outputs: Sequence[Sequence[int]],
+        *,
+        log_probs: bool = True,
+        distributions: bool = False,
     ) -> Iterator[Forced]:
         """Runs the model over given outputs instead of searching, and yields the results in any order.
 
         outputs: the tokens of each output; the prefix comes first, and <eos> last if the output ends.
+        log_probs: whether to compute the log-probabilities of the outputs. What the Look captures needs none of them, and takes
+        half the time without.
         distributions: whether to return the log-probability of every token of the vocabulary at every step, too.
         """
         ...
@@ -182,7 +191,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a model is, as far as other folders need to know.
+    """What a model says of itself: whether it continues a text, how many positions it can count, its kinds of attention.
 
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
@@ -190,6 +199,10 @@ class Traits:
     soft_cross_attention: whether the weights of its cross-attention come from a softmax.
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
     shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
+
+    >>> traits = regard.load("model").model.traits
+    >>> traits.attention, traits.continues_text
+    ({'cross': (1, 1)}, False)
     """
 
     continues_text: bool = False
@@ -207,16 +220,24 @@ class AlignmentHead:
 
     shifted: takes a token's weights from the step that reads it, not from the step that writes it. The deep layers of a
     Transformer already represent the next token, the layers near the input still the last one (Chen et al. 2020).
+    norms: takes ‖α v W_o‖ instead of the weights α (Kobayashi et al. 2020).
     """
 
     layer: int | None = -1
     head: int | None = None
     shifted: bool = False
+    norms: bool = False
+
+    @property
+    def tap(self) -> Tap:
+        """The tap that captures what `weights_TS` reads."""
+        return Tap("cross", self.layer, what="norms" if self.norms else "weights")
 
     def weights_TS(self, layers_HTS: Sequence[Array], num_targets: int, num_sources: int) -> Array:
         """Returns one row per target token and one column per source token, without <eos>.
 
-        layers_HTS: the weights of all layers, or of the chosen one only; their last row is the step that has read all tokens.
+        layers_HTS: the weights (or norms) of all layers, or of the chosen one only; their last row is the step that has read
+        all tokens.
         """
         chosen = layers_HTS if self.layer is None or len(layers_HTS) == 1 else [layers_HTS[self.layer]]
         heads_NTS = np.concatenate(list(chosen))

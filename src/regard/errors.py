@@ -15,9 +15,15 @@ _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 4
 
 
 class UserError(ValueError):
-    """An error that the user can fix. The text says in one line what was found, what was expected and what to do.
+    """An error that the user can fix, a ValueError. The text says in one line what was found, what was expected and what to do.
 
     details: the full information, which commands print on request and tracebacks show as a note.
+
+    >>> try:
+    ...     regard.SearchOptions(beam=0)
+    ... except regard.UserError as error:
+    ...     print(error)
+    beam is 0, expected a whole number from 1 to 1,000
     """
 
     def __init__(self, text: str = "", details: str = "") -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from numbers import Integral, Real
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from regard.errors import UserError, shown
 
@@ -31,6 +31,10 @@ class SearchOptions:
     An output of n tokens, <eos> included, is ranked by log_prob / ((5 + n)/6)^length_penalty (Wu et al. 2016, eq. 14), or, with
     "mean", by log_prob / n. Forbidden tokens (those that no target contains, banned, no_repeat, min_length) are excluded
     without renormalising the others, so log_prob remains the probability under the model.
+
+    >>> options = regard.SearchOptions(beam=5, n_best=3, length_penalty="mean")
+    >>> options.max_length, options.num_hypotheses, options.norm(4)
+    (256, 5, 4.0)
     """
 
     beam: int = 1
@@ -88,6 +92,38 @@ class SearchOptions:
     def norm(self, length: int) -> float:
         """Returns the divisor of the log-probability of an output of `length` tokens, <eos> included; it never decreases."""
         return float(length) if self.length_penalty == "mean" else ((5 + length) / 6) ** self.length_penalty
+
+
+class SearchKeywords(TypedDict, total=False):
+    """The keyword arguments of every function that translates: the fields of `SearchOptions`, a prefix and a seed.
+
+    Use it to type a function of yours that passes them on:
+
+    >>> from typing import Unpack
+    >>> def spell(text: str, **options: Unpack[regard.SearchKeywords]) -> str:
+    ...     return regard.load("model")(text, **options).text
+    >>> spell("cab", beam=5, prefix="C")
+    'C A B'
+    """
+
+    beam: int
+    n_best: int
+    length_penalty: float | Literal["mean"]
+    min_length: int
+    max_length: int
+    max_ratio: float | None
+    no_repeat: int
+    repetition_penalty: float
+    banned: Iterable[str | Sequence[int]]
+    """Words that no output contains, or their token ids."""
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    prefix: str | Iterable[int]
+    """A text that every output starts with, or its token ids."""
+    seed: int
+    """The random seed of samples."""
 
 
 _WHOLE = {

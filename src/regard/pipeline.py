@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, Unpack, cast, overload
 
+import numpy as np
 import torch
+from torch import nn
 
-from regard.contracts import AlignmentHead, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
+from regard.checkpoint import folder
+from regard.checkpoint.folder import Saved
+from regard.checkpoint.lock import locked
+from regard.contracts import AlignmentHead, Array, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
+from regard.core.devices import choose_device
 from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.data.corpus import Normalisation
@@ -21,9 +28,16 @@ from regard.decoding import schedule
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
 from regard.errors import UserError, shown
-from regard.look import Kind, Look, Tap
-from regard.models.contract import Seq2Seq
+from regard.links import Links, Units, links_of, strongest
+from regard.look import Edit, Kind, Look, Seen, Tap, pick
+from regard.models.contract import Model, ModelSettings, Seq2Seq
+from regard.models.evaluation import device_of
+from regard.options import SearchKeywords
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+from regard.wording import python_words
+
+FORCED_WINDOW = 1024
+"""How many outputs are read and run through the model at a time, when their attention is computed."""
 
 Outcome = Result | Refused
 Numbered = tuple[int, Outcome]
@@ -32,39 +46,45 @@ ProgressCallback = Callable[[Iterator[Numbered], int], Iterator[Numbered]]
 result) and the number of texts, and yields the same items."""
 
 
-def engine_of(model: Seq2Seq, device: torch.device) -> TorchEngine:
-    """Returns the engine that runs a torch model on a device, with the special tokens of our vocabularies."""
-    collate = partial(_batch_on, device)
-    return TorchEngine(model, collate, sos=SOS, eos=EOS, never=(PAD, UNK, SOS), device=device)
+def engine_of(model: Seq2Seq) -> TorchEngine:
+    """Returns the engine that runs a torch model, wherever it is, with the special tokens of our vocabularies."""
+    return TorchEngine(model, partial(_batch_for, model), sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
 
 
-def _batch_on(device: torch.device, rows: Sequence[SourceRow]) -> Source:
-    return source_batch(rows).to(device)
+def _batch_for(model: Seq2Seq, rows: Sequence[SourceRow]) -> Source:
+    """Returns a batch on the device of the model."""
+    return source_batch(rows).to(device_of(model))
 
 
 @dataclass(frozen=True)
 class Translator:
     """Translates texts with a trained model. `regard.load` returns one.
 
-        translator = regard.load("model")
-        translator("hello").text
-        translator.batch(["hello", "goodbye"], beam=5)
-
     All methods that translate accept the fields of `SearchOptions` as keyword arguments, `prefix` (a text that outputs start
-    with, or its token ids) and `seed` (of samples); `banned` may be a list of words. A text that is too long is split into
-    sentences, which are translated separately. If the model reads several columns, a source is a tuple of them, such as
+    with, or its token ids), `seed` (of samples), `look` (a `Look`, whose taps fill `Result.seen`) and `edits` (an `Edit` of
+    attention, or several); `banned` may be a list of words. A text that is too long is split into sentences, which are
+    translated separately. If the model reads several columns, a source is a tuple of them, such as
     ("walk", "V;PST"). If it reads pictures or sounds, a source is the name of a file, or its path; with an auxiliary text, a
     tuple of both. A language model has no source: it continues the text.
 
     reader: makes requests of what the user gives.  engine: runs them.
     alignment_head: the layer and head that alignments are read from.
-    training: the section `training` of config.json: data, seed, versions, settings and metrics.
+    training: the section `training` of config.json: data, seed, versions, settings of the run and metrics.
+    card: the text of the model card.  alignment_facts: how the alignment head was chosen, as config.json states it.
+
+    >>> model = regard.load("model")
+    >>> model("cab").text
+    'C A B'
+    >>> [result.text for result in model.batch(["face", "head"], beam=5)]
+    ['F A C E', 'H E A D']
     """
 
     reader: Reader
     engine: Engine
     alignment_head: AlignmentHead = AlignmentHead()
     training: Mapping[str, Any] = field(default_factory=dict)
+    card: str = ""
+    alignment_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_model(
@@ -72,26 +92,51 @@ class Translator:
         model: Seq2Seq,
         source: SourceCodec,
         target: Codec,
-        device: torch.device | str = "cpu",
         *,
         max_source: int = MAX_SOURCE,
-        **others: Any,
+        alignment_head: AlignmentHead | None = None,
+        training: Mapping[str, Any] | None = None,
     ) -> Translator:
         """Returns a Translator that runs a torch model.
 
-        source, target: encode the sources and the outputs.  device: where the model is.
-        max_source: the maximum number of tokens translated in one go.  others: further fields of the Translator.
+        source, target: encode the sources and the outputs.
+        max_source: the maximum number of tokens translated in one go.
+        alignment_head, training: fields of the Translator.
+
+        >>> model = regard.load("model")
+        >>> again = regard.Translator.of_model(model.model, model.source, model.target)
+        >>> again("cab") == model("cab")
+        True
         """
-        return cls(Reader(source, target, model.traits, max_source), engine_of(model, torch.device(device)), **others)
+        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model)
+        return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
+
+    @classmethod
+    def of_saved(
+        cls, saved: Saved, *, alignment_head: AlignmentHead | None = None, training: Mapping[str, Any] | None = None
+    ) -> Translator:
+        """Returns a Translator that runs a model as a folder holds it. alignment_head, training: fields of the Translator."""
+        facts = saved.training if training is None else training
+        translator = cls.of_model(saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts)
+        return replace(translator, card=saved.card, alignment_facts=saved.alignment)
 
     @property
     def source(self) -> SourceCodec:
-        """The codec of the sources."""
+        """The codec of the sources.
+
+        >>> regard.load("model").source.pieces("cab")
+        ('c', 'a', 'b')
+        """
         return self.reader.source
 
     @property
     def target(self) -> Codec:
-        """The codec of the outputs."""
+        """The codec of the outputs.
+
+        >>> target = regard.load("model").target
+        >>> target.decode(target.encode("C A B"))
+        'C A B'
+        """
         return self.reader.target
 
     @property
@@ -102,9 +147,13 @@ class Translator:
         return self.engine
 
     @property
-    def model(self) -> Seq2Seq:
-        """The torch model. Raises UserError if another engine runs the model."""
-        return self.torch_engine.model
+    def model(self) -> Model:
+        """The torch model: a `torch.nn.Module`. Raises UserError if another engine runs the model.
+
+        >>> sum(parameter.numel() for parameter in regard.load("model").model.parameters()) > 10_000
+        True
+        """
+        return cast(Model, self.torch_engine.model)
 
     @property
     def normalisation(self) -> Normalisation:
@@ -115,31 +164,101 @@ class Translator:
         """Returns a Translator whose file names are relative to `folder`."""
         return replace(self, reader=self.reader.at(folder))
 
+    # --- the model ---
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The settings of the model, such as `settings.width`; those of its run are in `training["settings"]`."""
+        return self.model.settings
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.torch_engine.device
+
+    def to(self, device: str | torch.device) -> Translator:
+        """Moves the model to a device, "cpu", "cuda", "cuda:1", "mps" or a torch.device, and returns this Translator.
+
+        Raises UserError if there is no such device.
+        """
+        with python_words():
+            self.model.to(choose_device(device))
+        return self
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yields the parameters of the model, for an optimiser."""
+        return self.model.parameters()
+
+    def train(self, mode: bool = True) -> Translator:
+        """Puts the model into training mode, in which `regard.loss` applies dropout, and returns this Translator.
+
+        Translating is not affected: it never applies dropout.
+        """
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Translator:
+        """Puts the model into evaluation mode, and returns this Translator."""
+        return self.train(False)
+
+    def save(self, path: str | Path, *, overwrite: bool = False, card: str | None = None) -> None:
+        """Writes a model folder, atomically, which `regard.load` and all commands open.
+
+        overwrite: whether to replace the folder if it holds a model.  card: the text of card.md; by default that of this model.
+        Raises UserError if the folder exists or cannot be written, or if a weight is not finite.
+        """
+        out, alignment = Path(path), self.alignment_facts
+        if alignment or self.alignment_head != AlignmentHead():
+            alignment = {**alignment, **asdict(self.alignment_head)}
+        text = self.card if card is None else card
+        saved = Saved(self.model, self.settings, self.source, self.target, self.training, text, alignment)
+        with python_words(), locked(out):
+            folder.recover(out)
+            folder.save(saved, out, replace=overwrite)
+
     # --- translation ---
 
-    def __call__(self, text: Given, **options: Any) -> Result:
+    def __call__(
+        self, text: Given, *, look: Look | None = None, edits: Edit | Sequence[Edit] = (), **options: Unpack[SearchKeywords]
+    ) -> Result:
         """Translates one text.
 
         text: the text, or a file name or path if the model reads files, or a tuple of columns.
-        options: fields of `SearchOptions`, prefix, seed.
+        options: fields of `SearchOptions`, prefix, seed, look, edits.
 
         Returns a `Result`, which is empty if the source is empty. Raises UserError if the text cannot be translated or an
         option has an invalid value, and TypeError if `text` is not a text or an option is unknown.
-        """
-        return self.batch([self.reader.accept(text, "a call of the model")], **options)[0]
 
-    def batch(self, texts: Iterable[Given], *, progress: ProgressCallback | None = None, **options: Any) -> list[Result]:
+        >>> result = regard.load("model")("cab", beam=3, n_best=2)
+        >>> result.text, result.finished, len(result.n_best)
+        ('C A B', True, 2)
+        """
+        return self.batch([self.reader.accept(text, "a call of the model")], look=look, edits=edits, **options)[0]
+
+    def batch(
+        self,
+        texts: Iterable[Given],
+        *,
+        look: Look | None = None,
+        edits: Edit | Sequence[Edit] = (),
+        progress: ProgressCallback | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> list[Result]:
         """Translates many texts, which is faster than one call for each.
 
         texts: a list of texts; or file names, paths or tuples of columns.
         progress: wraps the results as they arrive, for example to show a progress bar.
-        options: fields of `SearchOptions`, prefix, seed.
+        options: fields of `SearchOptions`, prefix, seed, look, edits.
 
         Returns one `Result` per text, in the same order. Raises UserError if a text cannot be translated (`translate` reports
         such texts without raising) or an option has an invalid value, and TypeError if `texts` is not a list of texts or an
         option is unknown.
+
+        >>> model = regard.load("model")
+        >>> [result.text for result in model.batch(["cab", "face"], beam=5)]
+        ['C A B', 'F A C E']
         """
-        chosen = self.reader.options(options)
+        chosen = self.reader.options(options, look, edits)
         sources = enumerate(self.reader.accept_all(texts, "batch"))
         return self.answer_all([self.reader.plan(source, chosen, line) for line, source in sources], progress=progress)
 
@@ -150,7 +269,9 @@ class Translator:
         first: int = 0,
         progress: ProgressCallback | None = None,
         workers: Workers | None = None,
-        **options: Any,
+        look: Look | None = None,
+        edits: Edit | Sequence[Edit] = (),
+        **options: Unpack[SearchKeywords],
     ) -> Iterator[Outcome]:
         """Translates any number of texts and yields each result as soon as it and all earlier ones are ready.
 
@@ -160,15 +281,21 @@ class Translator:
         progress: see `batch`; for lists only.
         workers: processes that were started before, by `Translator.workers`; they are not closed. By default, processes are
         started if there are many texts.
-        options: fields of `SearchOptions`, prefix, seed.
+        options: fields of `SearchOptions`, prefix, seed, look, edits.
 
         Yields, for each text and in the same order, a `Result`, or a `Refused` if the text cannot be translated. Once iteration
         starts, it raises UserError if an option has an invalid value, and TypeError if `texts` is not a list of texts or an
         option is unknown.
+
+        >>> model = regard.load("model")
+        >>> for outcome in model.translate(["cab", "a" * 2000]):
+        ...     print(outcome.reason if isinstance(outcome, regard.Refused) else outcome.text)
+        C A B
+        a sentence has 2,000 tokens, but this model translates at most 1,024 at a time; split it with line breaks or full stops
         """
         total = len(texts) if isinstance(texts, Sequence) else 0
         sources = self.reader.accept_all(texts, "translate")
-        plans = self.reader.plans(sources, self.reader.options(options), first)
+        plans = self.reader.plans(sources, self.reader.options(options, look, edits), first)
         yield from self.answer(plans, progress=progress, workers=workers, total=total)
 
     def workers(self) -> Workers | None:
@@ -248,68 +375,93 @@ class Translator:
                 continue
             line = line_of(event.id)
             answered = waiting[line]
-            answered.answers[event.id] = Refused(event.error) if event.error else event.hypotheses
+            answered.answers[event.id] = Refused(event.error) if event.error else Answer(event.hypotheses, event.seen)
             if len(answered.answers) == len(answered.plan.segments):
                 del waiting[line]
                 yield answered.index, self._outcome(answered)
         yield from ready
 
-    def stream(self, text: Given, **options: Any) -> Iterator[Partial]:
+    def stream(
+        self, text: Given, *, look: Look | None = None, edits: Edit | Sequence[Edit] = (), **options: Unpack[SearchKeywords]
+    ) -> Iterator[Partial]:
         """Translates one text and yields the output while it is being written.
 
         text, options: as for a call of the translator.
 
         Yields `Partial`s, whose `text` only grows. The last one holds the complete `result`. Raises the errors of a call, once
         iteration starts.
+
+        >>> [partial.text for partial in regard.load("model").stream("cab")]
+        ['C', 'C A', 'C A B', 'C A B']
         """
         source = self.reader.accept(text, "stream")
-        segments = self.reader.segments(source, self.reader.options(options))
+        segments = self.reader.segments(source, self.reader.options(options, look, edits))
         search = self.engine.open()
         before, results = "", []
+        new: tuple[Seen[Array], ...] = ()
         try:
             for segment in segments:
                 search.submit(replace(segment.request, stream=True))
                 certain: tuple[int, ...] = ()
+                seen: tuple[Seen[Array], ...] = ()
                 is_last = False
                 while not is_last:
                     for event in search.events():
                         if event.error:
                             raise UserError(event.error)
-                        certain += event.ids
+                        certain, seen, new = certain + event.ids, seen + event.seen, new + event.seen
                         is_last = event.is_last
                         if is_last:
-                            results.append(self._result(segment, event.hypotheses))
+                            results.append(self._result(segment, Answer(event.hypotheses, seen)))
                         elif event.ids or event.tail:
                             so_far = self.target.decode(certain)
-                            yield Partial(before + so_far, self.target.decode((*certain, *event.tail))[len(so_far) :])
+                            tail = self.target.decode((*certain, *event.tail))[len(so_far) :]
+                            yield Partial(before + so_far, tail, seen=new)
+                            new = ()
                 before = " ".join([*(result.text for result in results), ""])
         finally:
             search.close()
         result = self._join(source, results)
-        yield Partial(result.text, "", result)
+        yield Partial(result.text, "", result, new)
 
     # --- given outputs ---
 
-    def score(self, sources: Iterable[Given], targets: Iterable[str]) -> list[Scored]:
+    def score(self, sources: Iterable[Given], targets: Iterable[str], *, edits: Edit | Sequence[Edit] = ()) -> list[Scored]:
         """Computes the log-probability of given outputs.
 
         sources: a list of texts; or file names, paths or tuples of columns. The output of a language model starts with its
         source, as in its results; an empty source leaves it free.
         targets: the outputs to score, one for each source. Symbols that have no token are scored as <unk>, and reported.
+        edits: changes of attention.
 
         Returns one `Scored` per pair, in the same order. Raises UserError if a pair cannot be scored, TypeError if an argument
         is not a list of texts, and ValueError if the lists differ in length.
+
+        >>> model = regard.load("model")
+        >>> right, wrong = model.score(["cab", "cab"], ["C A B", "B A C"])
+        >>> right.log_prob > wrong.log_prob
+        True
         """
         results = []
-        for number, result in enumerate(self.score_each(sources, targets), start=1):
+        for number, result in enumerate(self.score_each(sources, targets, edits=edits), start=1):
             if isinstance(result, Refused):
                 raise UserError(f"pair {number}: {result.reason}")
             results.append(result)
         return results
 
-    def score_each(self, sources: Iterable[Given], targets: Iterable[str]) -> list[Scored | Refused]:
+    def score_each(
+        self, sources: Iterable[Given], targets: Iterable[str], *, edits: Edit | Sequence[Edit] = ()
+    ) -> list[Scored | Refused]:
         """Computes the log-probability of given outputs, like `score`, but returns a `Refused` for each pair that cannot be
-        scored."""
+        scored.
+
+        >>> model = regard.load("model")
+        >>> scored, refused = model.score_each(["cab", "a" * 2000], ["C A B", "A"])
+        >>> scored.tokens
+        ('C', 'A', 'B')
+        >>> refused.reason
+        'it has 2,000 source and 1 target tokens, the maximum is 1,024 each; shorten it'
+        """
         given = list(self.reader.accept_all(sources, "score"))
         outputs = _texts(targets)
         if len(given) != len(outputs):
@@ -324,8 +476,9 @@ class Translator:
                 pairs[number] = self.reader.given_output(source, target, number)
             except UserError as error:
                 scored[number] = Refused(str(error))
-        requests, written = [pair.request for pair in pairs.values()], [pair.written for pair in pairs.values()]
-        for forced in self.engine.force(requests, written):
+        look = Look.of(None, edits)
+        requests = [replace(pair.request, look=look) for pair in pairs.values()]
+        for forced in self.engine.force(requests, [pair.written for pair in pairs.values()]):
             if forced.error:
                 scored[forced.id] = Refused(forced.error)
                 continue
@@ -338,21 +491,142 @@ class Translator:
             )
         return [scored[number] for number in range(len(given))]
 
-    def attention(self, result: Result, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
-        """Computes the exact weights of a result in one forward pass with its output as the target (teacher forcing). Row t
+    @overload
+    def attention(  # type: ignore[overload-overlap]  # a text is an iterable of texts, too: the first signature applies
+        self,
+        of: Result | Given,
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> AttentionMap: ...
+    @overload
+    def attention(
+        self,
+        of: Iterable[Result] | Iterable[Given],
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> list[AttentionMap]: ...
+    def attention(
+        self,
+        of: Result | Given | Iterable[Result] | Iterable[Given],
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+        **options: Unpack[SearchKeywords],
+    ) -> AttentionMap | list[AttentionMap]:
+        """Computes the exact weights of outputs in forward passes with these outputs as the targets (teacher forcing). Row t
         holds the weights of the step that wrote token t; the last step wrote <eos>.
 
-        Raises UserError if the model has no such attention, or if the text was split or is empty.
+        of: a `Result` or a text; or a list of results or of texts.
+        kind, layer, head: which attention; by default all heads.
+        alternative: the index of an output in `n_best`, for each result.
+        edits: changes of attention; by default those with which a result was translated.
+        options: for texts, options of a call of the translator.
+
+        Returns an `AttentionMap`; for a list, a list of them, in the same order. Raises UserError if the model has no such
+        attention, or if a text was split, is empty or cannot be translated.
+
+        >>> model = regard.load("model")
+        >>> attention = model.attention(model("cab"), "cross", layer=-1)
+        >>> attention.target, attention.mean_TS.shape
+        (('C', 'A', 'B', '<eos>'), (4, 4))
+        >>> [one.mean_TS.shape for one in model.attention(["cab", "face"])]  # translates the texts first
+        [(4, 4), (5, 5)]
         """
+        if layer is None:
+            raise ValueError("layer is None, but a map shows one layer; regard.inspect(model, text) captures all of them")
+        tap = Tap(kind, layer, head)
+        is_one = isinstance(of, Result | str | PurePath) or (
+            isinstance(of, tuple) and not any(isinstance(item, Result) for item in of)
+        )
+        results = self._results([of] if is_one else of, edits, options)
+        maps = self._maps(results, tap, alternative, edits, numbered=not is_one)
+        return next(maps) if is_one else list(maps)
+
+    def _results(self, of: Any, edits: Edit | Sequence[Edit] | None, options: SearchKeywords) -> list[Result]:
+        """Returns the results that `attention` was given, or those of the texts that it was given."""
+        items = list(of) if isinstance(of, Iterable) else of
+        if not isinstance(items, list) or not any(isinstance(item, Result) for item in items):
+            sources = [*self.reader.accept_all(items, "attention")]
+            return self.batch(sources, edits=() if edits is None else edits, **options)
+        if not all(isinstance(item, Result) for item in items):
+            raise TypeError("attention takes results or texts, got a list of both; translate the texts first, with batch")
+        if options:
+            raise TypeError(f"{', '.join(options)} given, but these results are translated already; give texts, or no options")
+        return items
+
+    def _maps(
+        self,
+        results: Sequence[Result],
+        tap: Tap,
+        alternative: int,
+        edits: Edit | Sequence[Edit] | None,
+        *,
+        numbered: bool,
+    ) -> Iterator[AttentionMap]:
+        """Yields the attention of each result. numbered: whether an error names the number of its result."""
+        outputs: list[WrittenOutput] = []
+        for number, result in enumerate(results, start=1):
+            try:
+                outputs.append(self._written(result, alternative, edits))
+            except UserError as error:
+                raise UserError(f"text {number}: {error}" if numbered else str(error)) from None
+        for number, (output, segment, forced) in enumerate(self._forced(outputs, tap), start=1):
+            if reason := forced.error or ("" if forced.seen else _no_attention(tap.kind)):
+                raise UserError(f"text {number}: {reason}" if numbered else reason)
+            yield self._map(segment, output.written, forced)
+
+    def _written(self, result: Result, alternative: int, edits: Edit | Sequence[Edit] | None) -> WrittenOutput:
+        """Returns an output of a result. Raises UserError if there is none of this number, or nothing to show."""
         if result.parts:
             raise UserError(
                 f"this text was translated in {len(result.parts)} parts; each part has its own attention, see `parts`"
             )
-        segment, written = self.reader.segment(result.source), (*result.ids, EOS) if result.finished else result.ids
-        if not written or not (segment.request.num_positions or segment.request.prefix or self.reader.traits.continues_text):
+        (number,) = pick("alternative", (alternative,), len(result.n_best))
+        output = result.n_best[number]
+        if number and output.tokens and not output.ids:
+            raise UserError("this result was stored by an older version, without the ids of its alternatives; translate again")
+        ids = output.ids if number else result.ids
+        written = (*ids, EOS) if output.finished else ids
+        has_source = result.source_tokens or self.reader.traits.continues_text or isinstance(self.source, FileCodec)
+        if not written or not has_source:
             raise UserError(f"the {'text' if written else 'output'} is empty, so there is no attention to show")
-        forced = self._force(segment, written, Tap(kind, layer))
+        return WrittenOutput(result.source, written, result.edits if edits is None else Look(edits=edits).edits)  # type: ignore[arg-type]
+
+    def _forced(self, outputs: Iterable[WrittenOutput], tap: Tap) -> Iterator[tuple[WrittenOutput, Segment, Forced]]:
+        """Runs the model over outputs in batches, and yields what a tap captures of each, in order."""
+        remaining = iter(outputs)
+        while window := list(islice(remaining, 1 if isinstance(self.source, FileCodec) else FORCED_WINDOW)):
+            rows = self.reader.rows([self.reader.normalised(output.source) for output in window])
+            segments = [
+                self.reader.segment(output.source, line=number, row=row)
+                for number, (output, row) in enumerate(zip(window, rows, strict=True))
+            ]
+            requests = [
+                replace(segment.request, look=Look((tap,), output.edits))
+                for segment, output in zip(segments, window, strict=True)
+            ]
+            written = [output.written for output in window]
+            found = {forced.id: forced for forced in self.engine.force(requests, written, log_probs=False)}
+            for number, output in enumerate(window):
+                yield output, segments[number], found.pop(number)
+
+    def _map(self, segment: Segment, written: Sequence[int], forced: Forced) -> AttentionMap:
+        """Returns the attention of one output, with the tokens of both axes."""
         (seen, *_) = forced.seen
+        kind = seen.kind
         source, target = self.reader.labels(segment.source, forced.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
@@ -364,40 +638,56 @@ class Translator:
                 axes = ()
             elif kind != "decoder":
                 seconds = self.source.seconds
-        return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds)
+        return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds, seen.heads)
 
-    def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs (source token, target token) of a result; see `Result.alignment`."""
-        if not result.parts:
-            return tuple((i, j) for j, i in enumerate(self._aligned(result))) if result.tokens else ()
-        links: list[tuple[int, int]] = []
+    def alignment(self, result: Result, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns the links (source word, target word) of a result, sorted; see `Result.alignment`.
+
+        >>> model = regard.load("model")
+        >>> model.alignment(model("cab"))
+        ((0, 0), (1, 1), (2, 2))
+        """
+        return self.alignments([result], pieces=pieces)[0]
+
+    def alignments(self, results: Iterable[Result], *, pieces: bool | None = None) -> list[tuple[tuple[int, int], ...]]:
+        """Returns the links (source word, target word) of each result, computed in batches; see `Result.alignment`.
+
+        Raises UserError if the model has no attention to its source.
+
+        >>> model = regard.load("model")
+        >>> model.alignments(model.batch(["cab", "ad"]))
+        [((0, 0), (1, 1), (2, 2)), ((0, 0), (1, 1))]
+        """
+        whole = list(results)
+        parts = (part for result in whole for part in (result.parts or (result,)) if part.tokens)
+        outputs = (WrittenOutput(part.source, (*part.ids, EOS), part.edits) for part in parts)
+        runs = self._forced(outputs, self.alignment_head.tap)
+        return [self._links(result, runs, pieces) for result in whole]
+
+    def _links(
+        self, result: Result, runs: Iterator[tuple[WrittenOutput, Segment, Forced]], pieces: bool | None
+    ) -> tuple[tuple[int, int], ...]:
+        """Returns the links of a result. runs: the forced passes of its parts, and of those of the results after it."""
+        source = self.reader.units(result.source, result.source_tokens, pieces=pieces)
+        target = self.target.units(result.text, result.tokens, pieces=pieces)
+        links: set[tuple[int, int]] = set()
         sources = targets = 0
-        for part in result.parts:
-            links += [(sources + i, targets + j) for i, j in self.alignment(part)]
-            sources, targets = sources + len(part.source_tokens), targets + len(part.tokens)
-        return tuple(links)
+        for part in result.parts or (result,):
+            next_sources, next_targets = sources + len(part.source_tokens), targets + len(part.tokens)
+            if part.tokens:
+                own = source and source.of(sources, next_sources), target.of(targets, next_targets)
+                links |= self._part_links(next(runs)[2], *own)
+            sources, targets = next_sources, next_targets
+        return tuple(sorted(links))
 
-    def _aligned(self, result: Result) -> list[int]:
-        """Returns, for each token of an output, the index of the source token that it attends to most."""
-        segment = self.reader.segment(result.source)
-        forced = self._force(segment, (*result.ids, EOS), Tap("cross", self.alignment_head.layer))
+    def _part_links(self, forced: Forced, source: Units | None, target: Units) -> Links:
+        """Returns the links of a part that was translated in one go. source: None for a file, whose positions are counted."""
+        if error := forced.error or ("" if forced.seen else _no_attention("cross")):
+            raise UserError(error)
         layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
-        row = segment.request.source
-        num_sources = len(row) if isinstance(row, list) else layers_HTS[0].shape[-1]  # all positions of a file
-        best: list[int] = self.alignment_head.weights_TS(layers_HTS, len(result.ids), num_sources).argmax(-1).tolist()
-        return best
-
-    def _force(self, segment: Segment, written: Sequence[int], tap: Tap) -> Forced:
-        """Runs the model over an output. Raises UserError if the model has no such attention."""
-        (forced,) = self.engine.force([replace(segment.request, look=Look((tap,)))], [written])
-        if forced.error:
-            raise UserError(forced.error)
-        if not forced.seen:
-            raise UserError(
-                f"this model has no {tap.kind} attention; models that attend to their source have kind cross, Transformers "
-                "also have encoder and decoder, and models that read an auxiliary text have fusion"
-            )
-        return forced
+        source = source or Units.tokens(layers_HTS[0].shape[-1])
+        weights_TS = self.alignment_head.weights_TS(layers_HTS, len(target.of_tokens), len(source.of_tokens))
+        return links_of(strongest(weights_TS, source, target))
 
     # --- from hypotheses to results ---
 
@@ -411,7 +701,7 @@ class Translator:
             results.append(self._result(segment, answer))
         return self._join(answered.plan.source, results)
 
-    def _result(self, segment: Segment, hypotheses: tuple[Hypothesis, ...]) -> Result:
+    def _result(self, segment: Segment, answer: Answer) -> Result:
         """Returns the result of one segment from its n-best hypotheses."""
         n_best = tuple(
             Alternative(
@@ -421,10 +711,11 @@ class Translator:
                 hypothesis.rank_score,
                 hypothesis.finished,
                 hypothesis.token_log_probs,
+                hypothesis.ids,
             )
-            for hypothesis in hypotheses
+            for hypothesis in answer.hypotheses
         )
-        best = n_best[0]
+        best, look = n_best[0], segment.request.look
         return Result(
             text=best.text,
             tokens=best.tokens,
@@ -435,8 +726,9 @@ class Translator:
             finished=best.finished,
             n_best=n_best,
             unknown=self.reader.unknown(segment.source),
-            ids=hypotheses[0].ids,
-        ).made_by(self)
+            ids=best.ids,
+            edits=look.edits if look else (),
+        ).made_by(self, _joined(answer.seen))
 
     def _join(self, source: SourceText, parts: list[Result]) -> Result:
         """Returns the result of a whole text from those of its segments: one, several if it was split, none if it is empty."""
@@ -449,6 +741,7 @@ class Translator:
             sum((part.rank_score for part in parts), 0.0),
             all(part.finished for part in parts),
             tuple(log_prob for part in parts for log_prob in part.n_best[0].token_log_probs),
+            tuple(token for part in parts for token in part.ids),
         )
         return Result(
             text=whole.text,
@@ -461,8 +754,26 @@ class Translator:
             n_best=(whole,),
             unknown=tuple(symbol for part in parts for symbol in part.unknown),
             parts=tuple(parts),
-            ids=tuple(token for part in parts for token in part.ids),
+            ids=whole.ids,
+            edits=parts[0].edits if parts else (),
         ).made_by(self)
+
+
+def save(model: Translator, path: str | Path, *, overwrite: bool = False, card: str | None = None) -> None:
+    """Writes a model folder, atomically, which `regard.load` and all commands open. The same as `model.save(path)`.
+
+    overwrite: whether to replace the folder if it holds a model.  card: the text of card.md; by default that of the model.
+    Raises UserError if the folder exists or cannot be written, or if a weight is not finite.
+    """
+    model.save(path, overwrite=overwrite, card=card)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a search found for one segment: its n-best outputs, and the attention captured while the best was written."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    seen: tuple[Seen[Array], ...] = ()
 
 
 @dataclass
@@ -471,7 +782,44 @@ class Waiting:
 
     index: int
     plan: Plan
-    answers: dict[int, tuple[Hypothesis, ...] | Refused] = field(default_factory=dict)
+    answers: dict[int, Answer | Refused] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WrittenOutput:
+    """An output that the model is run over: its source, its tokens, with <eos> if it is finished, and changes of attention."""
+
+    source: SourceText
+    written: tuple[int, ...]
+    edits: tuple[Edit, ...] = ()
+
+
+def _no_attention(kind: Kind) -> str:
+    return (
+        f"this model has no {kind} attention; models that attend to their source have kind cross, Transformers "
+        "also have encoder and decoder, and models that read an auxiliary text have fusion"
+    )
+
+
+def _joined(seen: Sequence[Seen[Array]]) -> tuple[Seen[Array], ...]:
+    """Joins what was captured token by token: one `Seen` per tap and layer, with a row for each token. A key that was not
+    written yet has the weight 0, or the score −∞."""
+    groups: dict[tuple[object, ...], list[Seen[Array]]] = {}
+    for one in seen:
+        groups.setdefault((one.kind, one.layer, one.heads, one.what), []).append(one)
+
+    def join(parts: Sequence[Seen[Array]]) -> Seen[Array]:
+        num_keys = max(part.weights_BHTS.shape[-1] for part in parts)
+        missing = -np.inf if parts[0].what == "scores" else 0.0
+        rows = [
+            np.pad(part.weights_BHTS, [(0, 0)] * 3 + [(0, num_keys - part.weights_BHTS.shape[-1])], constant_values=missing)
+            for part in parts
+        ]
+        return replace(
+            parts[0], rows=tuple(row for part in parts for row in part.rows), weights_BHTS=np.concatenate(rows, axis=2)
+        )
+
+    return tuple(map(join, groups.values()))
 
 
 def _texts(targets: Iterable[str]) -> list[str]:

@@ -9,6 +9,14 @@ bias.
 allow (…, Lq, Lk) is True where a query may attend to a key. [a; b] concatenates two vectors. Leading dimensions are arbitrary.
 
 The papers write both W x and x W. In W x, W is (out, in), as torch stores it; in x W it is (in, out).
+
+>>> import numpy as np
+>>> from regard import reference
+>>> X = np.array([[9.0, 0.0], [0.0, 9.0]])
+>>> weights = reference.softmax(reference.dot(X, X))
+>>> weights.round(3)
+array([[1., 0.],
+       [0., 1.]])
 """
 
 from __future__ import annotations

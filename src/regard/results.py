@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from regard.contracts import Array, SourceText
 from regard.equality import ByValue
 from regard.errors import UserError
-from regard.look import Kind
+from regard.look import Edit, Kind, Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,15 @@ class AttentionMap(ByValue):
     axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
     seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
     for `encoder` also the rows, for `fusion` the rows only.
+    heads: the indices of the heads in the layer, if they are known.
+
+    >>> attention = regard.load("model")("cab").attention()
+    >>> attention.target, attention.source
+    (('C', 'A', 'B', '<eos>'), ('c', 'a', 'b', '<eos>'))
+    >>> attention.weights_HTS.shape  # heads, queries, keys
+    (1, 4, 4)
+    >>> attention.mean_TS.argmax(-1)  # each letter attends to itself
+    array([0, 1, 2, 3])
     """
 
     weights_HTS: Array
@@ -33,6 +42,7 @@ class AttentionMap(ByValue):
     layer: int
     axes: tuple[int, ...] = ()
     seconds: float = 0.0
+    heads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights_HTS", np.asarray(self.weights_HTS))  # a tensor is accepted, too
@@ -48,6 +58,11 @@ class AttentionMap(ByValue):
         """The mean over the heads as one map (rows, columns) over the picture or grid for each target token.
 
         Raises UserError if the source is not a picture or a grid.
+
+        >>> weights = torch.full((1, 2, 6), 1 / 6).numpy()
+        >>> attention = regard.AttentionMap(weights, tuple("abcdef"), ("two", "words"), "cross", 0, axes=(2, 3))
+        >>> attention.maps_TRC.shape  # target tokens, rows and columns of the picture
+        (2, 2, 3)
         """
         if len(self.axes) != 2:
             raise UserError(f"{self.kind} attention of this model has no maps: its source is not a picture or a grid")
@@ -62,7 +77,16 @@ class AttentionMap(ByValue):
 
 @dataclass(frozen=True)
 class Alternative:
-    """One output of an n-best list. token_log_probs includes that of <eos> if the output is finished."""
+    """One output of an n-best list.
+
+    token_log_probs: the log-probability of each token, and of <eos> if the output is finished.
+    ids: its token ids; results that were stored by older versions have none.
+
+    >>> result = regard.load("model")("cab", beam=2, n_best=2)
+    >>> best, second = result.n_best
+    >>> best.text, best.log_prob > second.log_prob
+    ('C A B', True)
+    """
 
     text: str
     tokens: tuple[str, ...]
@@ -70,29 +94,51 @@ class Alternative:
     rank_score: float
     finished: bool
     token_log_probs: tuple[float, ...]
+    ids: tuple[int, ...] = field(default=(), repr=False)
 
 
 class Inspector(Protocol):
     """Computes what a Result does not hold: the Translator that made it."""
 
-    def attention(self, result: Result, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+    def attention(
+        self,
+        result: Result,
+        /,
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+    ) -> AttentionMap:
         """Computes the exact weights of a result."""
         ...
 
-    def alignment(self, result: Result) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs (source token, target token) of a result."""
+    def alignment(self, result: Result, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns the links (source word, target word) of a result."""
         ...
 
 
 @dataclass(frozen=True)
 class Result:
-    """One translated text. A Result is plain data: `as_dict` returns it for JSON, and it can be pickled.
+    """One translated text, with its tokens, scores and alternatives.
+
+    A Result is plain data: `as_dict` returns it for JSON, and it can be pickled.
 
     source: what was translated; normalised, if the model normalises.
     log_prob: the sum of the log-probabilities of the tokens and <eos>.  rank_score: the score by which the search ranked it.
     finished: False if max_length cut it off.  n_best: the outputs, the best first.
     unknown: source symbols that are not in the model's vocabulary.
     parts: one Result per sentence if the text was too long and was split.  ids: the token ids of the output.
+    edits: the changes of attention with which it was translated.
+
+    >>> result = regard.load("model")("cab")
+    >>> result.text, result.tokens, result.finished
+    ('C A B', ('C', 'A', 'B'), True)
+    >>> result.alignment()  # source token 0 is written as target token 0, and so on
+    ((0, 0), (1, 1), (2, 2))
+    >>> regard.Result.from_dict(result.as_dict()) == result
+    True
     """
 
     text: str
@@ -106,28 +152,58 @@ class Result:
     unknown: tuple[str, ...]
     parts: tuple[Result, ...] = ()
     ids: tuple[int, ...] = field(default=(), repr=False)
-    _inspector = None  # not a field: it is no data, and is not stored
+    edits: tuple[Edit, ...] = field(default=(), repr=False)
+    _inspector = None  # these two are not fields: they are not stored
+    _seen: ClassVar[tuple[Seen[Array], ...]] = ()
 
-    def made_by(self, inspector: Inspector) -> Result:
-        """Remembers who computes what this Result does not hold, and returns the Result."""
+    def made_by(self, inspector: Inspector, seen: tuple[Seen[Array], ...] = ()) -> Result:
+        """Remembers who computes what this Result does not hold, and what was seen; returns the Result."""
         object.__setattr__(self, "_inspector", inspector)
+        object.__setattr__(self, "_seen", seen)
         return self
 
-    def attention(self, kind: Kind = "cross", layer: int = -1) -> AttentionMap:
+    @property
+    def seen(self) -> tuple[Seen[Array], ...]:
+        """What the taps of `look` captured while this output was written: one `Seen` per tap and layer, with one row for each
+        token and <eos>. It is not stored with the Result; `attention` computes it again."""
+        return self._seen
+
+    def attention(
+        self,
+        kind: Kind = "cross",
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        alternative: int = 0,
+        edits: Edit | Sequence[Edit] | None = None,
+    ) -> AttentionMap:
         """Computes the exact weights in one forward pass with this output as the target: `translator.attention(result)`.
 
+        For many results, `translator.attention(results)` is much faster.
+
+        kind, layer, head: which attention; by default all heads.  alternative: the index of an output in `n_best`.
+        edits: changes of attention; by default those with which the text was translated.
+
         Raises UserError if the model has no such attention, the text was split or is empty, or this Result was unpickled.
-        """
-        return self._known_inspector("attention").attention(self, kind, layer)
 
-    def alignment(self) -> tuple[tuple[int, int], ...]:
-        """Returns pairs (i, j): target token j attends most to source token i; counted from 0, without <eos>.
-
-        If the source has no tokens, i is a source position; in a picture that is a grid cell, row by row. The weights are those
-        of the alignment head that `regard align` found for this model, else the mean over the heads of the last layer. If the
-        text was split, tokens are counted through all parts.
+        >>> regard.load("model")("cab").attention("cross", layer=-1).mean_TS.shape
+        (4, 4)
         """
-        return self._known_inspector("alignment").alignment(self)
+        inspector = self._known_inspector("attention")
+        return inspector.attention(self, kind, layer, head, alternative=alternative, edits=edits)
+
+    def alignment(self, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
+        """Returns links (i, j), sorted: target word j comes from source word i, the one that it attends to most.
+
+        Words are separated by white space and counted from 0, also through the parts of a text that was split; features follow
+        the words of their text. The weights of the tokens of a word are added up. A word whose weights are all 0 has no link.
+        A side whose unit is characters counts characters instead. If the source is a file, i is a position; in a picture that
+        is a grid cell, row by row. The weights are those of the alignment head that `regard align` found for this model, else
+        the mean over the heads of the last layer.
+
+        pieces: True links tokens, without <eos>; False links words, even if the unit is characters.
+        """
+        return self._known_inspector("alignment").alignment(self, pieces=pieces)
 
     def _known_inspector(self, name: str) -> Inspector:
         if self._inspector is None:
@@ -138,20 +214,18 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the result as dictionaries, lists, texts and numbers, for JSON."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("parts", "n_best")}
-        plain["n_best"] = [asdict(output) for output in self.n_best]
-        plain["parts"] = [part.as_dict() for part in self.parts]
-        return cast(dict[str, Any], _lists(plain))
+        return cast(dict[str, Any], _lists(asdict(self)))
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Result:
-        """Returns the result that `as_dict` described."""
-        values = _tuples({name: value for name, value in plain.items() if name not in ("parts", "n_best")})
+        """Returns the result that `as_dict` or `dataclasses.asdict` described."""
+        values = _tuples({name: value for name, value in plain.items() if name not in ("parts", "n_best", "edits")})
         n_best = tuple(Alternative(**_tuples(output)) for output in plain["n_best"])
-        return cls(**values, n_best=n_best, parts=tuple(map(cls.from_dict, plain["parts"])))
+        edits = tuple(Edit(**edit) for edit in plain.get("edits", ()))
+        return cls(**values, n_best=n_best, parts=tuple(map(cls.from_dict, plain["parts"])), edits=edits)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_inspector"}
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __copy__(self) -> Result:
         return self  # nothing in it can change
@@ -183,6 +257,10 @@ class Refused:
     """The result for a text that cannot be translated or scored.
 
     reason: why, and what to do.
+
+    >>> (refused,) = regard.load("model").score_each(["a" * 2000], ["A"])
+    >>> refused
+    Refused(reason='it has 2,000 source and 1 target tokens, the maximum is 1,024 each; shorten it')
     """
 
     reason: str
@@ -194,11 +272,19 @@ class Partial:
 
     text: the beginning of the output, which will not change.  tail: the rest of the best hypothesis, which may still change.
     result: the complete result, in the last item only.
+    seen: what the taps of `look` captured since the last item; `Seen.rows` holds the positions of the tokens.
+
+    >>> *_, before, last = regard.load("model").stream("cab")
+    >>> before.text, before.tail
+    ('C A B', '')
+    >>> last.result.text
+    'C A B'
     """
 
     text: str
     tail: str
     result: Result | None = None
+    seen: tuple[Seen[Array], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,6 +294,10 @@ class Scored:
     log_prob: the sum over all tokens and <eos>, not normalised by length.  tokens: the tokens of the output.
     token_log_probs: the log-probability of each token and, last, of <eos>.
     unknown: symbols of the output that have no token.
+
+    >>> (scored,) = regard.load("model").score(["cab"], ["C A B"])
+    >>> scored.tokens, len(scored.token_log_probs)
+    (('C', 'A', 'B'), 4)
     """
 
     log_prob: float

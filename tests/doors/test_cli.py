@@ -339,12 +339,17 @@ def test_explain_shows_every_number(model: Path, regard_command: Run) -> None:
     assert re.fullmatch(r"regard: there is no token 99: the output has tokens 0 to \d+, <eos> included\n", wrong.stderr)
 
 
-def test_align_warns_that_it_numbers_tokens(model: Path, regard_command: Run) -> None:
-    done = regard_command("translate", model, "--align", "--threads", "1", input="cat\nwood cut\n")
-    assert done.returncode == 0
-    expected = "regard: the numbers of --align count tokens, not words: 'wood cut' has 2 words but 8 tokens (w o o d ␣ c u t)\n"
-    assert expected in done.stderr
-    assert "tokens" not in regard_command("translate", model, "--align", "--threads", "1", input="cat\n").stderr
+def test_align_counts_characters_of_a_model_of_characters_unless_words_are_asked_for(model: Path, regard_command: Run) -> None:
+    text = "wood cut"
+    result = regard.load(model)(text)
+    assert len(result.source_tokens) == 8
+    for options, pieces in (([], None), (["--pieces"], True), (["--words"], False)):
+        done = regard_command("translate", model, "--align", *options, "--threads", "1", input=f"{text}\n")
+        links = " ".join(f"{i}-{j}" for i, j in result.alignment(pieces=pieces))
+        assert done.stdout == f"{result.text} ||| {links}\n", done.stderr
+    assert {i for i, _ in result.alignment(pieces=False)} <= {0, 1}
+    done = regard_command("translate", model, "--words", input="cat\n")
+    assert done.stderr == "regard: --pieces and --words say what --align counts; add --align\n"
 
 
 def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command: Run, tmp_path: Path) -> None:
@@ -359,7 +364,8 @@ def test_align_prints_links_and_keeps_the_best_head(model: Path, regard_command:
     chosen = regard_command("align", mine, tmp_path / "wide.tsv", "--from", "2", "--to", "3", "--threads", "1")
     assert (chosen.returncode, chosen.stdout) == (0, done.stdout)
     best = regard_command("align", mine, tmp_path / "pairs.tsv", "--gold", tmp_path / "gold", "--threads", "1")
-    assert re.match(r"regard: aligned by AlignmentHead\(layer=.*\), alignment error rate 0\.\d+; saved in ", best.stderr)
+    assert best.stderr.startswith("regard: --gold is expected to count characters in the source; --words: words\n")
+    assert re.search(r"regard: aligned by AlignmentHead\(layer=.*\), alignment error rate 0\.\d+; saved in ", best.stderr)
     assert json.loads((mine / "config.json").read_text())["alignment"]["by"] == "gold"
     again = regard_command("align", mine, tmp_path / "pairs.tsv", "--threads", "1")
     assert (again.stdout, again.stderr) == (best.stdout, "")

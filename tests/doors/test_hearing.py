@@ -160,7 +160,7 @@ def test_an_instruction_as_auxiliary_text(trained: tuple[Path, str], regard_comm
     done = regard_command("inspect", "m", "tones/0-1.wav", "--auxiliary", "forwards", cwd=folder)
     assert "this model reads no auxiliary text with its sounds" in done.stderr
     done = regard_command("align", "two", "tones/two.jsonl", cwd=folder)
-    assert done.stderr == "regard: align links tokens, but this model reads sounds; use regard inspect instead\n"
+    assert done.stderr == "regard: align links words, but this model reads sounds; use regard inspect instead\n"
     done = regard_command(
         "inspect", "two", "tones/0-1.wav", "--auxiliary", "from the end", "--kind", "fusion", "--out", "two.html", cwd=folder
     )

@@ -18,7 +18,7 @@ from test_pictures import make_translator as make_captioner
 import regard
 from regard.data.labels import label
 from regard.errors import UserError
-from regard.inspection.capture import Gates, Inspection, Layer, inspect
+from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection, inspect
 from regard.inspection.report import write_page
 from regard.models.transformer import TransformerSettings
 
@@ -257,10 +257,12 @@ def test_it_opens_with_what_the_terminal_shows(opened: Open) -> None:
 def with_tokens(source: tuple[str, ...], target: tuple[str, ...] = ("X", "<eos>")) -> Inspection:
     shape = (2, len(target), len(source))
     gates = tuple(
-        Gates(f"{side}, layer 0", side, {"update": torch.rand(size, 3)})  # type: ignore[arg-type]
+        CapturedGates(f"{side}, layer 0", side, {"update": torch.rand(size, 3)})  # type: ignore[arg-type]
         for side, size in (("encoder", len(source)), ("decoder", len(target)))
     )
-    inspection = make_inspection((Layer("cross", 0, {"weights": torch.rand(shape).softmax(-1)}),), len(target), len(source))
+    inspection = make_inspection(
+        (CapturedLayer("cross", 0, {"weights": torch.rand(shape).softmax(-1)}),), len(target), len(source)
+    )
     return replace(inspection, text="".join(source[:-1]), source=source, target=target, gates=gates)
 
 
@@ -344,7 +346,7 @@ def test_themes_and_widths(opened: Open, scheme: str, width: int) -> None:
 
 def test_512_by_512_is_one_canvas(opened: Open) -> None:
     weights = torch.randn(8, 512, 512).mul(3).softmax(-1)
-    page = opened(make_inspection((Layer("cross", 0, {"weights": weights}),), 512, 512))
+    page = opened(make_inspection((CapturedLayer("cross", 0, {"weights": weights}),), 512, 512))
     page.click('.thumb[data-head="5"]')
     for row, column in ((0, 0), (300, 17), (511, 511)):
         shown = hover(page, row, column, 512, 512)
@@ -362,7 +364,7 @@ def test_512_by_512_is_one_canvas(opened: Open) -> None:
 def test_4096_by_4096_opens(opened: Open, tmp_path: Path) -> None:
     query, key = torch.randn(2, 4096, 8), torch.randn(2, 4096, 8)
     summary = regard.summarise(query, key, blocks=True, distance=True)
-    inspection = make_inspection((Layer("encoder", 0, {}, summary),), 4096, 4096)
+    inspection = make_inspection((CapturedLayer("encoder", 0, {}, summary),), 4096, 4096)
     page = opened(inspection)
     assert (tmp_path / "page0.html").stat().st_size < 4_000_000  # the matrices would take 134 MB
     page.click('.thumb[data-layer="0"][data-head="0"]')
@@ -460,7 +462,7 @@ def sound_inspection() -> Inspection:
         target_ids=(4, 5, 3),
         vocabulary=("<pad>", "<unk>", "<sos>", "<eos>", "low", "high"),
         log_probs_TV=torch.zeros(3, 6).log_softmax(-1),
-        layers=(Layer("cross", 0, {"weights": weights}),),
+        layers=(CapturedLayer("cross", 0, {"weights": weights}),),
         gates=(),
         sound=row,
     )
@@ -518,7 +520,7 @@ def test_attention_from_a_sound_to_its_auxiliary_text(opened: Open) -> None:  # 
     inspection = replace(
         inspection,
         auxiliary=("every", "second", "<eos>"),
-        layers=(*inspection.layers, Layer("fusion", 0, {"weights": weights})),
+        layers=(*inspection.layers, CapturedLayer("fusion", 0, {"weights": weights})),
     )
     page = opened(inspection)
     page.click("#kind-fusion")
@@ -540,7 +542,7 @@ def test_a_long_sound_has_a_time_axis_next_to_the_rows(opened: Open, width: int)
         sound=sound_inspection().sound.repeat(13, 1)[:2560],  # type: ignore[union-attr]
         source=tuple(f"{0.04 * position:.2f} s" for position in range(640)),
         auxiliary=("every", "second", "<eos>"),
-        layers=(Layer("fusion", 0, {"weights": weights}), Layer("encoder", 0, {"weights": within})),
+        layers=(CapturedLayer("fusion", 0, {"weights": weights}), CapturedLayer("encoder", 0, {"weights": within})),
     )
     page = opened(inspection, width)
     heat, sound = (page.locator(where).bounding_box() for where in ("#heat", "#left canvas"))
@@ -587,14 +589,17 @@ def test_a_long_sound_has_a_time_axis_next_to_the_rows(opened: Open, width: int)
 
 def test_a_missing_sound(opened: Open) -> None:
     """One position: a small map, a gate drawn as a dot, and axes with numbers."""
-    gates = Gates("encoder, layer 0, left to right", "encoder", {"reset": torch.rand(1, 8)})
+    gates = CapturedGates("encoder, layer 0, left to right", "encoder", {"reset": torch.rand(1, 8)})
     inspection = replace(
         sound_inspection(),
         sound=None,
         source=("no sound",),
         title="no sound + say nine",
         auxiliary=("say", "nine", "<eos>"),
-        layers=(Layer("cross", 0, {"weights": torch.ones(1, 3, 1)}), Layer("fusion", 0, {"weights": torch.eye(3)[None, :1]})),
+        layers=(
+            CapturedLayer("cross", 0, {"weights": torch.ones(1, 3, 1)}),
+            CapturedLayer("fusion", 0, {"weights": torch.eye(3)[None, :1]}),
+        ),
         gates=(gates,),
     )
     page = opened(inspection)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import regard
 from regard.cli.main import main
 from regard.data.dictionary import pronunciations
 from regard.models.build import presets
@@ -140,12 +139,3 @@ def test_the_readme_is_short() -> None:
 
 def test_ci_runs_what_the_readme_says() -> None:
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"
-
-
-def test_public_names() -> None:
-    """Every listed name exists, and no other name is public."""
-    assert sorted(regard.__all__) == sorted([*regard._HOMES, *regard._MODULES, "load"])
-    for name in regard.__all__:
-        assert getattr(regard, name) is not None
-    assert dir(regard) == sorted(regard.__all__)
-    assert not hasattr(regard, "atend")

@@ -296,8 +296,9 @@ def attention(result: Any, kind: str) -> dict[str, Any] | None:
 
 
 def aligned(result: Any) -> list[list[int]] | None:
+    """The links between tokens, in the order of the target, as the version that made these models gave them."""
     try:
-        return [list(link) for link in result.alignment()]
+        return [list(link) for link in sorted(result.alignment(pieces=True), key=lambda link: link[1])]
     except regard.UserError:
         return None
 

@@ -193,11 +193,17 @@ def test_edits_take_effect_and_gradients_reach_the_weights(name: str) -> None:
 @every_model
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_edits_obey_masks(name: str, kind: str) -> None:
-    """An edit cannot force attention to a key that is padding, in the future, or not written yet."""
+    """An edit cannot force attention to a key that is padding, in the future, or not written yet: the weights stay as they
+    are."""
     model, source, targets = make_model(name), make_source(7, 3), make_targets(2, 6)
     look = Look(edits=(Edit(kind, key=4),))
     logits = model.decode(targets, model.encode(source, look), look).logits_BTV
-    alone = Source(source.values[1:, :3], source.allow[1:, :3])
+    usual = model.decode(targets, model.encode(source)).logits_BTV
+    if kind == "decoder":
+        torch.testing.assert_close(logits[:, :4], usual[:, :4])  # these steps come before key 4
+    else:
+        torch.testing.assert_close(logits[1], usual[1])  # key 4 is padding
+    alone = Source(source.values[1:, :5], source.allow[1:, :5])
     torch.testing.assert_close(model.decode(targets[1:], model.encode(alone, look), look).logits_BTV, logits[1:])
     state = model.start(model.encode(source, look))
     for position in range(6):
@@ -522,7 +528,7 @@ def test_a_beam_streams_the_weights_of_each_token(name: str, size: int) -> None:
         assert tuple(token for event in mine for token in event.ids) == best.ids
         for whole in model.decode(torch.tensor([[SOS, *best.ids]]), model.encode(token_batch([row])), look).seen:
             streamed = [torch.from_numpy(seen.weights_BHTS) for event in mine for seen in event.seen if seen.kind == whole.kind]
-            assert len(streamed) == len(best.ids)
+            assert len(streamed) == len(best.token_log_probs)  # with <eos>
             for position, weights in enumerate(streamed):
                 keys = len(row) if whole.kind == "cross" else position + 1
                 torch.testing.assert_close(weights, whole.weights_BHTS[:, :, position : position + 1, :keys])

@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.inspection.explain import Explanation, explain
 from regard.layers.blocks import SwiGlu
 from regard.layers.scores import Additive, Basic, Cosine, Distance, General, Location
-from regard.models.decoder import TransformerDecoder
+from regard.models.decoder import TargetDecoder
 from regard.models.rnn_seq2seq import RnnSeq2Seq
 
 Array = np.ndarray
@@ -132,7 +132,7 @@ def test_recurrent_models(name: str, position: int) -> None:  # SPEC A9.2
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].kind in ("transformer", "decoder_only")])
 def test_transformers(name: str, layer: int, position: int) -> None:  # SPEC A9.2
     translator, head = make_translator(name), 1
-    decoder: TransformerDecoder = translator.model.decoder  # type: ignore[union-attr,assignment]
+    decoder: TargetDecoder = translator.model.decoder  # type: ignore[union-attr,assignment]
     found = explain(translator, "abcab", position, output=OUTPUT, layer=layer, head=head)
     lines = {line.name: array(line.values) for line in found.lines}
     block = decoder.layers[layer]

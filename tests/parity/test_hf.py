@@ -477,7 +477,7 @@ def test_grouped_rotary_attention() -> None:
     angles = rotary_angles(torch.arange(11)[None], 10)
     other, _ = theirs(x_BLD, position_embeddings=(angles.cos(), angles.sin()), attention_mask=allow)
     pairs = [(getattr(ours, b).weight, getattr(theirs, a).weight) for a, b in table.items()]
-    assert_same(ours(x_BLD, None, allow), other, (x_BLD, x_BLD), *pairs)
+    assert_same(ours(x_BLD, allow=allow), other, (x_BLD, x_BLD), *pairs)
 
 
 class RmsNorm64(nn.Module):

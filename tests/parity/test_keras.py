@@ -170,7 +170,7 @@ def test_multi_head_attention() -> None:
     allow_BTS[..., 0] = True  # a row without keys is uniform in Keras, and zeros here
     allow_BHTS = allow_BTS[:, None]
 
-    mine = ours(x, memory, allow_BHTS)
+    mine = ours(x, memory, allow=allow_BHTS)
     other, weights = theirs(x, memory, attention_mask=allow_BTS, return_attention_scores=True)
     assert_same(mine, other, (x, x), (memory, memory))
     key, _ = ours.keys_values(memory)

@@ -47,7 +47,7 @@ def test_multi_head(kv_heads: int, project_values: bool) -> None:
     theirs = reference.multi_head(
         array(x), array(z), heads_of(layer), array(layer.output.weight).T, array(layer.output.bias), allow.numpy()
     )
-    assert_equals(layer(x, z, allow[:, None]), theirs)
+    assert_equals(layer(x, z, allow=allow[:, None]), theirs)
 
 
 def test_multi_head_with_another_score() -> None:

@@ -100,7 +100,10 @@ HEADS = 4
 
 
 def layer_one_by_one(layer: MultiHeadAttention, x: Tensor, memory: Tensor, allow: Tensor) -> Tensor:
-    """Computes each sentence and head separately. `allow` is (B, H, …, Lq, Lk), any number of masks; returns (B, …, Lq, D)."""
+    """Computes each sentence and head separately. `allow` is (B, H, …, Lq, Lk), any number of masks; returns (B, …, Lq, D).
+
+    Keys to which no query of any head may attend are padding: they do not count as positions.
+    """
 
     def part(linear: nn.Linear | None, x: Tensor, number: int, heads: int) -> Tensor:
         if linear is None:
@@ -115,7 +118,12 @@ def layer_one_by_one(layer: MultiHeadAttention, x: Tensor, memory: Tensor, allow
             group = head * layer.kv_heads // layer.heads
             query = part(layer.query, x_LD, head, layer.heads)
             key, value = (part(linear, memory_SE, group, layer.kv_heads) for linear in (layer.key, layer.value))
-            powers = layer.score.scores(query, layer.score.prepare(key)).exp() * allow_LS
+            if layer.score.by_position:
+                real = allow_HLS.any(-2).any(0)
+                key = layer.score.prepare(key.expand(*real.shape, -1), (real.long().cumsum(-1) - 1).clamp(min=0))
+            else:
+                key = layer.score.prepare(key)
+            powers = layer.score.scores(query, key).exp() * allow_LS
             heads.append(powers / powers.sum(-1, keepdim=True).clamp(min=1e-300) @ value)
         sentences.append(torch.cat(heads, -1))
     return torch.stack(sentences) @ layer.output.weight.T + layer.output.bias
@@ -138,7 +146,7 @@ def test_the_layer_with_masks_of_any_shape(name: str, kv_heads: int, batch: int)
     allows = [random_mask(*shape) for shape in shapes]
     full = [(allow[:, None] if allow.dim() == 3 else allow).expand(batch, HEADS, QUERIES, KEYS) for allow in allows]
     expected = layer_one_by_one(layer, *inputs, torch.stack(full, 2)).unbind(1)
-    assert_same([layer(*inputs, allow) for allow in allows], list(expected), [*inputs, *layer.parameters()])
+    assert_same([layer(*inputs, allow=allow) for allow in allows], list(expected), [*inputs, *layer.parameters()])
     for allow in allows:
         for dtype in (torch.float64, torch.float32, torch.long, torch.uint8):
             with pytest.raises(ValueError, match=f"allow has dtype {dtype}, expected torch.bool with True = may attend"):
@@ -152,10 +160,10 @@ def test_one_sentence_without_a_batch(kv_heads: int) -> None:
     for shape in [*product((1, QUERIES), (1, KEYS)), *product((1, HEADS), (1, QUERIES), (1, KEYS))]:
         allow = random_mask(*shape)
         expected = layer_one_by_one(layer, x[None], memory[None], allow.expand(1, HEADS, QUERIES, KEYS))
-        torch.testing.assert_close(layer(x, memory, allow), expected[0])
+        torch.testing.assert_close(layer(x, memory, allow=allow), expected[0])
     memories, allow = torch.randn(3, KEYS, 8).double(), random_mask(3, HEADS, 1, KEYS)
     expected = layer_one_by_one(layer, x.expand(3, -1, -1), memories, allow.expand(-1, -1, QUERIES, -1))
-    torch.testing.assert_close(layer(x, memories, allow), expected)
+    torch.testing.assert_close(layer(x, memories, allow=allow), expected)
 
 
 @pytest.mark.parametrize("num_queries", [1, QUERIES])

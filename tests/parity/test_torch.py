@@ -100,7 +100,7 @@ def test_multi_head_attention_equals_torch() -> None:
     copy_attention(ours, theirs)
     query, memory = torch.randn(2, 5, 12).double().requires_grad_(), torch.randn(2, 7, 12).double().requires_grad_()
     allow = masks.first(torch.tensor([7, 4]), 7)
-    mine = ours(query, memory, allow[:, None, None])
+    mine = ours(query, memory, allow=allow[:, None, None])
     other, _ = theirs(query, memory, memory, key_padding_mask=~allow)  # their True means hidden
     assert_same(mine, other, (query, query), (memory, memory), (ours.output.weight, theirs.out_proj.weight))
 

@@ -1,4 +1,4 @@
-"""Converts the weights of Hugging Face's BertModel to our TransformerEncoder."""
+"""Converts the weights of Hugging Face's BertModel to our SourceEncoder."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from regard.models.encoder import TransformerEncoder
+from regard.models.encoder import SourceEncoder
 from regard.models.stack import StackSettings
 
 NAMES = {
@@ -36,7 +36,7 @@ def renamed(name: str) -> str:
     return f"{NAMES[pattern].format(number[0])}.{kind}"
 
 
-def load(folder: Path) -> TransformerEncoder:
+def load(folder: Path) -> SourceEncoder:
     """Returns the encoder. Every token has type 0, so its vector is added to the positions; the pooler is not used."""
     config = json.loads((folder / "config.json").read_text())
     assert (config["hidden_act"], config["position_embedding_type"]) == ("gelu", "absolute")
@@ -58,6 +58,6 @@ def load(folder: Path) -> TransformerEncoder:
         positions="learned",
         max_positions=config["max_position_embeddings"],
     )
-    model = TransformerEncoder(settings, config["num_hidden_layers"], config["vocab_size"], None)
+    model = SourceEncoder(settings, config["num_hidden_layers"], config["vocab_size"], None)
     model.load_state_dict(ours)
     return model.eval()

@@ -145,8 +145,8 @@ def test_float_dtypes_are_not_mixed(dtype: torch.dtype) -> None:
     for name in ("key", "value"):
         inputs = {"query": x, "key": x, "value": x} | {name: x.to(dtype)}
         refused(lambda: regard.attend(**inputs), f"{name} has dtype {dtype}, but query has torch.float32; expected the same")  # noqa: B023
-    refused(lambda: layer(x.to(dtype)), f"x has dtype {dtype}, but the layer has weights of torch.float32; expected the same")
-    refused(lambda: layer(x, x.to(dtype)), f"memory has dtype {dtype}, but the layer has weights of torch.float32")
+    refused(lambda: layer(x.to(dtype)), f"query has dtype {dtype}, but the layer has weights of torch.float32; expected")
+    refused(lambda: layer(x, x.to(dtype)), f"key has dtype {dtype}, but query has torch.float32")
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x.bfloat16()).shape == x.shape
 

@@ -1,28 +1,17 @@
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from regard.core import masks
-from regard.layers.attention import MultiHeadAttention
-from regard.layers.blocks import DecoderLayer, EncoderLayer, ResidualConnection, feed_forward
+from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
 from regard.models.decoder import CausalSelfAttention
-
-
-def parts(width: int, order: str = "pre") -> tuple[MultiHeadAttention, nn.Module, Callable[[], ResidualConnection]]:
-    return (
-        MultiHeadAttention(width, 3),
-        feed_forward(width, 29, 0.0),
-        lambda: ResidualConnection(nn.LayerNorm(width), 0.0, order),
-    )
 
 
 def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention() -> None:  # SPEC A0.6
     """Both are GPT: with the same weights they give equal logits, and so does torch's encoder with the same mask."""
     vocab, width = 19, 12
     embedding, output = nn.Embedding(vocab, width).double(), nn.Linear(width, vocab).double()
-    encoder = [EncoderLayer(*parts(width)).double() for _ in range(2)]
-    decoder = [DecoderLayer(attention, None, *rest).double() for attention, *rest in (parts(width) for _ in range(2))]
+    encoder = [TransformerEncoderLayer(width, 3, feed_forward=29, dropout=0.0).double() for _ in range(2)]
+    decoder = [TransformerDecoderLayer(width, 3, cross=False, feed_forward=29, dropout=0.0).double() for _ in range(2)]
     for left, right in zip(encoder, decoder, strict=True):
         right.load_state_dict(left.state_dict())
     ids = torch.randint(vocab, (2, 7))
@@ -30,14 +19,13 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
     def encoder_stack(ids: Tensor) -> Tensor:
         x = embedding(ids)
         for layer in encoder:
-            x, _ = layer(x, masks.causal(7), None, None)
+            x = layer(x, allow=masks.causal(7))
         return output(x)
 
     def decoder_stack(ids: Tensor) -> Tensor:
         x, causal = embedding(ids), CausalSelfAttention(masks.causal(7), exact=True)
         for number, layer in enumerate(decoder):
-            x, seen = layer(x, lambda attention, y, number=number: causal(number, None, attention, y), None, None, None)
-            assert seen == ()
+            x = layer(x, self_attend=lambda attention, y, number=number: causal(number, None, attention, y))
         return output(x)
 
     theirs = nn.TransformerEncoder(

@@ -35,6 +35,8 @@ BASE = {
     "explain": ["{model}", "abc"],
     "align": ["{model}", "{pairs}"],
     "demo": [],
+    "check": ["{student}"],
+    "cost": [],
 }
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = [
@@ -60,6 +62,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         saved.model.get_parameter("output.bias")[EOS] += 0.5  # outputs end soon
     folder.save(saved, workspace / "model")
     (workspace / "pairs.tsv").write_text("ab\tX Y\nbc\tY Z\n")
+    (workspace / "mine.py").write_text("def causal_mask(n):\n    return [[j <= i for j in range(n)] for i in range(n)]\n")
     (workspace / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
     return workspace
 
@@ -73,7 +76,7 @@ def inside(workspace: Path) -> Iterator[Path]:
 def run(*arguments: str, stdin: bytes = b"ab\n") -> Completed:
     """Runs `regard` with these arguments in the current folder (see the fixture `inside`)."""
     out, err = io.StringIO(), io.StringIO()
-    paths = {"model": "model", "pairs": "pairs.tsv", "train": "train.tsv"}
+    paths = {"model": "model", "pairs": "pairs.tsv", "train": "train.tsv", "student": "mine.py"}
     typed = ["regard", *(argument.format(**paths) if argument.startswith("{") else argument for argument in arguments)]
     with (
         Path("stdin").open("w+", newline="") as file,

@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from regard.core.devices import choose_device
+from regard.errors import UserError
 
 FAULTS = """
 import ctypes, resource, torch
@@ -68,3 +72,18 @@ def test_only_commands_change_settings_of_the_process(code: str, sets_malloc: bo
     """Warning filters, environment, signal handlers, threads and random numbers stay as they are; commands set up malloc."""
     done = subprocess.run([sys.executable, "-c", HOST.format(code=code)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{sets_malloc and sys.platform == 'linux'}\n", "")
+
+
+def test_devices_are_chosen_by_name_number_or_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_device("cpu") == choose_device(torch.device("cpu")) == torch.device("cpu")
+    for name in ("tpu", "cuda:x", "cuda:", "cpu0", "", "meta"):
+        with pytest.raises(UserError, match=f"unknown device '{name}'; expected auto, cpu, cuda or mps, or a number such as"):
+            choose_device(name)
+    with pytest.raises(UserError, match="unknown device 'meta'"):
+        choose_device(torch.device("meta"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == torch.device("cuda")
+    assert choose_device("cuda:1") == choose_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+    with pytest.raises(UserError, match="device 'cuda:2' is not available on this machine"):
+        choose_device("cuda:2")

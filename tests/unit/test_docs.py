@@ -4,9 +4,12 @@ import ast
 import re
 import tomllib
 
+import api_page
 import mutants
 import pytest
 import settings_tables
+
+import regard
 
 DOCS = mutants.ROOT / "docs"
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
@@ -42,3 +45,11 @@ def test_the_tables_of_settings_are_those_of_the_code() -> None:
     page = settings_tables.PAGE.read_text()
     assert settings_tables.written(page) == page
     assert page.count("| `model.attention` |") == 1
+
+
+def test_the_list_of_public_names_is_that_of_the_code() -> None:
+    """If this fails, run `python tests/api_page.py`."""
+    page = api_page.PAGE.read_text()
+    assert api_page.written(page) == page
+    listed = set(re.findall(r"^(?:\| |### )`(?:regard\.)?(\w+)`", page, re.MULTILINE))
+    assert set(regard.__all__) <= listed

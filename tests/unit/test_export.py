@@ -34,6 +34,15 @@ def test_attend(name: str) -> None:
         torch.testing.assert_close(exported(*arguments), model(*arguments))
 
 
+def test_alibi_and_as_many_sentences_as_heads() -> None:
+    """The bias of ALiBi has an axis of heads where the queries have one of sentences."""
+    layer, batch, length = MultiHeadAttention(15, 3, alibi=True), Dim("batch"), Dim("length")
+    exported = export(layer, (torch.randn(2, 5, 15),), dynamic_shapes=({0: batch, 1: length},)).module()
+    for sizes in ((3, 4), (5, 3)):
+        x = torch.randn(*sizes, 15)
+        torch.testing.assert_close(exported(x), layer(x))
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"kv_heads": 2}, {"kv_heads": 1, "alibi": True}, {"rotary": "halves"}],
@@ -41,13 +50,14 @@ def test_attend(name: str) -> None:
 )
 @pytest.mark.parametrize("heads", [None, 4])
 def test_multi_head_attention(options: dict[str, object], heads: int | None) -> None:
-    def inputs(batch: int, length: int) -> tuple[Tensor, None, Tensor]:
+    def inputs(batch: int, length: int) -> dict[str, Tensor]:
         shape = (batch, length, length) if heads is None else (batch, heads, length, length)
-        return torch.randn(batch, length, 16), None, torch.rand(shape) < 0.7
+        return {"query": torch.randn(batch, length, 16), "allow": torch.rand(shape) < 0.7}
 
     layer, batch, length = MultiHeadAttention(16, 4, **options), Dim("batch"), Dim("length")
     allow = {0: batch, 1: length, 2: length} if heads is None else {0: batch, 2: length, 3: length}
-    exported = export(layer, inputs(2, 5), dynamic_shapes=({0: batch, 1: length}, None, allow)).module()
+    shapes = {"query": {0: batch, 1: length}, "allow": allow}
+    exported = export(layer, (), inputs(2, 5), dynamic_shapes=shapes).module()
     for sizes in ((3, 4), (7, 7), (1, 1)):
         arguments = inputs(*sizes)
-        torch.testing.assert_close(exported(*arguments), layer(*arguments))
+        torch.testing.assert_close(exported(**arguments), layer(**arguments))

@@ -21,7 +21,7 @@ from regard.cli.main import app
 from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.inspection import capture, report
-from regard.inspection.capture import Inspection, Layer, inspect, mean_distance
+from regard.inspection.capture import CapturedLayer, Inspection, inspect, mean_distance
 from regard.inspection.explain import explain
 from regard.layers.recurrent import gates_over_time, layer_weights, make_stack, run, state_width
 from regard.look import Look, Tap
@@ -152,10 +152,10 @@ def test_mean_distance_by_hand() -> None:  # SPEC A9.3
     torch.testing.assert_close(mean_distance(weights), torch.tensor([(0 + 0.5 + 1.0) / 3, 4 / 3]))
     query, key = torch.randn(2, 7, 3).double(), torch.randn(2, 7, 3).double()
     summary = regard.summarise(query, key, top=2, blocks=True, distance=True)
-    whole = Layer("encoder", 0, {"weights": regard.attention_weights(query, key)})
-    torch.testing.assert_close(Layer("encoder", 0, {}, summary).distance_H(), whole.distance_H())
-    torch.testing.assert_close(Layer("encoder", 0, {}, summary).entropy_HT(), whole.entropy_HT())
-    assert Layer("cross", 0, whole.numbers).distance_H() is None
+    whole = CapturedLayer("encoder", 0, {"weights": regard.attention_weights(query, key)})
+    torch.testing.assert_close(CapturedLayer("encoder", 0, {}, summary).distance_H(), whole.distance_H())
+    torch.testing.assert_close(CapturedLayer("encoder", 0, {}, summary).entropy_HT(), whole.entropy_HT())
+    assert CapturedLayer("cross", 0, whole.numbers).distance_H() is None
     data = report.page_data(inspect(make_translator("transformer scaled_dot"), "abcab", output=(4, 5)))
     distances = {(layer["kind"], layer["layer"]): layer["distance"] for layer in data["layers"]}
     assert distances["cross", 0] is None
@@ -317,7 +317,7 @@ def test_notebooks_get_html() -> None:
     assert "<table" not in make_translator("rnn fixed")("ab", max_length=3)._repr_html_()
 
 
-def make_inspection(layers: tuple[Layer, ...], rows: int, columns: int) -> Inspection:
+def make_inspection(layers: tuple[CapturedLayer, ...], rows: int, columns: int) -> Inspection:
     """An inspection of any size, made without a model."""
     return Inspection(
         text="a" * columns,

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from regard.checkpoint import folder, migrate
 from regard.checkpoint.runs import Checkpoint, Checkpoints, _digest
-from regard.cli.train import check_same_run, fusion_score
 from regard.contracts import FileAndText
 from regard.data import store
 from regard.data.batch import Example
@@ -23,10 +22,14 @@ from regard.models.build import FAMILIES
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.config import parse_config
+from regard.training.order import Order
 from regard.training.overrides import leaves, override
+from regard.training.resume import Previous
 from regard.training.settings import OLDER, RunSettings
+from regard.training.transfer import Start
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "models"
+ORDER = Order(data=(), out=Path("m"))
 
 
 def test_every_old_spelling_leads_to_a_setting_and_every_value_is_one() -> None:
@@ -164,15 +167,15 @@ def test_fusion_of_older_models_and_runs_keeps_its_score() -> None:
         assert (older.model.fusion_score, newer.model.fusion_score) == ("scaled_dot", None)
         previous = asdict(older)
         del previous["model"]["fusion_score"]
-        assert fusion_score(previous, None) == "scaled_dot"
-        check_same_run(older, previous, 0, [], Path("m"))
+        assert Previous(0, {}, previous).defaults["model.fusion_score"] == "scaled_dot"
+        Previous(0, {}, previous).check(older, ORDER)
         with pytest.raises(UserError, match=r"model\.fusion_score was scaled_dot and is now None"):
-            check_same_run(newer, previous, 0, [], Path("m"))
-        assert fusion_score(asdict(newer), None) is None
-    assert fusion_score(None, None) is None
-    assert fusion_score(None, folder.load(FROZEN / "sound-with-text")) == "scaled_dot"
+            Previous(0, {}, previous).check(newer, ORDER)
+        assert Previous(0, {}, asdict(newer)).defaults["model.fusion_score"] is None
+    assert Start().defaults["model.fusion_score"] is None
+    assert Start(parent=folder.load(FROZEN / "sound-with-text")).defaults["model.fusion_score"] == "scaled_dot"
     language_model = parse_config("model:\n  kind: rnn_lm\n", "run.yaml", defaults=OLDER)
-    check_same_run(language_model, asdict(language_model), 0, [], Path("m"))
+    Previous(0, {}, asdict(language_model)).check(language_model, ORDER)
 
 
 def test_another_family_keeps_the_score_of_fusion_and_its_name_is_checked() -> None:

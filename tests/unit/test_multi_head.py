@@ -70,7 +70,7 @@ def test_cross_attention_between_modalities() -> None:  # SPEC A6.4
     layer = MultiHeadAttention(11, 2, memory_width=13, key_dim=5).double()
     audio, text = torch.randn(3, 17, 11).double(), torch.randn(3, 7, 13).double()
     allow = masks.first(torch.tensor([7, 2, 5]), 7)
-    output = layer(audio, text, allow[:, None, None])
+    output = layer(audio, text, allow=allow[:, None, None])
     assert output.shape == (3, 17, 11)
     theirs = nn.MultiheadAttention(10, 2, batch_first=True).double()
     with torch.no_grad():
@@ -97,6 +97,156 @@ def test_values_are_the_states_themselves() -> None:  # SPEC A6.5
     assert layer.value is None
     joined = MultiHeadAttention(11, 2, memory_width=13, key_dim=5, project_values=False)
     assert joined.output.weight.shape == (11, 26)
+
+
+def test_query_key_and_value_are_separate_tensors_of_different_widths() -> None:  # SPEC A6.4
+    layer = MultiHeadAttention(11, 2, memory_width=13, value_width=7, key_dim=5, value_dim=3).double()
+    query, key, value = (torch.randn(2, length, width).double() for length, width in ((5, 11), (3, 13), (3, 7)))
+    heads = []
+    for head in range(2):
+        part, values = slice(5 * head, 5 * head + 5), slice(3 * head, 3 * head + 3)
+        q = query @ layer.query.weight[part].T + layer.query.bias[part]
+        k = key @ layer.key.weight[part].T + layer.key.bias[part]
+        v = value @ layer.value.weight[values].T + layer.value.bias[values]
+        heads.append(softmax_rows(q @ k.mT / 5**0.5) @ v)
+    torch.testing.assert_close(layer(query, key, value), layer.output(torch.cat(heads, -1)))
+    same = MultiHeadAttention(11, 1, value_width=7).double()
+    x, other = torch.randn(2, 5, 11).double(), torch.randn(2, 5, 7).double()
+    torch.testing.assert_close(same(x, value=other), same(x, x, other))  # without a key, keys are the queries
+    joined = MultiHeadAttention(11, 1).double()
+    torch.testing.assert_close(joined(x, x * 2), joined(x, x * 2, x * 2))  # without a value, values are the keys
+    states = MultiHeadAttention(11, 1, value_width=7, project_values=False, project_output=False).double()
+    assert states(x, value=other).shape == (2, 5, 7)
+
+
+# --- weights, looks and dropout ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_heads": 2}, {"alibi": True}, {"rotary": "halves"}, {"dropout": 0.5}], ids=str)
+@pytest.mark.parametrize("score_name", ["scaled_dot", "additive", "cosine"])
+def test_weights_do_not_change_the_output(score_name: str, options: dict[str, object]) -> None:
+    if score_name == "additive" and "rotary" in options:
+        return
+    layer, x = MultiHeadAttention(24, 4, score=SCORES[score_name](6), **options), torch.randn(3, 6, 24)
+    allow = masks.first(torch.tensor([6, 2, 4]), 6)[:, None]
+    outputs = []
+    for given in ({}, {"weights": True}, {"look": Look((Tap("encoder"),))}):
+        torch.manual_seed(7)
+        outputs.append(layer(x, allow=allow, **given))
+    plain, (output, weights), seen = outputs
+    assert torch.equal(plain, output)
+    assert torch.equal(plain, seen.context)
+    torch.testing.assert_close(weights, seen.seen[0].weights_BHTS)
+    assert weights.shape == (3, 4, 6, 6)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4, 6))  # before dropout
+    assert (weights[1, :, :, 2:] == 0).all()
+    values = layer.keys_values(x)[1].repeat_interleave(4 // layer.kv_heads, dim=1)
+    mixed = layer.output((weights @ values).transpose(1, 2).flatten(-2))
+    if not layer.dropout:
+        torch.testing.assert_close(mixed, output)
+    (gradient,) = torch.autograd.grad(weights.square().sum(), layer.query.weight)
+    assert gradient.abs().max() > 0
+
+
+def test_weights_of_one_sentence_without_a_batch() -> None:
+    layer, x = MultiHeadAttention(20, 4), torch.randn(6, 20)
+    output, weights = layer(x, weights=True)
+    assert output.shape == (6, 20)
+    assert weights.shape == (4, 6, 6)
+
+
+def test_a_look_in_the_layer() -> None:
+    layer, x = MultiHeadAttention(20, 4), torch.randn(3, 6, 20)
+    found = layer(x, look=Look((Tap(head=1, rows=(2,)), Tap(what="scores"))))  # of any kind
+    assert [result.weights_BHTS.shape for result in found.seen] == [(3, 1, 1, 6), (3, 4, 6, 6)]
+    off = layer(x, look=Look((Tap(),), (Edit(head=2),)))
+    assert (off.seen[0].weights_BHTS[:, 2] == 0).all()
+    assert not torch.equal(off.context, found.context)
+    whole = layer(x, look=Look((Tap(head=1),), grad=True))
+    (gradient,) = torch.autograd.grad(whole.context.sum(), whole.seen[0].weights_BHTS)  # the tensor that was used
+    assert gradient.shape == (3, 4, 6, 6)
+    assert layer(x, look=Look()).seen == ()
+    with pytest.raises(ValueError, match="weights=True and a look were both given"):
+        layer(x, weights=True, look=Look())
+    with pytest.raises(
+        regard.UserError, match="there is no cross attention here, only encoder; request it with kind='encoder'"
+    ):
+        layer(x, look=Look((Tap("encoder"), Tap("cross"))))
+
+
+@pytest.mark.parametrize("score_name", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("tile", [None, 2 * 4 * 7])
+def test_dropout_of_weights(score_name: str, tile: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training, weights are dropped and the others scaled; the default generator decides which, also in tiles."""
+    if tile is not None:
+        monkeypatch.setattr("regard.core.attention.TILE", tile)
+    layer = MultiHeadAttention(20, 4, score=SCORES[score_name](5), dropout=0.25, project_output=False)
+    x = torch.randn(2, 7, 20)
+    identity = torch.eye(7).repeat(2, 1, 1)  # values that show which weights are left
+    layer.value, layer.value_width = None, 7
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(layer(x, x, identity).unflatten(-1, (4, 7)).transpose(1, 2))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+    _, weights = layer(x, x, identity, weights=True)
+    kept = outputs[0] != 0
+    torch.testing.assert_close(outputs[0][kept], (weights / 0.75)[kept])
+    assert 0.6 < kept.double().mean() < 0.9
+    layer.eval()
+    torch.testing.assert_close(layer(x, x, identity).unflatten(-1, (4, 7)).transpose(1, 2), weights)
+    with pytest.raises(ValueError, match=r"dropout is 1\.5, expected a probability"):
+        MultiHeadAttention(20, 4, dropout=1.5)
+
+
+def test_dropout_has_the_gradient_of_the_weights_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.core.attention.TILE", 2 * 2 * 5)  # the backward pass computes tiles again
+    layer = MultiHeadAttention(6, 2, dropout=0.5).double()
+
+    def call(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return layer(x)
+
+    assert torch.autograd.gradcheck(call, torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True))
+
+
+def test_dropout_on_other_devices_uses_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device "meta" stands for a GPU."""
+    called, original = [], torch.nn.functional.scaled_dot_product_attention
+
+    def recorded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, **options: object) -> Tensor:
+        called.append(dropout)
+        return original(query, key, value, mask, dropout, **options)
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", recorded)
+    layer, x = MultiHeadAttention(20, 4, dropout=0.3).to("meta"), torch.empty(2, 7, 20, device="meta")
+    assert layer(x).shape == (2, 7, 20)
+    layer.eval()(x)
+    assert called == [0.3, 0.0]
+
+
+def test_the_repr_shows_what_is_not_usual() -> None:
+    usual, other = (
+        MultiHeadAttention(16, 4),
+        MultiHeadAttention(
+            16,
+            4,
+            score=Additive(4, 4, 3),
+            kv_heads=2,
+            memory_width=5,
+            alibi=True,
+            dropout=0.1,
+            bias=False,
+            project_output=False,
+        ),
+    )
+    assert usual.extra_repr() == "width=16, heads=4, score=ScaledDot(divide_by='√d')"
+    assert other.extra_repr() == (
+        "width=16, heads=4, score=additive, memory_width=5, kv_heads=2, dropout=0.1, bias=False, project_output=False, "
+        "alibi=True"
+    )
+    assert other.extra_repr() in repr(other)
 
 
 # --- grouped keys and values -------------------------------------------------------------------------------------------------
@@ -166,6 +316,25 @@ def test_a_padding_mask_applies_to_sentences_even_if_there_are_as_many_heads() -
         torch.testing.assert_close(padded[row, :length], layer(x[row, :length]))
 
 
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_a_score_by_position_does_not_count_padding(kv_heads: int) -> None:  # SPEC A2.5
+    """Row j of W belongs to the j-th real position, wherever the padding is."""
+    layer = MultiHeadAttention(12, 3, score=Location(4, 9), kv_heads=kv_heads).double()
+    x = torch.randn(3, 6, 12).double()
+    real = [slice(0, 6), slice(2, 6), slice(1, 4)]
+    allow = torch.zeros(3, 6, dtype=torch.bool)
+    for row, part in enumerate(real):
+        allow[row, part] = True
+    padded = layer(x, allow=allow[:, None])
+    per_head = layer(x, allow=allow[:, None, None] & masks.causal(6).expand(3, 3, 6, 6))
+    for row, part in enumerate(real):
+        torch.testing.assert_close(padded[row, part], layer(x[row, part]))
+        alone = layer(x[row, part], allow=masks.causal(part.stop - part.start))
+        torch.testing.assert_close(per_head[row, part], alone)
+    memory = x[:1]
+    torch.testing.assert_close(layer(x, memory, allow=allow[:, None])[1], layer(x[1], memory[0, 2:]))
+
+
 def test_an_additive_mask_is_refused() -> None:
     layer, x = MultiHeadAttention(16, 4), torch.randn(2, 6, 16)
     for mask in (nn.Transformer.generate_square_subsequent_mask(6), torch.zeros(2, 4, 6, 6)):
@@ -182,7 +351,13 @@ def test_an_additive_mask_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda layer, x: layer(x, x, x), r"unlike nn.MultiheadAttention, this layer computes keys and values from one memory"),
+        (
+            lambda layer, x: layer(x, x, torch.ones(6, 6).bool()),
+            r"value is a boolean tensor.* pass a mask by name: .*allow=mask",
+        ),
+        (lambda layer, x: layer(x, x, x[:, :4]), r"every key needs one value, but there are 6 keys and 4 values"),
+        (lambda layer, x: layer(x, x, x[..., :4]), r"value has shape \(2, 6, 4\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x.long()), r"query has dtype torch.int64, expected floating-point vectors"),
         (lambda layer, x: layer(x, allow=[[True]]), r"allow is a list, expected a tensor; write torch.as_tensor\(allow\)"),
         (
             lambda layer, x: layer(x, allow=torch.ones(4, 6, 6).bool()),
@@ -200,15 +375,15 @@ def test_an_additive_mask_is_refused() -> None:
             lambda layer, x: layer.attend(layer.queries(x), *layer.keys_values(x), torch.ones(4, 6, 6).bool(), None),
             r"allow has shape \(4, 6, 6\), expected \(Lq, Lk\) or \(B, H, Lq, Lk\)",
         ),
-        (lambda layer, x: layer(x[..., :5]), r"x has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
-        (lambda layer, x: layer(x[0, 0]), r"x has shape \(16,\), expected \(batch, length, 16\)"),
-        (lambda layer, x: layer(x, x[..., :5]), r"memory has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x[..., :5]), r"query has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
+        (lambda layer, x: layer(x[0, 0]), r"query has shape \(16,\), expected \(…, length, width\)"),
+        (lambda layer, x: layer(x, x[..., :5]), r"key has shape \(2, 6, 5\), expected \(batch, length, 16\)"),
         (
             lambda layer, x: layer(x, torch.randn(3, 6, 16)),
-            r"x \(2, 6, 16\) and memory \(3, 6, 16\) have different batch sizes",
+            r"the leading dimensions do not broadcast: \(2, 6, 16\), \(3, 6, 16\)",
         ),
-        (lambda layer, x: layer(x.tolist()), r"x is a list, expected a tensor"),
-        (lambda layer, x: layer(x, x.tolist()), r"memory is a list, expected a tensor"),
+        (lambda layer, x: layer(x.tolist()), r"query is a list, expected a tensor"),
+        (lambda layer, x: layer(x, x.tolist()), r"key is a list, expected a tensor"),
     ],
 )
 def test_wrong_inputs_are_explained(call: Callable[[MultiHeadAttention, Tensor], Tensor], words: str) -> None:
@@ -297,7 +472,7 @@ def test_wrong_sizes_are_explained() -> None:
         MultiHeadAttention(10, 3)
     with pytest.raises(ValueError, match="6 heads cannot share 4 key-value heads evenly; make kv_heads a divisor"):
         MultiHeadAttention(12, 6, kv_heads=4)
-    for name in ("width", "heads", "memory_width", "key_dim", "value_dim", "kv_heads"):
+    for name in ("width", "heads", "memory_width", "value_width", "key_dim", "value_dim", "kv_heads"):
         for size in (0, -4, 2.0, True, "4"):
             with pytest.raises(ValueError, match=f"{name} is {size!r}, expected a whole number, 1 or more"):
                 MultiHeadAttention(**{"width": 16, "heads": 4, name: size})

@@ -137,7 +137,8 @@ def test_long_texts_are_split_into_sentences_or_refused() -> None:
     assert whole.source_tokens == tuple("ab a.Ba cab!Ab")
     assert whole.unknown == (" ", ".", "B", " ", "!", "A")
     links = whole.alignment()
-    assert [target for _, target in links] == list(range(len(whole.tokens)))
+    assert list(links) == sorted(links)
+    assert sorted(target for _, target in links) == list(range(len(whole.tokens)))
     assert {source for source, target in links if target < len(alone[0].tokens)} <= set(range(5))
     assert all(source >= 12 for source, target in links if target >= len(alone[0].tokens) + len(alone[1].tokens))
     with pytest.raises(UserError, match="this text was translated in 3 parts; each part has its own attention"):
@@ -272,9 +273,8 @@ def test_prefix_and_banned_are_given_as_words(settings: ModelSettings) -> None:
     several = translator("abc", beam=4, n_best=3, max_length=5)
     assert len({alternative.text for alternative in several.n_best}) == 3
     assert several.n_best[0].text == several.text
-    assert several.alignment() == tuple(
-        (row.argmax().item(), number) for number, row in enumerate(several.attention().mean_TS[: len(several.tokens), :3])
-    )
+    weights_TS = several.attention().mean_TS[: len(several.tokens), :3]
+    assert several.alignment() == tuple(sorted((row.argmax().item(), number) for number, row in enumerate(weights_TS)))
 
 
 @every_family

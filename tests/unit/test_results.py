@@ -16,6 +16,7 @@ from test_pipeline import limited, make_listener, make_translator
 
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
+from regard.look import Edit, Look, Tap
 from regard.models.build import build
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings
@@ -98,6 +99,44 @@ def test_a_result_is_unpickled_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{result.text} ('go', 'V;PST') False\n", done.stderr
+
+
+def test_a_result_of_a_normal_sentence_is_small_and_plain(tmp_path: Path) -> None:
+    """Five outputs of 30 tokens each: pickled under 10 kB, and `dataclasses.asdict` is JSON; neither needs torch."""
+    letters = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
+    codec = Codec.train([" ".join(letters)], "words")
+    torch.manual_seed(1)
+    translator = Translator.of_model(build(SMALL, len(codec), len(codec)).eval(), codec, codec)
+    text = " ".join(letters[3:90:3])
+    edits = Edit.force(3, 0), Edit.cut(None, 2)
+    result = translator(text, beam=5, n_best=5, min_length=30, max_length=30, edits=edits, look=Look((Tap("cross"),)))
+    assert [len(output.ids) for output in result.n_best] == [30] * 5
+    stored, plain = pickle.dumps(result), json.dumps(dataclasses.asdict(result))
+    assert len(stored) < 10_000
+    assert Result.from_dict(json.loads(plain)) == result == pickle.loads(stored)
+    (tmp_path / "result").write_bytes(stored)
+    (tmp_path / "result.json").write_text(plain)
+    code = (
+        "import json, pickle, sys; from pathlib import Path; from regard.results import Result; "
+        "one = pickle.loads(Path('result').read_bytes()); two = Result.from_dict(json.loads(Path('result.json').read_text())); "
+        "print(one == two, one.edits[0].key, len(two.n_best[4].ids), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "True 0 30 False\n", done.stderr
+
+
+def test_results_of_older_versions_still_load() -> None:
+    """Without the ids of alternatives, and without edits."""
+    translator = make_translator(SMALL)
+    result = translator("abc", max_length=3)
+    old = result.as_dict()
+    del old["edits"], old["n_best"][0]["ids"]
+    again = Result.from_dict(old)
+    assert (again.ids, again.edits, again.n_best[0].ids) == (result.ids, (), ())
+    unpickled = Result.__new__(Result)
+    vars(unpickled).update({name: value for name, value in vars(again).items() if name != "edits"})  # as pickle does
+    assert unpickled == again
+    assert translator.attention([again, unpickled]) == translator.attention([result, result])
 
 
 def test_parts_are_results_of_their_own() -> None:

@@ -223,6 +223,26 @@ def test_a_tap_of_a_few_rows_computes_a_few_rows() -> None:
         assert largest.numel <= 2 * 257 * 8  # all pairs would be 2 x 257 x 257
 
 
+@every_model
+@pytest.mark.parametrize("what", ["weights", "scores", "norms", "summary"])
+def test_a_single_row_may_be_requested_twice(name: str, what: What) -> None:
+    """Of an output of one token, and of one hypothesis, the rows (-1, 0) are both row 0."""
+    model, look = make_model(name), look_for(what, rows=(-1, 0))
+    source, targets = make_source(1, 1), make_targets(2, 1)
+    memory = model.encode(source, look)
+    for seen in (
+        *memory.seen,
+        *model.decode(targets, memory, look).seen,
+        *model.decode(targets, memory, replace(look, grad=what == "summary")).seen,
+        *model.step(targets, model.start(memory), look).seen,
+    ):
+        assert seen.rows == (0, 0)
+        assert seen.weights_BHTS.shape[2] == 2
+        assert torch.equal(seen.weights_BHTS[:, :, 0], seen.weights_BHTS[:, :, 1])
+        if seen.summary is not None:
+            assert seen.summary.entropy.shape[2] == 2
+
+
 def test_block_means_of_long_texts() -> None:
     """Blocks have 3 x 6 positions; the last ones have fewer."""
     import regard

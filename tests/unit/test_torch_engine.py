@@ -203,11 +203,17 @@ def test_a_number_is_used_by_one_request_at_a_time() -> None:
     ("changes", "reason"),
     [
         ({"look": Look((Tap("cross"),), grad=True), "stream": True}, "a search computes no gradients"),
-        ({"look": Look((Tap("cross"),))}, "stream is off; set stream=True"),
-        ({"look": Look((Tap("cross", what="summary"),)), "stream": True}, "for a summary or for chosen rows, call force"),
-        ({"look": Look((Tap("cross", rows=(0,)),)), "stream": True}, "for a summary or for chosen rows, call force"),
+        ({"look": Look((Tap("cross", what="summary"),)), "stream": True}, "translate first and call engine.force"),
+        ({"look": Look((Tap("cross", rows=(0,)),))}, "for a summary or for chosen rows, translate first"),
         ({"look": Look((Tap("cross", what="norms"),)), "stream": True}, None),
+        ({"look": Look((Tap("cross"),))}, None),
         ({"look": EDIT}, None),
+        (
+            {"look": Look((), Edit("fusion"))},
+            "changes fusion attention, but this model has encoder and decoder and cross atten",
+        ),
+        ({"look": Look((), Edit("cross", layer=2))}, "there is no layer 2 in cross attention: layers are numbered 0 to 1 here"),
+        ({"look": Look((), Edit("decoder", head=-3))}, "there is no head -3 in decoder attention: heads are numbered 0 to 1 h"),
         ({}, None),
     ],
 )

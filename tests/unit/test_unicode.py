@@ -9,10 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import get_args
 
-import click
 import pytest
 import torch
-import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -307,8 +305,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def call(file: Path, out: Path, *changes: str, **options: object) -> str:
         capsys.readouterr()
-        with typer.Context(click.Command("train")) as context:
-            train(context, [file], out=out, set_=[*SMALL, *changes], device="cpu", threads=1, **options)  # type: ignore[arg-type]
+        train([file], out=out, set_=[*SMALL, *changes], device="cpu", threads=1, **options)  # type: ignore[arg-type]
         return capsys.readouterr().out
 
     return call

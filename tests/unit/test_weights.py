@@ -305,3 +305,23 @@ def test_invalid_mechanisms_are_refused(options: dict[str, object], words: str) 
     query, key, value, _ = inputs()
     with pytest.raises(ValueError, match=words):
         regard.attend(query, key, value, **options)
+
+
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_values_may_have_more_leading_dimensions_than_keys(attention: str, seed: int | None) -> None:
+    """One choice serves all values that share its keys."""
+    query, key, value = torch.randn(5, 4).double(), torch.randn(7, 4).double(), torch.randn(2, 3, 7, 11).double()
+
+    def attend(value: Tensor) -> regard.AttentionOutput:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return regard.attend(query, key, value, attention=attention, generator=generator)
+
+    together = attend(value)
+    assert together.context.shape == (2, 3, 5, 11)
+    for row in range(2):
+        for column in range(3):
+            alone = attend(value[row, column])
+            torch.testing.assert_close(together.context[row, column], alone.context)
+            torch.testing.assert_close(together.log_prob[row, column], alone.log_prob)
+            torch.testing.assert_close(together.entropy[row, column], alone.entropy)

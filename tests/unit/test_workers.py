@@ -140,6 +140,16 @@ def test_workers_find_what_one_process_finds(working: Callable[..., Workers]) ->
             assert event.ids == event.hypotheses[0].ids
 
 
+def test_workers_return_what_taps_captured(working: Callable[..., Workers]) -> None:
+    engine = make_engine(make_model("transformer scaled_dot"))
+    look = Look((Tap("cross", 1), Tap("encoder", 0, 1), Tap("decoder", what="scores")), (Edit.cut(None, 0),))
+    requests = make_requests(rows_of(make_source(7, 3, 5)), max_length=4, beam=2, look=look)
+    here, there = list(search_batch(engine, requests)), results(working(engine), [requests])
+    assert sorted(there, key=lambda event: event.id) == sorted(here, key=lambda event: event.id)  # the numbers, too
+    assert all(event.seen for event in there)
+    assert all(isinstance(seen.weights_BHTS, np.ndarray) for event in there for seen in event.seen)
+
+
 def test_a_request_that_fails_is_an_error_of_that_request(working: Callable[..., Workers]) -> None:
     engine = make_engine(make_model("rnn location"))  # it has 11 source positions
     requests = make_requests([[4, 5], [4] * 12, [6]], max_length=3)
@@ -319,7 +329,7 @@ SOURCES: dict[str, SourceRow] = {
     "sound without text": FileAndText(np.ones((3, 80), dtype=np.int16), []),
 }
 OPTIONS = SearchOptions(beam=4, n_best=2, length_penalty="mean", max_ratio=0.1, banned=((4, 6), (7,)), repetition_penalty=1.1)
-LOOK = Look((Tap("cross", rows=(0, 2), what="norms"),), (Edit("cross", -1, 0, 3), Edit("encoder")), grad=True)
+LOOK = Look((Tap("cross", rows=(0, 2), what="norms"),), (Edit("cross", -1, 0, 3), Edit("encoder"), Edit.remove(4)), grad=True)
 
 
 def test_requests_are_packed_without_loss() -> None:

@@ -38,9 +38,9 @@ def read_alignment_head(folder: Path) -> AlignmentHead:
         return AlignmentHead()
     try:
         given, names = mapping(config["alignment"], "alignment"), AlignmentHead.__dataclass_fields__
-        if missing := names.keys() - given.keys():
+        if missing := names.keys() - given.keys() - {"norms"}:  # older versions knew no norms
             raise UserError(f"alignment lacks {', '.join(sorted(missing))}")
-        head = validated(AlignmentHead, {name: given[name] for name in names}, "alignment")
+        head = validated(AlignmentHead, {name: given[name] for name in names if name in given}, "alignment")
         _check_exists(head, read_settings(folder, config["model"]))
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}; choose the head again with regard align --gold or --backward") from None

@@ -10,11 +10,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import TensorSpec, serialize
-from torch import Tensor
 
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def sha256(content: bytes) -> str:

@@ -15,7 +15,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Saved:
     """The contents of a model folder.
 
     training: data, seed, versions, settings and metrics.  card: the text of card.md.
+    alignment: the alignment head and how it was chosen (see checkpoint/alignment.py); empty if none was.
     """
 
     model: Model
@@ -51,6 +52,7 @@ class Saved:
     target: Codec
     training: Mapping[str, Any]
     card: str
+    alignment: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
@@ -74,6 +76,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         "model": asdict(saved.settings),
         "vocabulary": {"source": len(saved.source), "target": len(saved.target)},
         "training": dict(saved.training),
+        **({"alignment": dict(saved.alignment)} if saved.alignment else {}),
         "sha256": {name: sha256(content) for name, content in files.items() if name != CARD},
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
@@ -152,14 +155,15 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
         check_fit("text" if isinstance(source, Codec) else source.unit, settings.traits.frontend, file_readers())
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
-    _check_score(folder, settings, scores or {})
+    check_score(folder, settings, scores or {})
 
     def make(scores: Mapping[str, ScoreMaker]) -> Model:
         return build(settings, len(source), len(target), scores, auxiliary=auxiliary_vocabulary_size(source))
 
     model = load_weights(folder / WEIGHTS, settings, make, scores or {}, number=config["format"])
     check_finite(folder / WEIGHTS, model)
-    return Saved(model.eval(), settings, source, target, config["training"], _read_card(folder / CARD))
+    alignment = config.get("alignment") or {}
+    return Saved(model.eval(), settings, source, target, config["training"], _read_card(folder / CARD), alignment)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -229,7 +233,7 @@ def read_settings(folder: Path, given: Any) -> ModelSettings:
         raise UserError(f"{folder / CONFIG}: the model settings cannot be read: {error}", error.details) from None
 
 
-def _check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, ScoreMaker]) -> None:
+def check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, ScoreMaker]) -> None:
     """Raises UserError if the model uses a custom score function that is not in `scores`."""
     score = settings.traits.score
     if score is not None and score not in SCORES and score not in scores:

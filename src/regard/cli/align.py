@@ -1,7 +1,7 @@
 """regard align model pairs.tsv"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,6 +10,7 @@ from regard.cli.options import (
     From,
     Header,
     Model,
+    Pieces,
     Score,
     SkipBadLines,
     Threads,
@@ -41,17 +42,31 @@ def align(
             show_default=False,
         ),
     ] = None,
+    one_based: Annotated[
+        bool, typer.Option("--one-based", help="The manual alignments count words from 1, not from 0.")
+    ] = False,
     backward: Annotated[
         Path | None,
         typer.Option(
             help="Model folder for the opposite direction. Choose the heads of both models that agree best.", show_default=False
         ),
     ] = None,
+    symmetrise: Annotated[
+        Literal["intersection", "union", "grow-diag-final-and"] | None,
+        typer.Option(
+            metavar="HOW",
+            help="With --backward: join the links of both models. HOW is intersection, union or grow-diag-final-and.",
+            show_default=False,
+        ),
+    ] = None,
+    pieces: Pieces = None,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print word alignments in Pharaoh format, one line per pair.
+    """Print word alignments in Pharaoh format, one line per pair: 1-2 links source word 1 with target word 2.
+
+    Words are separated by white space and counted from 0. On a side whose unit is characters, characters are counted.
 
     With --gold or --backward, first find the layer and head that align best, and save them in the model folder.
     """
@@ -61,11 +76,17 @@ def align(
     from regard.data.corpus import read_pairs
     from regard.data.lines import read_lines
     from regard.data.source_text import flat
+    from regard.data.tokenizers.codec import Codec
     from regard.data.trained import TrainedOn
     from regard.inspection import align
+    from regard.links import parse_pharaoh, pharaoh, symmetrised, turned
 
     if gold and backward:
         raise UserError("--gold and --backward are two ways to find the best head; use only one of them")
+    if symmetrise and not backward:
+        raise UserError("--symmetrise joins the links of two models; give the model of the opposite direction with --backward")
+    if one_based and not gold:
+        raise UserError("--one-based says how --gold counts words; give --gold, too")
     translator = open_model(model, score, device, threads, listed_in=pairs)
     align.alignment_heads(translator)  # raises if the model cannot align texts, before any error about columns
     columns = TrainedOn.from_facts(translator.training).columns(
@@ -75,31 +96,31 @@ def align(
     for line in (*columns.describe(), *corpus.counts.describe_reading()):
         print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
-    cut = align.cut_differently(translator, texts)
-    if gold and cut:
-        raise UserError(
-            f"--gold counts words, but the tokens of this model are not words: {cut}; use a model of words or symbols, or "
-            "choose a head with --backward"
-        )
-    if cut:
-        print(f"regard: the numbers count tokens, not words: {cut}", file=sys.stderr)
+    sides = {"source": translator.source, "target": translator.target}
+    spelled = [side for side, codec in sides.items() if isinstance(codec, Codec) and codec.has_characters]
+    if gold and spelled and pieces is None:
+        print(f"regard: --gold is expected to count characters in the {' and '.join(spelled)}; --words: words", file=sys.stderr)
     head = read_alignment_head(model)
-    aligned = align.align_pairs(translator, texts, None if gold or backward else [head])
+    aligned = align.align_pairs(translator, texts, None if gold or backward else [head], pieces=pieces)
     if gold:
         lines = list(read_lines(gold))
         if len(lines) != len(texts):
             sizes = f"{gold} has {plural(len(lines), 'line')}, but {pairs} has {plural(len(texts), 'pair')}"
             raise UserError(f"{sizes}; expected one line per pair")
-        links = [align.parse_pharaoh(line) for line in lines]
+        links = [parse_pharaoh(line, 1 if one_based else 0) for line in lines]
         head, error = align.best_alignment_head(aligned, [sure for sure, _ in links], [possible for _, possible in links])
         write_alignment_head(model, head, error_rate=error, by="gold")
-    elif backward:
+    if backward:
         other = open_model(backward, score, device, threads)
-        exchanged = align.align_pairs(other, [(target, flat(source)) for source, target in texts])
+        exchanged = align.align_pairs(other, [(target, flat(source)) for source, target in texts], pieces=pieces)
         head, backward_head, error = align.best_agreement(aligned, exchanged)
         write_alignment_head(model, head, error_rate=error, by="agreement")
         write_alignment_head(backward, backward_head, error_rate=error, by="agreement")
     if gold or backward:
         print(f"regard: aligned by {head}, alignment error rate {error:.3f}; saved in {model}", file=sys.stderr)
-    for pair in aligned:
-        print(align.pharaoh(pair.links(head)))
+    found = [pair.links(head) for pair in aligned]
+    if symmetrise:
+        others = [turned(pair.links(backward_head)) for pair in exchanged]
+        found = [symmetrised(mine, theirs, symmetrise) for mine, theirs in zip(found, others, strict=True)]
+    for links_of_pair in found:
+        print(pharaoh(links_of_pair))

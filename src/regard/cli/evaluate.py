@@ -109,7 +109,7 @@ def evaluate(
     sizes = [len(result.source_tokens) for result in results]
     rival = normalised_texts(systems[0], others[0]) if others else None
     print_measures(console, data, texts, rival, systems[0].target.pieces, sizes if any(sizes) else None)
-    digests = [weights_digest(system.model)[:6] for system in systems]  # type: ignore[arg-type]
+    digests = [weights_digest(system.model)[:6] for system in systems]
     facts = {
         "data": f"{data.name}:{data.fingerprint}",
         **dict(zip(("weights", "against"), digests, strict=False)),

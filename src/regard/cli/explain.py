@@ -7,7 +7,7 @@ import typer
 from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
 
 if TYPE_CHECKING:
-    from regard.inspection.explain import Explanation, Line
+    from regard.inspection.explain import Explanation, ExplanationLine
 
 NUM_SHOWN = 6
 """How many numbers of a vector are printed, and how many words of the vocabulary."""
@@ -45,7 +45,7 @@ def explain(
             console.print(f"  {row}")
 
 
-def format_line(line: "Line", explanation: "Explanation") -> list[str]:
+def format_line(line: "ExplanationLine", explanation: "Explanation") -> list[str]:
     """Returns a row for each token if the first axis is tokens, otherwise one row with the first few numbers."""
     from rich.cells import cell_len
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import align, demo, doctor, evaluate, explain, inspect, score, train, translate
+from regard.cli import align, check, cost, demo, doctor, evaluate, explain, inspect, score, train, translate
 from regard.errors import UserError, UserErrors, is_utf_8
 
 app = typer.Typer(
@@ -46,6 +46,8 @@ app.command("score")(score.score)
 app.command("inspect")(inspect.inspect)
 app.command("explain")(explain.explain)
 app.command("align")(align.align)
+app.command("check")(check.check)
+app.command("cost")(cost.cost)
 app.command("doctor")(doctor.doctor)
 
 

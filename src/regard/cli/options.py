@@ -50,7 +50,15 @@ SkipBadLines = Annotated[
         "--skip-bad-lines", help="Skip lines whose columns do not match, and report them. Default: stop with an error."
     ),
 ]
-Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda or mps.")]
+Pieces = Annotated[
+    bool | None,
+    typer.Option(
+        "--pieces/--words",
+        help="What alignments count: tokens, or words on both sides. Default: words, but characters where they are the unit.",
+        show_default=False,
+    ),
+]
+Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Number of CPU threads. Default: all cores.", show_default=False)
 ]

@@ -16,6 +16,7 @@ from regard.cli.options import (
     MaxLength,
     MaxSource,
     Model,
+    Pieces,
     Score,
     Threads,
     check_search,
@@ -26,10 +27,17 @@ from regard.data.labels import visible
 from regard.errors import UserError, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from regard.contracts import SourceText
     from regard.decoding.workers import Workers
     from regard.pipeline import Translator
     from regard.results import Refused, Result
+
+    Links = tuple[tuple[int, int], ...]
+
+ALIGNED_TOGETHER = 256
+"""How many results --align runs through the model at a time, if as many lines have been read."""
 
 
 def one_line(text: str) -> str:
@@ -45,14 +53,14 @@ def moses(number: int, result: "Result") -> str:
     )
 
 
-def aligned(result: "Result") -> str:
-    """Formats the output and its alignment, in the order of the target, as Marian does. An empty line stays empty."""
-    if not result.tokens:
-        return ""
-    return f"{one_line(result.text)} ||| {' '.join(f'{source}-{target}' for source, target in result.alignment())}"
+def aligned(result: "Result", links: "Links") -> str:
+    """Formats the output and its alignment in Pharaoh format. An empty line stays empty."""
+    from regard.links import pharaoh
+
+    return f"{one_line(result.text)} ||| {pharaoh(links)}" if result.tokens else ""
 
 
-def as_json(number: int, source: "SourceText", result: "Result", *, align: bool) -> str:
+def as_json(number: int, source: "SourceText", result: "Result", links: "Links | None") -> str:
     import json
 
     from regard.data.source_text import as_line
@@ -63,10 +71,11 @@ def as_json(number: int, source: "SourceText", result: "Result", *, align: bool)
         "source": as_line(source),
         **{name: plain[name] for name in ("text", "source_tokens", "tokens")},
         "token_log_probs": plain["n_best"][0]["token_log_probs"],
-        **{name: plain[name] for name in ("log_prob", "rank_score", "finished", "unknown", "n_best")},
+        **{name: plain[name] for name in ("log_prob", "rank_score", "finished", "unknown")},
+        "n_best": [{name: value for name, value in output.items() if name != "ids"} for output in plain["n_best"]],
     }
-    if align:
-        record["alignment"] = result.alignment()
+    if links is not None:
+        record["alignment"] = links
     return json.dumps(record, ensure_ascii=False)
 
 
@@ -80,23 +89,29 @@ def refused_as_json(number: int, source: "SourceText", reason: str) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How results are printed: as JSON, with alignments, as n-best lists."""
+    """How results are printed: as JSON, with alignments (and what these count), as n-best lists."""
 
     json: bool = False
     align: bool = False
+    pieces: bool | None = None
     lists: bool = False
 
 
-def format_result(number: int, source: "SourceText", result: "Result | Refused", style: Style) -> str | None:
-    """Formats the result of a line. Returns None for a refused line in n-best lists, which have no entry for it."""
+def format_result(
+    number: int, source: "SourceText", result: "Result | Refused", style: Style, links: "Links | None" = None
+) -> str | None:
+    """Formats the result of a line. Returns None for a refused line in n-best lists, which have no entry for it.
+
+    links: its alignment, if that is printed.
+    """
     from regard.results import Refused
 
     if isinstance(result, Refused):
         return refused_as_json(number, source, result.reason) if style.json else None if style.lists else ""
     if style.json:
-        return as_json(number, source, result, align=style.align)
-    if style.align:
-        return aligned(result)
+        return as_json(number, source, result, links)
+    if links is not None:
+        return aligned(result, links)
     return moses(number, result) if style.lists else one_line(result.text)
 
 
@@ -133,8 +148,9 @@ def translate(
     seed: Annotated[int, typer.Option(help="With --sample: seed of the random numbers.")] = 0,
     stream: Annotated[bool, typer.Option("--stream", help="Print each word as soon as it can no longer change.")] = False,
     align: Annotated[
-        bool, typer.Option("--align", help="Append ||| and the alignment, such as 0-0 1-2 (source token-target token, from 0).")
+        bool, typer.Option("--align", help="Append ||| and the alignment, such as 0-0 1-2 (source word-target word, from 0).")
     ] = False,
+    pieces: Pieces = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with all details.")] = False,
     max_source: MaxSource = 1024,
     score: Score = None,
@@ -169,12 +185,14 @@ def translate(
         raise UserError("--stream prints text while it is generated; it cannot be combined with --json, --align or --n-best")
     if align and n_best > 1 and not json:
         raise UserError("--align is for the best output only; add --json to print several outputs and the alignment")
+    if pieces is not None and not align:
+        raise UserError("--pieces and --words say what --align counts; add --align")
     for file in files or ():
         if not file.exists():
             raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
     translator = open_model(model, score, device, threads, max_source)
 
-    style = Style(json=json, align=align, lists=n_best > 1 and not json)
+    style = Style(json=json, align=align, pieces=pieces, lists=n_best > 1 and not json)
     diagnostics = Diagnostics(max_length, refused_are="skipped" if style.lists else "left empty")
     workers = None if stream else translator.workers()
     if workers is not None and not files and is_pipe():
@@ -207,17 +225,42 @@ def translate_lines(
     style: Style,
 ) -> int:
     """Prints the results of lines. number: the number of the first line. Returns the number of the next line."""
-    for result in translator.translate(sources, first=number, workers=workers, **search):
+    results = translator.translate(sources, first=number, workers=workers, **search)
+    for result, links in (
+        with_links(translator, results, sources, style.pieces) if style.align else ((result, None) for result in results)
+    ):
         source = sources.unanswered.popleft()
-        line = format_result(number, source, result, style)
+        line = format_result(number, source, result, style, links)
         if line is not None:
             print(line, flush=True)
         diagnostics.add(number, result)
-        if style.align:
-            diagnostics.check_units(translator, source, result)
         number += 1
         diagnostics.progress(number)
     return number
+
+
+def with_links(
+    translator: "Translator", results: "Iterable[Result | Refused]", sources: Lines, pieces: bool | None
+) -> "Iterator[tuple[Result | Refused, Links]]":
+    """Yields each result with its alignment. Many are aligned together, but none waits for a line that was not read yet.
+
+    pieces: what alignments count.
+    """
+    from regard.results import Result
+
+    waiting: list[Result | Refused] = []
+
+    def aligned_together() -> "Iterator[tuple[Result | Refused, Links]]":
+        links = iter(translator.alignments((one for one in waiting if isinstance(one, Result)), pieces=pieces))
+        ready = [(result, next(links) if isinstance(result, Result) else ()) for result in waiting]
+        waiting.clear()
+        yield from ready
+
+    for result in results:
+        waiting.append(result)
+        if len(waiting) in (ALIGNED_TOGETHER, len(sources.unanswered)):
+            yield from aligned_together()
+    yield from aligned_together()
 
 
 def stream_lines(
@@ -245,14 +288,13 @@ def stream_lines(
 class Diagnostics:
     """The messages on standard error, during the translation and at its end.
 
-    refused_are: what happens to lines that cannot be translated. cut: a text whose tokens are not words, for --align.
+    refused_are: what happens to lines that cannot be translated.
     """
 
     def __init__(self, max_length: int, *, refused_are: str = "left empty") -> None:
         self.max_length, self.refused_are = max_length, refused_are
         self.unknown: Counter[str] = Counter()
         self.num_stopped = self.num_split = self.num_refused = self.num_normalised = 0
-        self.cut = ""
         self.shown_at = 0.0
 
     def add(self, number: int, result: "Result | Refused") -> None:
@@ -270,15 +312,6 @@ class Diagnostics:
         self.num_refused += 1
         print(f"regard: line {number + 1} is {self.refused_are}: {reason}", file=sys.stderr)
 
-    def check_units(self, translator: "Translator", source: "SourceText", result: "Result | Refused") -> None:
-        """Remembers the first text whose tokens are not words, unless sources are files."""
-        from regard.data.tokenizers.codec import Codec
-        from regard.inspection.align import cut_differently
-        from regard.results import Result
-
-        if not self.cut and isinstance(result, Result) and isinstance(translator.source, Codec):
-            self.cut = cut_differently(translator, [(source, result.text)])
-
     def progress(self, number: int) -> None:
         """Shows the number of lines, some times a second, if the output goes elsewhere."""
         from time import monotonic
@@ -290,8 +323,6 @@ class Diagnostics:
     def print(self) -> None:
         if sys.stderr.isatty() and not sys.stdout.isatty():
             print(file=sys.stderr)
-        if self.cut:
-            print(f"regard: the numbers of --align count tokens, not words: {self.cut}", file=sys.stderr)
         if self.unknown:
             most = visible(symbol for symbol, _ in self.unknown.most_common(10))
             print(f"regard: {describe_unknown(self.unknown.total())}: {most}", file=sys.stderr)

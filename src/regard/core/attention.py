@@ -23,6 +23,7 @@ from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Mechanism
 from regard.core.score import Score
+from regard.core.transforms import is_transformed, is_vmapped
 from regard.core.weights import SAMPLED, AttentionType
 from regard.core.window import check_window, in_window, mask_of
 from regard.equality import ByValue
@@ -54,8 +55,15 @@ def additive_scores(query_TA: Tensor, key_SA: Tensor, v_A: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """s·h / √d (Vaswani et al. 2017, eq. 1). `divide_by` may also be "d", as in one of the lecture notes, or any positive
-    number."""
+    """Scaled dot product s·h / √d (Vaswani et al. 2017, eq. 1).
+
+    divide_by: √d, or "d" as in one of the lecture notes, or any positive number.
+
+    >>> x = torch.ones(2, 16)
+    >>> regard.scores.ScaledDot().scores(x, x)
+    tensor([[4., 4.],
+            [4., 4.]])
+    """
 
     divide_by: float | Literal["√d", "d"] = "√d"
     name = "scaled_dot"
@@ -80,11 +88,19 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True, eq=False)
 class AttentionOutput(ByValue):
-    """The result of attention.
+    """The result of attention: the context, the log-probability of choices, and what was seen.
 
     context (..., Lq, dv): the context vectors c_i = Σ_j α_ij v_j.
     log_prob, entropy (..., Lq): of each query's choice, if attention is hard or gated.
     seen: what a Look requested.
+
+    >>> x = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> hard = regard.attend(x, x, x, attention="hard")
+    >>> hard.context
+    tensor([[9., 0.],
+            [0., 9.]])
+    >>> hard.entropy < 0.01
+    tensor([True, True])
     """
 
     context: Tensor
@@ -155,6 +171,15 @@ def attend(
     Returns the context; for "hard" and "gated" an `AttentionOutput` with the log-probability and entropy of each choice for a
     policy gradient (`regard.losses.policy_gradient`), because no gradient flows through a choice itself. Choices are sampled
     with the generator; without one, the most probable is taken. Raises ValueError or TypeError for arguments that do not fit.
+
+    >>> query = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> value = torch.tensor([[1.0], [2.0]])
+    >>> regard.attend(query, query, value)  # each query finds the key that equals it
+    tensor([[1.],
+            [2.]])
+    >>> regard.attend(query, query, value, allow=torch.tensor([[True, False]]))  # or only the first key
+    tensor([[1.],
+            [1.]])
     """
     mechanism = Mechanism(
         ScaledDot() if score is None else score, allow, attention=attention, dropout=dropout, generator=generator
@@ -169,7 +194,13 @@ def attend(
 
 
 def self_attention(x: Tensor, *, allow: Tensor | None = None) -> Tensor:
-    """Computes softmax(X Xᵀ) X, without parameters: each position attends to all, itself included, by their dot products."""
+    """Computes softmax(X Xᵀ) X, without parameters: each position attends to all, itself included, by their dot products.
+
+    >>> x = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> regard.self_attention(x).round(decimals=2)
+    tensor([[9., 0.],
+            [0., 9.]])
+    """
     return attend(x, x, x, score=ScaledDot(divide_by=1.0), allow=allow)
 
 
@@ -185,6 +216,12 @@ def attention_weights(
     """Computes the attention weights (..., Lq, Lk). The arguments are those of `attend`.
 
     Soft weights sum to 1 in every row; a row with no key allowed is all zeros.
+
+    >>> x = torch.zeros(3, 4)
+    >>> regard.attention_weights(x, x, allow=regard.masks.causal(3))
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
     """
     mechanism = Mechanism(ScaledDot() if score is None else score, allow, attention=attention, generator=generator)
     mechanism.check()
@@ -196,10 +233,8 @@ def prepare(score: Score, key: Tensor, allow: Tensor | None) -> Tensor:
     """Calls `score.prepare` for the keys. A key to which no query may attend is padding, so it does not count as a position."""
     if not score.by_position:
         return score.prepare(key)
-    if allow is None:
-        positions = torch.arange(key.shape[-2], device=key.device)
-    else:
-        positions = masks.positions(allow.any(-2).expand(*allow.shape[:-2], key.shape[-2]))
+    num_keys = key.shape[-2]
+    positions = torch.arange(num_keys, device=key.device) if allow is None else masks.key_positions(allow, num_keys)
     lead = torch.broadcast_shapes(positions.shape[:-1], key.shape[:-2])
     return score.prepare(key, positions.expand(*lead, -1))
 
@@ -262,19 +297,22 @@ def check_device(allow: Tensor, query: Tensor) -> None:
 def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism) -> AttentionOutput:
     """Computes `attend` for prepared keys: on the fused kernel if the score can be written as a dot product, else in tiles.
 
-    Hard, gated and unnormalised attention and dropout never use the fused kernel. (With dropout, torch's own function does not
-    use it either, and gives no warning.)
+    Hard, gated and unnormalised attention never use the fused kernel, nor does vmap, for which torch would run it once per
+    example. With dropout, only devices other than the CPU use it, unless there is a generator. (On a CPU, torch's own function
+    does not use it either, and gives no warning.)
     """
-    mechanism = mechanism.without_unknown(prepared)
-    dot = mechanism.score.as_dot(query, prepared) if mechanism.attention == "soft" and not mechanism.dropout else None
+    mechanism, dropout = mechanism.without_unknown(prepared), mechanism.dropout
+    drops_in_kernel = mechanism.generator is None and query.device.type != "cpu"
+    fits = mechanism.attention == "soft" and (not dropout or drops_in_kernel) and not is_vmapped()
+    dot = mechanism.score.as_dot(query, prepared) if fits else None
     if dot is None:
         return _plain(query, prepared, value, mechanism)
     if mechanism.alibi is None:
-        return AttentionOutput(_fused(*dot, value, mechanism.allow, causal=mechanism.causal))
+        return AttentionOutput(_fused(*dot, value, mechanism.allow, causal=mechanism.causal, dropout=dropout))
     query, key, scale = dot
 
     def fused(part: slice, seed: int | None) -> Tensor:
-        return _fused(query[..., part, :], key, scale, value, mechanism.bias_rows(part).to(query.dtype))
+        return _fused(query[..., part, :], key, scale, value, mechanism.bias_rows(part).to(query.dtype), dropout=dropout)
 
     return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # [:1] broadcasts to all query heads
 
@@ -294,7 +332,7 @@ def _attend(
     def block(query: Tensor, prepared: Tensor, value: Tensor, allow: Tensor) -> Tensor:
         return _as_columns(attend_prepared(query, prepared, value, replace(mechanism, allow=allow)))
 
-    repeatable = not mechanism.is_random
+    repeatable = not mechanism.is_random and not is_transformed()
     columns = in_window(block, query, prepared, value, mechanism.allow, width=window, axes=axes, repeatable=repeatable)
     return _from_columns(columns, mechanism)
 
@@ -336,7 +374,8 @@ def _as_columns(attended: AttentionOutput) -> Tensor:
     """Returns context, log-probability and entropy as one tensor, so that tiles and blocks can be joined."""
     if attended.log_prob is None or attended.entropy is None:
         return attended.context
-    return torch.cat((attended.context, torch.stack((attended.log_prob, attended.entropy), dim=-1)), dim=-1)
+    choices = torch.stack((attended.log_prob, attended.entropy), dim=-1)  # values may have more leading dimensions
+    return torch.cat((attended.context, choices.expand(*attended.context.shape[:-1], 2)), dim=-1)
 
 
 def _from_columns(columns: Tensor, mechanism: Mechanism) -> AttentionOutput:
@@ -355,10 +394,11 @@ def same_heads(x: Tensor, query: Tensor) -> Tensor:
 def leading_shape(*tensors: Tensor) -> torch.Size:
     """Returns the broadcast of all dimensions but the last two; raises ValueError if they do not broadcast.
 
-    (torch.broadcast_shapes takes as long as a small attention.)
+    (torch.broadcast_shapes takes as long as a small attention. Tuples of different lengths are not compared, because Python
+    would compare a batch size with a number of heads, and an exported graph would then exclude equal ones.)
     """
     shapes = [tensor.shape[:-2] for tensor in tensors]
-    if all(shape == shapes[0] for shape in shapes):
+    if all(len(shape) == len(shapes[0]) and shape == shapes[0] for shape in shapes):
         return shapes[0]
     common = [1] * max(map(len, shapes))
     for shape in shapes:
@@ -369,7 +409,16 @@ def leading_shape(*tensors: Tensor) -> torch.Size:
     return torch.Size(common)
 
 
-def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    scale: float,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
     """Calls torch's scaled_dot_product_attention, whose fast kernels require exactly four dimensions.
 
     mask: boolean (True = may attend), or floats that are added to the scores. A query with no key allowed gives zeros.
@@ -380,7 +429,7 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
     groups = key.shape[-3] if key.dim() > 2 and value.dim() > 2 and key.shape[-3] == value.shape[-3] else heads
     if 0 < groups < heads:
         mask = None if mask is None else _fold_mask(mask, heads, groups, query.shape[-2])
-        return _unfold(_fused(_fold(query, groups), key, scale, value, mask), heads)
+        return _unfold(_fused(_fold(query, groups), key, scale, value, mask, dropout=dropout), heads)
     lead = leading_shape(query, key, value) if mask is None else leading_shape(query, key, value, mask)
     num_queries, num_keys, width = query.shape[-2], key.shape[-2], value.shape[-1]
     if 0 in (*lead, num_queries, num_keys):  # no queries or no keys
@@ -388,7 +437,7 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
     batch, heads = math.prod(lead[:-1]), lead[-1] if lead else 1
 
     def to_4d(tensor: Tensor) -> Tensor:
-        if len(lead) == 2 and tensor.shape[:2] == lead:
+        if len(lead) == 2 and tensor.dim() == 4 and tensor.shape[:2] == lead:
             return tensor
         return tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
 
@@ -400,7 +449,7 @@ def _fused(query: Tensor, key: Tensor, scale: float, value: Tensor, mask: Tensor
         widest = max(query.shape[-1], width)
         query, key, value = (F.pad(tensor, (0, widest - tensor.shape[-1])) for tensor in (query, key, value))
     context = F.scaled_dot_product_attention(
-        to_4d(query), to_4d(key), to_4d(value), attn_mask=None if causal else mask, is_causal=causal, scale=scale
+        to_4d(query), to_4d(key), to_4d(value), None if causal else mask, dropout, is_causal=causal, scale=scale
     )
     return context[..., :width].reshape(*lead, num_queries, width)
 
@@ -409,7 +458,7 @@ def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, pre
     """Computes the query rows in tiles, so that memory stays O(tile); the backward pass recomputes each tile.
 
     A tile that needs random numbers gets a seed, so that the backward pass draws the same ones. An exported graph has a single
-    tile, because it must work for sizes that are not known yet.
+    tile, because it must work for sizes that are not known yet. torch.func cannot recompute: all tiles are kept.
     """
     if torch.compiler.is_exporting():
         return compute(slice(None), mechanism.draw_seed())
@@ -417,15 +466,18 @@ def _in_tiles(compute: Callable[[slice, int | None], Tensor], query: Tensor, pre
     numbers_per_row = lead.numel() * prepared.shape[-2] * mechanism.score.numbers_per_pair
     rows = max(1, TILE // max(1, numbers_per_row))
     num_queries = query.shape[-2]
+    if rows >= num_queries:
+        return compute(slice(None), mechanism.draw_seed())
+    recompute = torch.is_grad_enabled() and not is_transformed()
+    draws = mechanism.dropout > 0 and mechanism.generator is None  # from torch's default generator
     tiles = []
-    for start in range(0, max(1, num_queries), rows):
-        part = slice(start, start + rows)
-        seed = mechanism.draw_seed()
-        if rows < num_queries and torch.is_grad_enabled():
-            tiles.append(checkpoint(compute, part, seed, use_reentrant=False, preserve_rng_state=False))
+    for start in range(0, num_queries, rows):
+        part, seed = slice(start, start + rows), mechanism.draw_seed()
+        if recompute:
+            tiles.append(checkpoint(compute, part, seed, use_reentrant=False, preserve_rng_state=draws))
         else:
             tiles.append(compute(part, seed))
-    return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=-2)
+    return torch.cat(tiles, dim=-2)
 
 
 def _fold(x: Tensor, groups: int) -> Tensor:

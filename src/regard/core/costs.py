@@ -6,6 +6,7 @@ docs/costs.md explains each difference.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from regard.errors import check_sizes, did_you_mean, shown
 
@@ -16,6 +17,9 @@ class Cost:
 
     operations: multiply-adds of matrix products; softmax, tanh and scaling are not counted.
     sequential_steps: the number of steps that cannot run in parallel, up to a constant factor.
+
+    >>> regard.cost("dense", 10, 4, 4)
+    Cost(operations=1600, parameters=1600, sequential_steps=1)
     """
 
     operations: int
@@ -25,8 +29,10 @@ class Cost:
 
 # L length  d width of the input  v width of the values (or the state)  q width of queries and keys  k kernel size
 Formula = Callable[[int, int, int, int, int], Cost]
+CostedLayer = Literal["self_attention", "recurrent", "convolution", "dense"]
+Form = Literal["notes", "exact"]
 
-COSTS: dict[str, dict[str, Formula]] = {
+COSTS: dict[CostedLayer, dict[Form, Formula]] = {
     "self_attention": {
         "notes": lambda L, d, v, q, k: Cost(L * L * q, d * q + d * q + d * v, 1),
         "exact": lambda L, d, v, q, k: Cost(L * L * (q + v) + L * d * (2 * q + v), d * (2 * q + v), 1),
@@ -54,14 +60,14 @@ NEEDS = {"self_attention": "key_width", "convolution": "kernel"}
 
 
 def cost(
-    layer: str,
+    layer: CostedLayer,
     length: int,
     width: int,
     value_width: int,
     *,
     key_width: int | None = None,
     kernel: int | None = None,
-    form: str = "exact",
+    form: Form = "exact",
 ) -> Cost:
     """Returns the cost of a layer, such as `cost("recurrent", 50, 512, 512).operations`.
 
@@ -70,9 +76,14 @@ def cost(
     key_width: width of queries and keys; required for self_attention.
     kernel: number of positions under the kernel, 2 · reach + 1; required for convolution.
     Raises ValueError for an unknown layer or form, and for missing or wrong sizes.
+
+    >>> regard.cost("recurrent", 50, 512, 512).sequential_steps
+    50
+    >>> regard.cost("self_attention", 50, 512, 512, key_width=64).operations
+    17824000
     """
-    _check_name("layer", layer, list(COSTS))
-    _check_name("form", form, list(COSTS[layer]))
+    _check_name("layer", layer, [*COSTS])
+    _check_name("form", form, [*COSTS[layer]])
     sizes = {"length": length, "width": width, "value_width": value_width, "key_width": key_width, "kernel": kernel}
     needed = NEEDS.get(layer)
     if needed and sizes[needed] is None:

@@ -2,6 +2,8 @@
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -13,19 +15,41 @@ def available_devices() -> dict[str, bool]:
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
 
 
-def choose_device(name: str) -> torch.device:
-    """Returns the device with this name; "auto" is cuda if available, else mps if available, else cpu.
+def choose_device(given: str | torch.device) -> torch.device:
+    """Returns a device by its name, such as "cuda" or "cuda:1"; "auto" is cuda if available, else mps if available, else cpu.
+    A torch.device is returned as it is.
 
     Raises UserError if the device is unknown or not available.
     """
     available = available_devices()
-    if name == "auto":
+    if isinstance(given, str) and given == "auto":
         return torch.device(next(device for device, present in available.items() if present))
-    if name not in available:
-        raise UserError(f"unknown device {shown(name)}; expected auto, cpu, cuda or mps")
-    if not available[name]:
+    name = str(given)
+    kind, _, index = name.partition(":")
+    if kind not in available or (index and not index.isdecimal()) or name.endswith(":"):
+        raise UserError(f"unknown device {shown(name)}; expected auto, cpu, cuda or mps, or a number such as cuda:1")
+    number = torch.cuda.device_count() if kind == "cuda" else 1
+    if not available[kind] or (index and int(index) >= number):
         raise UserError(f"device {shown(name)} is not available on this machine; use --device auto")
     return torch.device(name)
+
+
+@contextmanager
+def settings_restored(threads: int | None = None) -> Iterator[None]:
+    """Restores the random number generators and the number of threads of torch afterwards. threads: the number inside."""
+    generators = [torch.default_generator, *torch.cuda.default_generators]
+    if torch.backends.mps.is_available():
+        generators.append(default_generator(torch.device("mps")))
+    states, before = [generator.get_state() for generator in generators], torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        if threads is not None:
+            torch.set_num_threads(before)
 
 
 def default_generator(device: torch.device) -> torch.Generator:

@@ -14,12 +14,28 @@ from torch.autograd.function import once_differentiable
 from regard.core import masks
 from regard.errors import UserError
 
+__all__ = [
+    "Baseline",
+    "doubly_stochastic_loss",
+    "policy_gradient",
+    "projected_loss",
+    "reward_to_go",
+    "sequence_loss",
+    "smoothed_loss",
+    "target_log_probs",
+]
+
 MAX_LOGITS = 2**22
 """The most logits that `projected_loss` holds at a time."""
 
 
 def sequence_loss(logits_BTV: Tensor, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
-    """Computes the cross-entropy with label smoothing, summed over all targets except padding."""
+    """Computes the cross-entropy with label smoothing, summed over all targets except padding.
+
+    >>> logits, targets = torch.zeros(1, 3, 4), torch.tensor([[2, 1, 0]])
+    >>> regard.losses.sequence_loss(logits, targets, pad=0)  # two targets, each of probability 1/4
+    tensor(2.7726)
+    """
     _check_targets(logits_BTV.shape[:-1], targets_BT)
     _check_smoothing(smoothing)
     return F.cross_entropy(
@@ -33,6 +49,10 @@ def projected_loss(
     """Computes `sequence_loss` of the logits states · weightᵀ + bias without holding all logits at once.
 
     Logits and their gradient are computed for some rows at a time, and not at all for padding. First derivatives only.
+
+    >>> states, weight, bias = torch.zeros(1, 3, 8), torch.zeros(4, 8), torch.zeros(4)
+    >>> regard.losses.projected_loss(states, weight, bias, torch.tensor([[2, 1, 0]]), pad=0)
+    tensor(2.7726)
     """
     _check_targets(states_BTD.shape[:-1], targets_BT)
     _check_smoothing(smoothing)
@@ -43,7 +63,12 @@ def projected_loss(
 
 
 def target_log_probs(log_probs_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Returns the log-probability of each target, (B, T)."""
+    """Returns the log-probability of each target, (B, T).
+
+    >>> log_probs = torch.tensor([[[0.75, 0.25], [0.5, 0.5]]]).log()
+    >>> regard.losses.target_log_probs(log_probs, torch.tensor([[0, 1]])).exp()
+    tensor([[0.7500, 0.5000]])
+    """
     _check_targets(log_probs_BTV.shape[:-1], targets_BT)
     return log_probs_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
 
@@ -52,6 +77,10 @@ def smoothed_loss(log_probs_BTV: Tensor, targets_BT: Tensor, *, pad: int, smooth
     """Computes `sequence_loss` from log-probabilities, for models without logits: −(1−ε) log p(y) − ε/V Σ_v log p(v).
 
     Raises UserError if a token has the probability 0, because label smoothing expects some of it from every token.
+
+    >>> log_probs = torch.full((1, 2, 4), 0.25).log()
+    >>> regard.losses.smoothed_loss(log_probs, torch.tensor([[3, 0]]), pad=0, smoothing=0.1)
+    tensor(1.3863)
     """
     _check_smoothing(smoothing)
     real_BT = masks.not_padding(targets_BT, pad)
@@ -112,7 +141,11 @@ class _ProjectedLoss(torch.autograd.Function):
 
 
 def reward_to_go(log_prob_BT: Tensor) -> Tensor:
-    """Computes R_t = Σ_{t' ≥ t} log p(y_t' | a_≤t'), detached: the rewards that the choice at t can affect."""
+    """Computes R_t = Σ_{t' ≥ t} log p(y_t' | a_≤t'), detached: the rewards that the choice at t can affect.
+
+    >>> regard.losses.reward_to_go(torch.tensor([[-1.0, -2.0, -4.0]]))
+    tensor([[-7., -6., -4.]])
+    """
     return log_prob_BT.detach().flip(-1).cumsum(-1).flip(-1)
 
 
@@ -135,6 +168,10 @@ def policy_gradient(
     baseline: b, a number or one for each t (see `Baseline`); it changes only the variance of the estimate.
     entropy_bonus: rewards undecided attention; it also changes the expectation.
     Raises ValueError if the shapes differ, or if there is a bonus but no entropy.
+
+    >>> reward, log_prob = torch.tensor([[-1.0, -3.0]]), torch.tensor([[-0.5, -0.25]])
+    >>> regard.losses.policy_gradient(reward, log_prob, baseline=-2.0)
+    tensor(0.2500)
     """
     tensors = {"reward": reward_BT, "attention_log_prob": attention_log_prob_BT}
     if attention_entropy_BT is not None:
@@ -157,6 +194,10 @@ class Baseline:
     """An exponential moving average of rewards, which starts as the plain mean of the first ones.
 
     Training keeps the average reward per token; the baseline of a choice is this times the number of tokens in its reward.
+
+    >>> baseline = regard.losses.Baseline().after(-2.0).after(-4.0)
+    >>> baseline.value
+    -3.0
     """
 
     value: float = 0.0
@@ -173,6 +214,11 @@ def doubly_stochastic_loss(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tenso
 
     This is the doubly stochastic regulariser (Xu et al. 2015, eq. 14): it makes the model attend to every source position by
     the end of the output. real_BT: False at target padding.
+
+    >>> weights = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])  # both steps attend to the first position
+    >>> real = torch.ones(1, 2, dtype=torch.bool)
+    >>> regard.losses.doubly_stochastic_loss(weights, real, real)
+    tensor(2.)
     """
     total_BS = (weights_BTS * real_BT.unsqueeze(-1)).sum(1)
     return ((1 - total_BS).square() * allow_BS).sum()

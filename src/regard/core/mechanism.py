@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.core import masks
@@ -46,6 +47,8 @@ class Alibi:
 class Mechanism:
     """Everything that determines attention except queries, keys and values.
 
+    generator: source of random numbers. Without one, hard and gated attention take the most probable choice, and dropout draws
+    from torch's default generator of the device, as nn.Dropout does; `check` refuses that for functions, layers may do it.
     causal: whether `allow` is exactly masks.causal; the fused kernel then skips later keys without reading the mask.
     """
 
@@ -127,27 +130,38 @@ class Mechanism:
         return AttentionWeights(masked_softmax(scores, allow) if self.attention == "soft" else unnormalised(scores, allow))
 
     def dropped(self, weights: Tensor, seed: int | None) -> Tensor:
-        """Applies attention dropout; without a seed, the weights are unchanged."""
+        """Applies attention dropout. Without a seed, torch's default generator draws the numbers."""
+        if not self.dropout:
+            return weights
         generator = _make_generator(seed, weights.device)
-        return drop_weights(weights, self.dropout, generator) if self.dropout and generator else weights
+        return F.dropout(weights, self.dropout) if generator is None else drop_weights(weights, self.dropout, generator)
 
     @property
     def is_random(self) -> bool:
         """Whether it draws random numbers."""
-        return self.generator is not None and bool(self.dropout or self.attention in SAMPLED)
+        return bool(self.dropout) or (self.generator is not None and self.attention in SAMPLED)
 
     def draw_seed(self) -> int | None:
         """Draws a seed for the random numbers of one tile, so that the backward pass can repeat them; None if not needed."""
         if self.generator is None or not self.is_random:
             return None
-        return int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
+        seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
+        if torch.compiler.is_exporting() or torch._C._functorch.is_batchedtensor(seed):
+            raise ValueError(
+                "a generator cannot draw numbers in an exported graph, nor in vmap with randomness='different'; for dropout "
+                "use regard.MultiHeadAttention(dropout=…), and pass no generator for hard and gated attention"
+            )
+        return int(seed)
 
 
 def pick_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
     """Selects entries along a negative axis; an axis that is missing or has size 1 broadcasts and is left unchanged."""
-    if numbers is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
-        return tensor
-    return torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
+    return tensor if tensor.dim() < -axis or tensor.shape[axis] == 1 else select_axis(tensor, axis, numbers)
+
+
+def select_axis(tensor: Tensor, axis: int, numbers: Sequence[int] | None) -> Tensor:
+    """Selects entries along an axis, which may have size 1; None means all."""
+    return tensor if numbers is None else torch.cat([tensor.narrow(axis, number, 1) for number in numbers], dim=axis)
 
 
 def _make_generator(seed: int | None, device: torch.device) -> torch.Generator | None:

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.core.checks import check_length, check_tensor
+from regard.core.transforms import is_readable
 from regard.errors import check_positive, check_whole, shown
+
+__all__ = ["Layout", "alibi_slopes", "fourier", "one_hot", "raw_index", "rotate", "sinusoidal"]
 
 Layout = Literal["interleaved", "halves"]
 """Order of pairs (a_k, b_k) in a vector: a_0 b_0 a_1 b_1 … as in the papers, or a_0 a_1 … b_0 b_1 … as in Marian and Llama."""
@@ -28,6 +31,10 @@ def sinusoidal(
     """Returns pairs sin(ω_k i), cos(ω_k i), ω_k = 10000^(−2k/width) (Vaswani et al. 2017, 3.5); k counts from `first`.
 
     φ(i)·φ(j) = Σ_k cos(ω_k (i − j)) depends on the distance only.
+
+    >>> regard.positions.sinusoidal(torch.arange(2), 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     _check_pairs(width, layout)
     check_tensor("positions", positions)
@@ -48,6 +55,10 @@ def fourier(
     The Gaussian is the mean of cos(2√λ u (i−j)) over u with density ∝ exp(−u²) (Rahimi & Recht 2007, who sample u; here u takes
     the width/2 midpoints of a grid from 0 to 3). The error is below 1e-4 for |i−j| ≤ (width/2 − 3)/√λ; at larger distances the
     curve repeats with opposite sign, around |i−j| = π·width/(6√λ).
+
+    >>> phi = regard.positions.fourier(torch.arange(50), 64)
+    >>> (phi @ phi.T)[0, :3]
+    tensor([1.0000, 0.9901, 0.9608])
     """
     _check_pairs(width, layout)
     check_tensor("positions", positions)
@@ -59,17 +70,28 @@ def fourier(
 
 
 def raw_index(positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Returns φ(i) = i, of width 1. Half precision rounds it early: bfloat16 represents all integers only up to 256."""
+    """Returns φ(i) = i, of width 1. Half precision rounds it early: bfloat16 represents all integers only up to 256.
+
+    >>> regard.positions.raw_index(torch.arange(3))
+    tensor([[0.],
+            [1.],
+            [2.]])
+    """
     check_tensor("positions", positions)
     return positions.unsqueeze(-1).to(dtype)
 
 
 def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Returns φ(i) = e_i. Raises ValueError for positions outside 0 … width − 1; an exported graph returns zeros instead."""
+    """Returns φ(i) = e_i. Raises ValueError for positions outside 0 … width − 1; an exported graph returns zeros instead.
+
+    >>> regard.positions.one_hot(torch.tensor([2, 0]), 3)
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
     check_tensor("positions", positions)
     check_length("width", width)
     hot = positions.unsqueeze(-1) == torch.arange(width, device=positions.device)
-    if _readable(positions) and not (covered := hot.any(-1)).all():
+    if is_readable(positions) and not (covered := hot.any(-1)).all():
         raise ValueError(
             f"position {positions[~covered][0].item()} has no one-hot vector of width {width}, which covers 0 to {width - 1}; "
             "increase the width or shorten the input"
@@ -79,12 +101,7 @@ def one_hot(positions: Tensor, width: int, *, dtype: torch.dtype = torch.float32
 
 def num_positions(positions: Tensor) -> int:
     """Returns the largest position plus one; 0 if there is none, or if its value cannot be read."""
-    return int(positions.max()) + 1 if positions.numel() and _readable(positions) else 0
-
-
-def _readable(positions: Tensor) -> bool:
-    """Whether the values can be read: meta and fake tensors have none, and a traced graph must not depend on them."""
-    return not torch.compiler.is_compiling() and positions.untyped_storage().device.type != "meta"
+    return int(positions.max()) + 1 if positions.numel() and is_readable(positions) else 0
 
 
 # --- rotations and slopes ----------------------------------------------------------------------------------------------------
@@ -94,6 +111,12 @@ def rotate(x: Tensor, positions: Tensor, *, layout: Layout = "halves", base: flo
     """Rotates pair k of each vector by i · base^(−2k/d) (RoPE, Su et al. 2021, 3.2.2): x (..., L, d), positions i (..., L).
 
     Applied to queries and keys, it makes their dot product depend on i − j only. Half precision is rotated in float32.
+
+    >>> x = torch.ones(3, 4)
+    >>> rotated = regard.positions.rotate(x, torch.arange(3))
+    >>> scores = rotated @ rotated.T
+    >>> torch.allclose(scores[0, 1], scores[1, 2])  # the distance is the same
+    True
     """
     check_tensor("x", x)
     check_tensor("positions", positions)
@@ -118,6 +141,9 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
 
     For 2^n heads the slopes are 2^(−8h/2^n), h = 1, 2, …; for other numbers of heads, every second slope of the next power of
     two is appended, as in the authors' code.
+
+    >>> regard.positions.alibi_slopes(4)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039], dtype=torch.float64)
     """
     check_whole("heads", heads)
     power = 1 << (heads.bit_length() - 1)  # the largest power of two up to heads

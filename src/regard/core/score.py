@@ -11,6 +11,15 @@ class Score:
     Subclasses define `scores`; the rest has defaults.
 
     `scores` must compute each query row independently of the others, so that long inputs can be processed in tiles.
+
+    >>> class Manhattan(regard.Score):
+    ...     name = "manhattan"
+    ...     def scores(self, query, prepared):
+    ...         return -(query.unsqueeze(-2) - prepared.unsqueeze(-3)).abs().sum(-1)
+    >>> x = torch.tensor([[0.0], [9.0]])
+    >>> regard.attention_weights(x, x, score=Manhattan()).round(decimals=2)
+    tensor([[1., 0.],
+            [0., 1.]])
     """
 
     name: str
@@ -29,23 +38,41 @@ class Score:
     """Whether the score is unchanged when query and prepared key are rotated by the same angle, as rotary positions require."""
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
-        """Returns the scores (..., Lq, Lk) of queries (..., Lq, dq) and the keys as `prepare` returned them."""
+        """Returns the scores (..., Lq, Lk) of queries (..., Lq, dq) and the keys as `prepare` returned them.
+
+        >>> query, key = torch.ones(2, 16), torch.ones(3, 16)
+        >>> score = regard.scores.ScaledDot()
+        >>> score.scores(query, score.prepare(key))
+        tensor([[4., 4., 4.],
+                [4., 4., 4.]])
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a method scores(query, prepared)")
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         """Computes what depends on the keys alone, once per source: (..., Lk, dk) -> (..., Lk, any width).
 
         positions (..., Lk): the positions of the keys; given only if `by_position` is set.
+
+        >>> regard.scores.Additive(query_width=8, key_width=6, width=16).prepare(torch.zeros(5, 6)).shape
+        torch.Size([5, 16])
         """
         return key
 
     def known(self, prepared: Tensor) -> Tensor | None:
-        """Returns a mask (..., Lk), False for keys whose score is undefined, which get no weight; None if all are defined."""
+        """Returns a mask (..., Lk), False for keys whose score is undefined, which get no weight; None if all are defined.
+
+        >>> regard.scores.ScaledDot().known(torch.ones(3, 16)) is None
+        True
+        """
         return None
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float] | None:
         """Returns (query', key', scale) for the fused kernel, or None if the score is not a dot product.
 
         scores = scale · query'·key', up to a constant per query, which does not change the softmax.
+
+        >>> query, key, scale = regard.scores.ScaledDot().as_dot(torch.ones(2, 16), torch.ones(3, 16))
+        >>> scale
+        0.25
         """
         return None

@@ -17,6 +17,11 @@ class Source(ByValue):
     values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
     allow: key padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width).
     auxiliary: token ids of a second source, a text that accompanies the first; its length is independent of the first.
+
+    >>> values = torch.tensor([[4, 5, 6], [7, 0, 0]])  # ids of two texts; 0 is padding
+    >>> source = regard.Source(values, regard.masks.not_padding(values, pad=0))
+    >>> source.to("cpu").num_sentences
+    2
     """
 
     values: Tensor

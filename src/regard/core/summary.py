@@ -48,6 +48,13 @@ def summarise(
     top: the number of largest weights to keep per query.
     blocks, distance: also compute block means, and the mean distance between query and key (for self-attention).
     Raises ValueError or TypeError for arguments that do not fit.
+
+    >>> x = torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
+    >>> summary = regard.summarise(x, x, top=1)
+    >>> summary.top_keys.shape
+    torch.Size([3, 1])
+    >>> summary.mass
+    tensor([1., 1., 1.])
     """
     mechanism = Mechanism(ScaledDot() if score is None else score, allow)
     mechanism.check()

@@ -6,17 +6,18 @@ d width of a head's keys  v width of a head's values  D width of the output
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from regard.core import masks
 from regard.core.attention import AttentionOutput, attend_prepared, same_heads, scores_prepared, weights_prepared
-from regard.core.mechanism import Mechanism, pick_axis
+from regard.core.mechanism import Mechanism, pick_axis, select_axis
 from regard.core.summary import block_size, summarise_prepared, summarise_weights
 from regard.core.weights import SAMPLED
-from regard.look import Edit, Look, Seen, Summary, Tap, pick
+from regard.look import Edit, Look, Seen, Summary, Tap, check_positions, pick
 
 TOP = 8
 """The number of largest weights per query in a summary, if there are as many keys."""
@@ -29,12 +30,14 @@ def attend_with_look(
     mechanism: Mechanism,
     look: Look | None,
     output_HvD: Tensor | None = None,
+    positions_BR: Tensor | None = None,
 ) -> AttentionOutput:
     """Computes `attend_prepared`; `seen` of the result holds what the Look requests, in the order of its taps.
 
     look: the taps and edits of this layer (`Look.at`). With taps only, the output comes from the same kernel as without a Look,
     and the taps consume no random numbers: they use a copy of the generator.
     output_HvD: each head's part of the output projection, W_o; norms are measured after it.
+    positions_BR: the positions of the queries, which edits refer to, (B or 1, R or 1); by default 0, 1, 2, …
     """
     if look is None:
         return attend_prepared(query_BHRd, prepared, value, mechanism)
@@ -42,9 +45,14 @@ def attend_with_look(
     if not (look.edits or look.grad):
         seen = tuple(map(capture.read, look.taps))
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
+    if positions_BR is None:
+        positions_BR = torch.arange(query_BHRd.shape[2], device=query_BHRd.device)[None]
+    touched = {edit: _touched(edit, query_BHRd, prepared.shape[-2], positions_BR) for edit in look.edits}
+    mechanism = _with_cuts(mechanism.without_unknown(prepared), prepared, touched)
     weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
-    for edit in look.edits:
-        weights = _edited(weights, edit, mechanism.without_unknown(prepared).allow)
+    for edit, rows in touched.items():
+        if not edit.masked:
+            weights = _edited(weights, edit, rows, mechanism.allow)
     captured = weights if look.grad else weights.detach()
     seen = tuple(
         capture.seen(tap, capture.picked(captured, tap)) if tap.what == "weights" else capture.read(tap) for tap in look.taps
@@ -99,7 +107,7 @@ class Capture:
         group_size = self.query_BHRd.shape[1] // self.prepared.shape[1]
         kv_heads = None if heads is None else [head // group_size for head in heads]
         return Capture(
-            pick_axis(pick_axis(self.query_BHRd, -3, heads), -2, rows),
+            select_axis(select_axis(self.query_BHRd, -3, heads), -2, rows),
             pick_axis(self.prepared, -3, kv_heads),
             pick_axis(self.value, -3, kv_heads),
             _copy_generator(self.mechanism).picked(heads, rows),
@@ -117,7 +125,7 @@ class Capture:
     def picked(self, weights_BHRS: Tensor, tap: Tap) -> Tensor:
         """Selects the heads and rows of a tap."""
         heads, rows = self._indices(tap)
-        return pick_axis(pick_axis(weights_BHRS, -3, heads), -2, rows)
+        return select_axis(select_axis(weights_BHRS, -3, heads), -2, rows)
 
     def seen(self, tap: Tap, weights_BHRS: Tensor, summary: Summary[Tensor] | None = None) -> Seen[Tensor]:
         """Returns the result of a tap with the indices of its heads and rows."""
@@ -142,19 +150,47 @@ def _copy_generator(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, generator=mechanism.generator and mechanism.generator.clone_state())
 
 
-def _edited(weights_BHTS: Tensor, edit: Edit, allow: Tensor | None) -> Tensor:
-    """Returns the weights with an edit applied."""
-    forced = torch.zeros_like(weights_BHTS)
-    if edit.key is not None and edit.key < forced.shape[-1]:
-        forced[..., edit.key] = 1.0
+def _touched(edit: Edit, query_BHRd: Tensor, num_keys: int, positions_BR: Tensor) -> Tensor:
+    """Returns (B or 1, H, R or 1, 1): True for the heads and queries that an edit changes.
+
+    Raises UserError if there is no such head or source position. Padding is for the caller to check.
+    """
+    num_heads, num_rows = query_BHRd.shape[1:3]
+    check_positions((edit,), num_rows if edit.kind == "fusion" else num_keys, num_keys)
+    heads_H11, queries_B1R1 = torch.arange(num_heads, device=query_BHRd.device)[:, None, None], positions_BR[:, None, :, None]
+    touched: Tensor = heads_H11.ge(0) & queries_B1R1.ge(0)
+    if edit.head is not None:
+        (head,) = pick("head", (edit.head,), num_heads)
+        touched = touched & heads_H11.eq(head)
+    if edit.query is not None:
+        touched = touched & queries_B1R1.eq(edit.query)
+    return touched
+
+
+def _at_key(key: int, num_keys: int, device: torch.device) -> Tensor:
+    """Returns (S,): True at one key."""
+    return torch.arange(num_keys, device=device) == key
+
+
+def _with_cuts(mechanism: Mechanism, prepared: Tensor, touched: Mapping[Edit, Tensor]) -> Mechanism:
+    """Returns the mechanism with the links masked that edits cut. touched: the heads and queries of each edit."""
+    for edit, rows in touched.items():
+        if edit.masked and edit.key is not None:
+            links = rows & _at_key(edit.key, prepared.shape[-2], prepared.device)
+            mechanism = replace(mechanism, allow=masks.without(mechanism.allow, links), causal=False)
+    return mechanism
+
+
+def _edited(weights_BHRS: Tensor, edit: Edit, touched: Tensor, allow: Tensor | None) -> Tensor:
+    """Returns the weights after an edit that switches off or forces the touched queries, if they may attend to its key."""
+    num_keys = weights_BHRS.shape[-1]
+    if edit.key is None:
+        return weights_BHRS.masked_fill(touched, 0.0)
+    if edit.key >= num_keys:
+        return weights_BHRS
     if allow is not None:
-        forced = forced.masked_fill(~allow, 0.0)
-    if edit.head is None:
-        return forced
-    (head,) = pick("head", (edit.head,), weights_BHTS.shape[1])
-    edited = weights_BHTS.clone()
-    edited[:, head] = forced[:, head]
-    return edited
+        touched = touched & allow.expand(*allow.shape[:-1], num_keys)[..., edit.key, None]
+    return torch.where(touched, _at_key(edit.key, num_keys, weights_BHRS.device).to(weights_BHRS.dtype), weights_BHRS)
 
 
 # --- decoding step by step ---------------------------------------------------------------------------------------------------
@@ -202,7 +238,7 @@ def split_hypotheses(look: Look | None, seen: Sequence[Seen[Tensor]], num_hypoth
         def to_rows(tensor: Tensor) -> Tensor:
             """(B·K, H, …) -> (B, H, K, …)."""
             by_hypothesis: Tensor = tensor.unflatten(0, (-1, num_hypotheses))
-            return pick_axis(by_hypothesis, 1 - by_hypothesis.dim(), tap.rows and rows).transpose(1, 2)
+            return select_axis(by_hypothesis, 1, tap.rows and rows).transpose(1, 2)
 
         summary = result.summary and Summary(
             to_rows(result.summary.top_weights.squeeze(-2)),

@@ -58,9 +58,9 @@ def hard_weights(scores: Tensor, allow: Tensor | None = None, generator: torch.G
     with torch.no_grad():
         race = weights  # argmax of p / Exp(1) is a sample from p, and p = 0 is never chosen
         if generator is not None:
-            race = weights / torch.empty_like(weights).exponential_(generator=generator).clamp_(min=1e-30)
+            race = weights / torch.empty_like(weights).exponential_(generator=generator).clamp(min=1e-30)
         index = race.argmax(-1, keepdim=True)
-        one_hot = torch.zeros_like(weights).scatter_(-1, index, 1.0)
+        one_hot = torch.zeros_like(weights).scatter(-1, index, 1.0)
     log_prob, entropy = log_weights.gather(-1, index).squeeze(-1), -(weights * log_weights).sum(-1)
     if allow is None:
         return AttentionWeights(one_hot, log_prob, entropy)

@@ -34,8 +34,16 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples padded to one size. target_in starts with <sos>, target_out ends with <eos>: the model reads token t of
-    target_in and predicts token t of target_out. num_targets: number of target tokens without padding."""
+    """Examples padded to one size.
+
+    target_in starts with <sos>, target_out ends with <eos>: the model reads token t of target_in and predicts token t of
+    target_out. num_targets: number of target tokens without padding.
+
+    >>> values = torch.tensor([[4, 5, 6]])
+    >>> batch = regard.Batch(regard.Source(values, values > 0), torch.tensor([[2, 4]]), torch.tensor([[4, 3]]), 2)
+    >>> batch.to("cpu").target_in_BT.shape
+    torch.Size([1, 2])
+    """
 
     source: Source
     target_in_BT: Tensor

@@ -15,6 +15,8 @@ from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec, num_positions
 from regard.data.tokenizers.codec import EOS, UNK, Codec
 from regard.errors import UserError, did_you_mean, shown
+from regard.links import Units
+from regard.look import Edit, Look
 from regard.options import SearchOptions, invalid, token_ids, whole_number
 
 MAX_SOURCE = 1024
@@ -38,11 +40,13 @@ Given = str | PurePath | tuple[str | PurePath, ...]
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """What a user chooses for all requests of a call: how to search, the tokens that outputs start with, and a random seed."""
+    """What a user chooses for all requests of a call: how to search, the tokens that outputs start with, a random seed, and the
+    attention to capture or to change."""
 
     search: SearchOptions = SearchOptions()
     prefix: tuple[int, ...] = ()
     seed: int = 0
+    look: Look | None = None
 
 
 DEFAULT = RequestOptions()
@@ -181,18 +185,21 @@ class Reader:
         """Whether the model reads several columns: a text and its features, or a file and its auxiliary text."""
         return isinstance(self.source, FileCodec) or (self.source.has_features and not self.traits.continues_text)
 
-    def options(self, given: Mapping[str, Any]) -> RequestOptions:
+    def options(
+        self, given: Mapping[str, object], look: Look | None = None, edits: Edit | Sequence[Edit] = ()
+    ) -> RequestOptions:
         """Returns search options, prefix and seed from keyword arguments: checked, with words as token ids.
 
-        Raises UserError if a value is invalid, and TypeError if a name is unknown.
+        look, edits: what to capture and to change in the attention.
+        Raises UserError if a value is invalid, and TypeError if a name is unknown, or look or edits are something else.
         """
-        known = [*SearchOptions.__dataclass_fields__, "prefix", "seed"]
+        known = [*SearchOptions.__dataclass_fields__, "prefix", "seed", "look", "edits"]
         for name in given:
-            if name not in known:
+            if name not in known[:-2]:
                 raise TypeError(
                     f"unknown search option {name!r}; expected one of {', '.join(known)}{did_you_mean(name, known)}"
                 )
-        others = dict(given)
+        others: dict[str, Any] = dict(given)
         prefix = self._prefix(others.pop("prefix", ()))
         seed = whole_number("seed", others.pop("seed", 0), 0, 2**63 - 1)
         if isinstance(others.get("banned"), Iterable) and not hasattr(others["banned"], "dtype"):
@@ -206,7 +213,7 @@ class Reader:
                 )
         if not self.traits.continues_text:
             self._check_lengths(options, prefix)
-        return RequestOptions(options, prefix, seed)
+        return RequestOptions(options, prefix, seed, Look.of(look, edits))
 
     def _prefix(self, given: Any) -> tuple[int, ...]:
         if not isinstance(given, str):
@@ -320,6 +327,7 @@ class Reader:
             prefix=prompt + options.prefix,
             limit=self._limit(options, len(prompt)),
             seed=derived_seed(options.seed, "sample", line, part),
+            look=options.look,
         )
         return Segment(source, request)
 
@@ -388,6 +396,11 @@ class Reader:
     def pieces(self, source: SourceText) -> tuple[str, ...]:
         """Returns the tokens of a source, also the unknown ones; a file has none."""
         return () if isinstance(self.codec, FileCodec) else self.codec.pieces(flat(source))
+
+    def units(self, source: SourceText, tokens: Sequence[str], *, pieces: bool | None = None) -> Units | None:
+        """Returns what the links of an alignment count in a normalised source, see `Codec.units`; None for a file, whose
+        positions are counted."""
+        return None if isinstance(self.codec, FileCodec) else self.codec.units(flat(source), tokens, pieces=pieces)
 
     def unknown(self, source: SourceText) -> tuple[str, ...]:
         """Returns the symbols of a source that are not in the vocabulary."""

@@ -121,14 +121,16 @@ class Ended:
 class Sentence:
     """The search state of a sentence outside the tensors of `Beams`.
 
-    limit: the maximum number of output tokens.  num_sources: the number of positions of its source.
+    limit: the maximum number of output tokens.  sources: the indices of its source positions, without padding.
+    seen_before: the attention captured before the first step: that of the encoder, and of the prefix.
     start: the index in `ids_BKT` of its first token.
     kept: the best outputs so far, best first.  num_reported: the number of tokens already streamed.
     """
 
     request: Request
     limit: int
-    num_sources: int = 0
+    sources: Tensor | None = None
+    seen_before: tuple[Seen[Array], ...] = ()
     start: int = 0
     kept: list[Ended] = field(default_factory=list)
     num_reported: int = 0
@@ -139,6 +141,11 @@ class Sentence:
         self.kept.append(output)
         self.kept.sort(key=lambda kept: (kept.hypothesis.finished, kept.hypothesis.rank_score), reverse=True)
         del self.kept[n_best:]
+
+    def seen_since(self, seen_steps: Sequence[StepSeen]) -> tuple[Seen[Array], ...]:
+        """Returns what was captured and not reported yet. seen_steps: of all tokens of an output so far, in order."""
+        before = () if self.num_reported else self.seen_before
+        return (*before, *(as_arrays(seen) for step in seen_steps[self.num_reported :] for seen in step))
 
     def worst(self, n_best: int) -> float:
         """Returns the rank score that a new hypothesis must exceed to be kept."""
@@ -226,20 +233,20 @@ class Beams:
 
     def seen_by(self, row: int, hypothesis: int, step_seen: StepSeen | None = None) -> tuple[StepSeen, ...]:
         """Returns the captured attention of one hypothesis, token by token; `step_seen` is that of the token being written.
-        Nothing was captured for the tokens of the prefix."""
+        That of the tokens of the prefix is in `Sentence.seen_before`."""
         if not self.seen_steps and step_seen is None:
             return ()
         sentence = self.sentences[row]
         prefix = len(sentence.request.prefix)
         written = (*self.seen_steps[sentence.start + prefix :], *(() if step_seen is None else (step_seen,)))
 
-        def part(seen: Seen[Tensor], num_read: int) -> Seen[Tensor]:
-            keys = sentence.num_sources if seen.kind == "cross" else num_read  # without those of other sentences
-            weights_BHTS = seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1, :keys]
-            return replace(seen, rows=(0,), weights_BHTS=weights_BHTS.clone())
+        def part(seen: Seen[Tensor], position: int) -> Seen[Tensor]:
+            weights_1H1S = seen.weights_BHTS[row : row + 1, :, hypothesis : hypothesis + 1]
+            keys = sentence.sources if seen.kind == "cross" else torch.arange(position + 1, device=weights_1H1S.device)
+            return replace(seen, rows=(position,), weights_BHTS=weights_1H1S[..., keys])  # without those of other sentences
 
-        steps = enumerate(written, start=prefix + 1)
-        return (*[()] * prefix, *(tuple(part(seen, num_read) for seen in step) for num_read, step in steps))
+        steps = enumerate(written, start=prefix)
+        return (*[()] * prefix, *(tuple(part(seen, position) for seen in step) for position, step in steps))
 
 
 def _map_weights(seen_steps: Sequence[StepSeen], change: Callable[[Tensor], Tensor]) -> list[StepSeen]:
@@ -302,9 +309,9 @@ def stream_events(beams: Beams) -> Iterator[Event]:
         common = max(sentence.num_reported, common_prefix(rivals))
         best = tuple(written_KT[best_B[row]].tolist())
         certain, tail = best[sentence.num_reported : common], best[common:]
-        seen_steps = beams.seen_by(row, best_B[row])[sentence.num_reported : common] if beams.seen_steps else ()
+        seen = sentence.seen_since(beams.seen_by(row, best_B[row])[:common]) if beams.seen_steps and certain else ()
         sentence.num_reported = common
-        yield Event(sentence.request.id, certain, tail, seen=to_arrays(seen_steps))
+        yield Event(sentence.request.id, certain, tail, seen=seen)
 
 
 def final_event(sentence: Sentence) -> Event:
@@ -314,14 +321,9 @@ def final_event(sentence: Sentence) -> Event:
     best = sentence.kept[0]
     if not isfinite(best.hypothesis.log_prob):
         return Event(sentence.request.id, error=NOT_FINITE.format(best.hypothesis.log_prob))
-    seen = to_arrays(best.seen_steps[sentence.num_reported : len(best.hypothesis.ids)])
     hypotheses = tuple(kept.hypothesis for kept in sentence.kept)
-    return Event(sentence.request.id, best.hypothesis.ids[sentence.num_reported :], hypotheses=hypotheses, seen=seen)
-
-
-def to_arrays(steps: Sequence[StepSeen]) -> tuple[Seen[Array], ...]:
-    """Returns what was captured in some steps as numpy arrays."""
-    return tuple(as_arrays(seen) for step in steps for seen in step)
+    new = best.hypothesis.ids[sentence.num_reported :]
+    return Event(sentence.request.id, new, hypotheses=hypotheses, seen=sentence.seen_since(best.seen_steps))
 
 
 def as_arrays(seen: Seen[Tensor]) -> Seen[Array]:

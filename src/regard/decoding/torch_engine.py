@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regard.contracts import Array, Event, Forced, Hypothesis, Request, SourceRow
+from regard.contracts import Array, Event, FileAndText, Forced, Hypothesis, Request, SourceRow
 from regard.core.arrays import as_array
 from regard.core.source import Source
 from regard.decoding.constraints import NEVER, constrain
@@ -29,9 +30,11 @@ from regard.decoding.search import (
     stream_events,
     widest,
 )
-from regard.decoding.torch_search import TorchSearch, describe
-from regard.look import Kind, Look, Seen
+from regard.decoding.torch_search import TorchSearch, describe, is_edited_alone
+from regard.errors import UserError
+from regard.look import Kind, Look, Seen, check_positions, refused_edits
 from regard.models.contract import Memory, Seq2Seq, State
+from regard.models.evaluation import device_of, in_evaluation
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  S source positions
@@ -39,12 +42,14 @@ from regard.options import SearchOptions
 FORCED_POSITIONS = 4096
 """Number of positions per side that `force` runs in one pass, padding included; a longer output is run alone."""
 
+NAN_WEIGHTS = "this model computed attention weights of nan; its parameters are damaged or too large"
+
 
 @dataclass(frozen=True)
 class TorchEngine:
     """Searches with a torch model.
 
-    collate: returns encoded sources as one padded batch, on the device of the model.  device: that device.
+    collate: returns encoded sources as one padded batch, on the device of the model.
     sos, eos: the ids of <sos> and <eos>.  never: ids that no output may contain.
     """
 
@@ -53,19 +58,33 @@ class TorchEngine:
     sos: int
     eos: int
     never: tuple[int, ...] = ()
-    device: torch.device = torch.device("cpu")
     _measured: dict[str, Sizes] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return device_of(self.model)
+
+    def evaluating(self) -> TorchEngine:
+        """Returns this engine with its model in evaluation mode, whatever the mode of the model, which stays as it is."""
+        return replace(self, model=in_evaluation(self.model))
+
     def declines(self, request: Request) -> str | None:
-        if request.look is None:
+        look = request.look
+        if look is None:
             return None
-        if request.look.grad:
+        if look.grad:
             return "a search computes no gradients; call the model's decode with look.grad instead"
-        if request.look.taps and not request.stream:
-            return "a Look with taps returns attention along with the streamed tokens, but stream is off; set stream=True"
-        if any(tap.what == "summary" or tap.rows is not None for tap in request.look.taps):
-            return "a search captures all weights of each token; for a summary or for chosen rows, call force with the output"
-        return None
+        if any(tap.what == "summary" or tap.rows is not None for tap in look.taps):
+            return (
+                "a search captures whole rows, one per token; for a summary or for chosen rows, translate first and call "
+                "engine.force with the output"
+            )
+        return self._refused(look) or None
+
+    def _refused(self, look: Look | None) -> str:
+        """Returns why the model cannot apply the edits of a Look; "" if it can."""
+        return refused_edits(look.edits, self.model.traits.attention) if look is not None and look.edits else ""
 
     def nbytes(self, request: Request) -> int:
         """Returns the size of the State and of the logits for an output of maximum length, measured on a small input; 0 if the
@@ -73,7 +92,7 @@ class TorchEngine:
         kind = "text" if isinstance(request.source, list) else "file"
         if kind not in self._measured:
             try:
-                self._measured[kind] = self._measure(request)
+                self._measured[kind] = self.evaluating()._measure(request)
             except Exception:
                 return 0  # a search reports why this request fails
         sizes = self._measured[kind]
@@ -81,42 +100,64 @@ class TorchEngine:
         return request.options.num_hypotheses * per_hypothesis + sizes.per_position * (request.num_positions + 1)
 
     def open(self) -> TorchSearch:
-        return TorchSearch(self)
+        return TorchSearch(self.evaluating())
 
     @torch.inference_mode()
     def force(
-        self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], *, distributions: bool = False
+        self,
+        requests: Sequence[Request],
+        outputs: Sequence[Sequence[int]],
+        *,
+        log_probs: bool = True,
+        distributions: bool = False,
     ) -> Iterator[Forced]:
+        engine = self.evaluating()
         for batch in _similar_outputs(requests, outputs):
             chosen = [requests[index] for index in batch], [outputs[index] for index in batch]
             try:
-                yield from self._force(*chosen, distributions)
+                yield from engine._force(*chosen, log_probs, distributions)
             except Exception as error:
                 if len(batch) == 1:
                     yield Forced(chosen[0][0].id, error=describe(error))
                 else:
                     for request, output in zip(*chosen, strict=True):
-                        yield from self.force([request], [output], distributions=distributions)
+                        yield from self.force([request], [output], log_probs=log_probs, distributions=distributions)
 
-    def _force(self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], distributions: bool) -> list[Forced]:
+    def _force(
+        self, requests: Sequence[Request], outputs: Sequence[Sequence[int]], log_probs: bool, distributions: bool
+    ) -> list[Forced]:
         """Runs one batch of requests with the same Look."""
         look = requests[0].look
-        memory = self.model.encode(self.collate([request.source for request in requests]), look)
+        if refused := self._refused(look):
+            raise UserError(refused)
+        memory = self._encode(requests)
         written_BT = _padded(outputs, self.eos).to(memory.allow_BS.device)
         read_BT = _padded([[self.sos, *output[:-1]] for output in outputs], self.eos).to(written_BT.device)
         decoded = self.model.decode(read_BT, memory, look)
-        log_probs_BT = decoded.log_probs(written_BT).tolist()
+        log_probs_BT = decoded.log_probs(written_BT).tolist() if log_probs else [[] for _ in outputs]
         log_probs_BTV = decoded.distribution() if distributions else None
+        captured = Captured(memory.seen + decoded.seen, requests, memory)
         results = []
         for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
-            log_probs = tuple(log_probs_BT[row][: len(output)])
-            if not isfinite(total := sum(log_probs)):
+            of_tokens, seen = tuple(log_probs_BT[row][: len(output)]), captured.seen(row, len(output))
+            if not isfinite(total := sum(of_tokens)):
                 results.append(Forced(request.id, error=NOT_FINITE.format(total)))
                 continue
-            seen = tuple(_row_of(seen, row, len(output), memory) for seen in memory.seen + decoded.seen)
+            if not log_probs and any(np.isnan(one.weights_BHTS).any() for one in seen):
+                results.append(Forced(request.id, error=NAN_WEIGHTS))
+                continue
             every = None if log_probs_BTV is None else as_array(log_probs_BTV[row, : len(output)].clone())
-            results.append(Forced(request.id, log_probs, seen, _axes_of(memory, row), every))
+            results.append(Forced(request.id, of_tokens, seen, captured.axes(row), every))
         return results
+
+    def _encode(self, requests: Sequence[Request]) -> Memory:
+        """Encodes requests with the same Look. Raises UserError if its edits name a position that a source does not have."""
+        look = requests[0].look
+        memory = self.model.encode(self.collate([request.source for request in requests]), look)
+        if look is not None:
+            for request, num_sources in zip(requests, memory.allow_BS.sum(-1).tolist(), strict=True):
+                check_positions(look.edits, num_sources, _num_auxiliary(request))
+        return memory
 
     @torch.inference_mode()
     def _measure(self, request: Request) -> Sizes:
@@ -143,13 +184,14 @@ class TorchEngine:
         """Encodes requests with prefixes of one length and returns them before their first step. A prefix is read in one pass
         and counts as written. reported: the number of tokens of a request that were streamed before it was started again."""
         options, look, prefix = requests[0].options, requests[0].look, len(requests[0].prefix)
-        memory = self.model.encode(self.collate([request.source for request in requests]), look)
+        memory = self._encode(requests)
         device, B = memory.allow_BS.device, len(requests)
         read_BT = torch.tensor([[self.sos, *request.prefix] for request in requests], device=device)
-        log_probs_BT = torch.zeros(B, 0, device=device)
+        log_probs_BT, seen = torch.zeros(B, 0, device=device), memory.seen
         if prefix:
-            log_probs_BT = self.model.decode(read_BT[:, :-1], memory, look).log_probs(read_BT[:, 1:])
-        if look is not None and look.edits:  # they also change how the prefix is read
+            decoded = self.model.decode(read_BT[:, :-1], memory, look)
+            log_probs_BT, seen = decoded.log_probs(read_BT[:, 1:]), seen + decoded.seen
+        if look is not None and look.edits and prefix:  # they also change how the prefix is read
             state = self.model.start(memory)
             for position in range(prefix):
                 state = self.model.step(read_BT[:, position : position + 1], state, look).state
@@ -159,19 +201,26 @@ class TorchEngine:
         K = options.n_best if options.sample else 1
         if K > 1:
             state = state.select(torch.zeros(B, K, dtype=torch.long, device=device))
-        sizes = memory.allow_BS.sum(-1).tolist()
-        limits = [_limit(request, size) for request, size in zip(requests, sizes, strict=True)]
+        limits = [_limit(*one) for one in zip(requests, memory.allow_BS.sum(-1).tolist(), strict=True)]
+        captured = Captured(seen, requests, memory)
+        has_taps = look is not None and bool(look.taps)
         beams = Beams(
             [
-                Sentence(request, limit, size, num_reported=reported.get(request.id, 0))
-                for request, limit, size in zip(requests, limits, sizes, strict=True)
+                Sentence(
+                    request,
+                    limits[row],
+                    memory.allow_BS[row].nonzero().flatten() if has_taps else None,
+                    captured.seen(row, prefix),
+                    num_reported=reported.get(request.id, 0),
+                )
+                for row, request in enumerate(requests)
             ],
             read_BT[:, None, 1:].expand(-1, K, -1),
             log_probs_BT[:, None].expand(-1, K, -1),
             total_B[:, None].expand(-1, K),
             total_B.new_tensor([options.norm(limit + 1) for limit in limits]),
             torch.full_like(total_B, NEVER),
-            [() for _ in range(prefix)] if look and look.taps else [],
+            [() for _ in range(prefix)] if has_taps else [],
         )
         return Running(beams, state, read_BT[:, -1:].expand(-1, K))
 
@@ -298,7 +347,7 @@ def _similar_outputs(requests: Sequence[Request], outputs: Sequence[Sequence[int
 
     by_look: dict[Look | None, list[int]] = {}
     for index, request in enumerate(requests):
-        if _is_captured_alone(request):
+        if _is_captured_alone(request) or is_edited_alone(request):
             yield [index]
         else:
             by_look.setdefault(request.look, []).append(index)
@@ -315,34 +364,52 @@ def _similar_outputs(requests: Sequence[Request], outputs: Sequence[Sequence[int
 
 
 def _is_captured_alone(request: Request) -> bool:
-    """Whether what the Look captures would depend on the padding of a batch: cells of a grid, summaries, numbered rows."""
-    taps = request.look.taps if request.look else ()
-    return bool(taps) and (
-        not isinstance(request.source, list) or any(tap.what == "summary" or tap.rows is not None for tap in taps)
-    )
+    """Whether what the Look captures would depend on the padding of a batch: summaries and numbered rows."""
+    return request.look is not None and any(tap.what == "summary" or tap.rows is not None for tap in request.look.taps)
 
 
-def _row_of(seen: Seen[Tensor], row: int, length: int, memory: Memory) -> Seen[Array]:
-    """Returns what was captured of one sentence, without padding. length: the number of its target tokens."""
-    if len(memory.allow_BS) == 1 and (length or seen.kind in ("encoder", "fusion")):
-        return as_arrays(seen)
-    source = int(memory.allow_BS[row].sum())
-    sizes: dict[Kind, tuple[int, int]] = {
-        "encoder": (source, source),
-        "decoder": (length, length),
-        "cross": (length, source),
-    }
-    rows, columns = sizes[seen.kind]
-    weights_1HTS = seen.weights_BHTS[row : row + 1, :, :rows, :columns].clone()  # so that it does not hold the whole batch
-    return as_arrays(replace(seen, rows=seen.rows[:rows], weights_BHTS=weights_1HTS))
+class Captured:
+    """What was captured of a batch, sentence by sentence and without padding, as numpy arrays that do not hold the batch."""
+
+    def __init__(self, seen: Sequence[Seen[Tensor]], requests: Sequence[Request], memory: Memory) -> None:
+        self.arrays = [as_arrays(one) for one in seen]
+        self.requests, self.memory_axes = requests, memory.axes
+        self.allow_BS = as_array(memory.allow_BS)
+
+    def axes(self, row: int) -> tuple[int, ...]:
+        """Returns the axes of the memory of one sentence."""
+        allow = self.allow_BS[row].reshape(self.memory_axes)
+        return (int(allow.sum()),) if allow.ndim == 1 else (int(allow.any(1).sum()), int(allow.any(0).sum()))
+
+    def seen(self, row: int, length: int) -> tuple[Seen[Array], ...]:
+        """Returns what was captured of one sentence. length: the number of its target tokens."""
+        if not self.arrays:
+            return ()
+        request, allow_S = self.requests[row], self.allow_BS[row]
+        source: slice | Array = slice(int(allow_S.sum()))
+        if not allow_S[source].all():
+            source = np.flatnonzero(allow_S)  # a grid has padding at the end of each row
+        target = slice(length)
+        positions: dict[Kind, tuple[slice | Array, slice | Array]] = {
+            "encoder": (source, source),
+            "fusion": (source, slice(_num_auxiliary(request))),
+            "decoder": (target, target),
+            "cross": (target, source),
+        }
+
+        def part(seen: Seen[Array]) -> Seen[Array]:
+            if _is_captured_alone(request) and (length or seen.kind in ("encoder", "fusion")):
+                return seen  # there is no padding
+            queries, keys = positions[seen.kind]
+            weights_1HTS = seen.weights_BHTS[row : row + 1, :, queries][..., keys].copy()  # so that it does not hold the batch
+            return replace(seen, rows=seen.rows[: weights_1HTS.shape[2]], weights_BHTS=weights_1HTS)
+
+        return tuple(map(part, self.arrays))
 
 
-def _axes_of(memory: Memory, row: int) -> tuple[int, ...]:
-    """Returns the axes of the memory of one sentence, without padding."""
-    allow = memory.allow_BS[row].unflatten(0, memory.axes)
-    if allow.dim() == 1:
-        return (int(allow.sum()),)
-    return int(allow.any(1).sum()), int(allow.any(0).sum())
+def _num_auxiliary(request: Request) -> int:
+    """Returns the number of positions of the auxiliary text of a request, <eos> included."""
+    return len(request.source.text) + 1 if isinstance(request.source, FileAndText) else 0
 
 
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:

@@ -210,9 +210,16 @@ def _similar_sources(requests: Sequence[Request]) -> Iterator[Sequence[Request]]
     order = sorted(requests, key=lambda request: (len(request.prefix), request.num_positions), reverse=True)
     while order:
         size, prefix = max(1, ENCODED_POSITIONS // (order[0].num_positions + 1)), len(order[0].prefix)
+        if is_edited_alone(order[0]):
+            size = 1
         group = [request for request in order[:size] if len(request.prefix) == prefix]
         yield group
         order = order[len(group) :]
+
+
+def is_edited_alone(request: Request) -> bool:
+    """Whether the Look changes numbered positions of a file: in a padded batch, the cells of a grid have other numbers."""
+    return request.look is not None and bool(request.look.edits) and not isinstance(request.source, list)
 
 
 def describe(error: Exception) -> str:

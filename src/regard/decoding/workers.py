@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import threading
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -27,7 +28,7 @@ import torch
 
 from regard.contracts import Array, Engine, Event, FileAndText, Hypothesis, Request, SourceRow
 from regard.errors import UserError, one_line
-from regard.look import Edit, Look, Tap
+from regard.look import Edit, Look, Seen, Tap
 from regard.options import SearchOptions
 
 
@@ -164,8 +165,8 @@ def _work(engine: Engine, connection: Connection, inherited: Sequence[Connection
     try:
         while True:
             for event in search_batch(engine, from_bytes(connection.recv_bytes())):
-                outputs = [vars(output) for output in event.hypotheses]
-                _send(connection, id=event.id, ids=event.ids, error=event.error, hypotheses=outputs)
+                outputs, seen = [vars(output) for output in event.hypotheses], [_plain_seen(seen) for seen in event.seen]
+                _send(connection, id=event.id, ids=event.ids, error=event.error, hypotheses=outputs, seen=seen)
             _send(connection, done=True)
     except (EOFError, OSError):
         pass  # the parent is gone
@@ -178,13 +179,27 @@ def _send(connection: Connection, **message: Any) -> None:
     connection.send_bytes(json.dumps(message).encode())
 
 
-def _event(id: int, ids: list[int], error: str, hypotheses: list[dict[str, Any]]) -> Event:
+def _plain_seen(seen: Seen[Array]) -> dict[str, Any]:
+    """Returns what a tap captured for JSON; the numbers become Base64."""
+    numbers = seen.weights_BHTS
+    encoded = {"dtype": numbers.dtype.str, "shape": numbers.shape, "data": b64encode(numbers.tobytes()).decode()}
+    return {**vars(seen), "weights_BHTS": encoded}
+
+
+def _seen(heads: list[int], rows: list[int], weights_BHTS: dict[str, Any], **others: Any) -> Seen[Array]:
+    """Returns what `_plain_seen` described."""
+    numbers = np.frombuffer(bytearray(b64decode(weights_BHTS["data"])), np.dtype(weights_BHTS["dtype"]))
+    return Seen(heads=tuple(heads), rows=tuple(rows), weights_BHTS=numbers.reshape(tuple(weights_BHTS["shape"])), **others)
+
+
+def _event(id: int, ids: list[int], error: str, hypotheses: list[dict[str, Any]], seen: list[dict[str, Any]]) -> Event:
     """Returns an event from JSON data, in which tuples became lists."""
 
     def hypothesis(ids: list[int], token_log_probs: list[float], **others: Any) -> Hypothesis:
         return Hypothesis(ids=tuple(ids), token_log_probs=tuple(token_log_probs), **others)
 
-    return Event(id, tuple(ids), hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
+    captured = tuple(_seen(**one) for one in seen)
+    return Event(id, tuple(ids), seen=captured, hypotheses=tuple(hypothesis(**output) for output in hypotheses), error=error)
 
 
 # --- requests as bytes -------------------------------------------------------------------------------------------------------

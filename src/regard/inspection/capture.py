@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from operator import index
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -22,9 +22,10 @@ from regard.decoding.torch_engine import TorchEngine
 from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
-from regard.look import Kind, Look, Seen, Summary, Tap, What
+from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
 from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
+from regard.options import SearchKeywords
 from regard.pipeline import Translator
 from regard.results import Result
 
@@ -36,8 +37,15 @@ LONGEST = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Layer(ByValue):
-    """One attention layer: its numbers (H, T, S) by name (weights, scores, norms), or a summary of its weights."""
+class CapturedLayer(ByValue):
+    """One attention layer: its numbers (H, T, S) by name (weights, scores, norms), or a summary of its weights.
+
+    >>> layer = regard.inspect(regard.load("model"), "cab").layer("cross", -1)
+    >>> layer.kind, layer.num_heads, layer.numbers["weights"].shape
+    ('cross', 1, torch.Size([1, 4, 4]))
+    >>> layer.entropy_HT().shape, layer.mass_HS().shape, layer.distance_H()
+    (torch.Size([1, 4]), torch.Size([1, 4]), None)
+    """
 
     kind: Kind
     layer: int
@@ -46,6 +54,7 @@ class Layer(ByValue):
 
     @property
     def num_heads(self) -> int:
+        """The number of heads."""
         return len(next(iter(self.numbers.values())) if self.summary is None else self.summary.entropy)
 
     def entropy_HT(self) -> Tensor:
@@ -77,8 +86,13 @@ def mean_distance(weights_HTS: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Gates(ByValue):
-    """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`)."""
+class CapturedGates(ByValue):
+    """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`).
+
+    >>> gates = regard.inspect(regard.load("model"), "cab").gates[0]
+    >>> gates.where, list(gates.opened)
+    ('encoder, layer 0, left to right', ['reset', 'update'])
+    """
 
     where: str
     along: Kind
@@ -89,11 +103,21 @@ class Gates(ByValue):
 class Inspection(ByValue):
     """Everything that was captured of one translation.
 
-    source, target: the tokens of both sides, with <eos>. read: the token that the decoder reads at each step, <sos> first.
+    source, target: the tokens of both sides, with <eos>.
     log_probs_TV: the log-probability of every token of the vocabulary at every step, without the constraints of a search.
     axes: (rows, columns) if the source is a picture or a grid. picture: the picture as a data URI.
     sound: the samples of a sound, as returned by data.sound.to_row. auxiliary: the tokens of the auxiliary text, with <eos>.
     title: a readable name of the source, if that is not its text.
+
+    >>> inspection = regard.inspect(regard.load("model"), "cab")
+    >>> inspection.output, inspection.source
+    ('C A B', ('c', 'a', 'b', '<eos>'))
+    >>> inspection.log_probs_TV.shape == (len(inspection.target), len(inspection.vocabulary))
+    True
+    >>> inspection.rows("cross"), inspection.columns("decoder") == inspection.read
+    (('C', 'A', 'B', '<eos>'), True)
+    >>> inspection.layer("cross", -1).numbers["weights"].shape
+    torch.Size([1, 4, 4])
     """
 
     text: str
@@ -104,8 +128,8 @@ class Inspection(ByValue):
     target_ids: tuple[int, ...]
     vocabulary: tuple[str, ...]
     log_probs_TV: Tensor
-    layers: tuple[Layer, ...]
-    gates: tuple[Gates, ...]
+    layers: tuple[CapturedLayer, ...]
+    gates: tuple[CapturedGates, ...]
     axes: tuple[int, ...] = ()
     picture: str = ""
     sound: Tensor | None = None
@@ -114,6 +138,7 @@ class Inspection(ByValue):
 
     @property
     def read(self) -> tuple[str, ...]:
+        """The token that the decoder reads at each step, <sos> first."""
         return (SPECIALS[SOS], *self.target[:-1])
 
     def rows(self, kind: Kind) -> tuple[str, ...]:
@@ -124,7 +149,7 @@ class Inspection(ByValue):
         """The tokens that are attended to (keys) in this kind of attention."""
         return self.read if kind == "decoder" else self.auxiliary if kind == "fusion" else self.source
 
-    def layer(self, kind: Kind, number: int) -> Layer:
+    def layer(self, kind: Kind, number: int) -> CapturedLayer:
         """Returns a layer by its index; -1 is the last. Raises UserError if there is none."""
         layers = {layer.layer: layer for layer in self.layers if layer.kind == kind}
         if not layers:
@@ -142,15 +167,22 @@ def inspect(
     output: Sequence[int] | None = None,
     finished: bool = True,
     what: Sequence[What] = ("weights",),
-    **options: Any,
+    edits: Edit | Sequence[Edit] = (),
+    **options: Unpack[SearchKeywords],
 ) -> Inspection:
     """Translates a text and captures one forward pass of the model over its output (teacher forcing).
 
     output: ids of a given output, without <eos>, instead of the model's own. finished: whether <eos> follows it.
     what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead.
+    edits: changes of attention, both in the translation and in what is captured.
     options: options of the search, as for a translator.
 
     Raises UserError if the text is empty, or if the model computes NaN.
+
+    >>> model = regard.load("model")
+    >>> inspection = regard.inspect(model, "cab", what=("weights", "scores"))
+    >>> inspection.target, inspection.layer("cross", -1).numbers["scores"].shape
+    (('C', 'A', 'B', '<eos>'), torch.Size([1, 4, 4]))
     """
     reader = translator.reader
     segment = reader.segment(reader.accept(text, "inspect"))
@@ -158,13 +190,13 @@ def inspect(
     if not size:
         raise UserError("the text is empty, so there is no attention to show")
     if output is None:
-        result = translate_whole(translator, segment.source, options)
+        result = translate_whole(translator, segment.source, options, edits)
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) or not isinstance(what, Sequence) else tuple(what)
     if max(size + 1, len(written)) > LONGEST:
         captured = ("summary",)
-    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured))
+    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in captured), edits)  # type: ignore[arg-type]
     (forced,) = translator.engine.force([replace(segment.request, look=look)], [written], distributions=True)
     if forced.log_probs_TV is None:
         raise UserError(forced.error)
@@ -180,7 +212,7 @@ def inspect(
         vocabulary=translator.target.tokens(range(len(translator.target))),
         log_probs_TV=torch.from_numpy(forced.log_probs_TV),
         layers=tuple(_layers(forced.seen)),
-        gates=tuple(_gates(translator, segment, written)),
+        gates=tuple(_gates(translator, segment, written, Look(edits=look.edits))),
         axes=forced.axes if len(forced.axes) == 2 and is_file else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=torch.from_numpy(file) if isinstance(file, np.ndarray) and file.dtype == np.int16 and len(file) else None,
@@ -189,9 +221,11 @@ def inspect(
     )
 
 
-def translate_whole(translator: Translator, source: SourceText, options: Mapping[str, Any]) -> Result:
+def translate_whole(
+    translator: Translator, source: SourceText, options: SearchKeywords, edits: Edit | Sequence[Edit] = ()
+) -> Result:
     """Translates a source for inspection. Raises UserError if the text had to be split, as well as the errors of a call."""
-    result = translator(source, **options)
+    result = translator(source, edits=edits, **options)
     if result.parts:
         raise UserError(
             f"this text is too long and was translated in {len(result.parts)} parts; inspect one sentence at a time"
@@ -210,13 +244,13 @@ def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -
     return (*ids, EOS) if finished else ids
 
 
-def _layers(seen: Sequence[Seen[Array]]) -> Iterator[Layer]:
+def _layers(seen: Sequence[Seen[Array]]) -> Iterator[CapturedLayer]:
     keys = dict.fromkeys((result.kind, result.layer) for result in seen)
     for kind, layer in sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1])):
         in_layer = [result for result in seen if (result.kind, result.layer) == (kind, layer)]
         summary = next((result.summary for result in in_layer if result.summary is not None), None)
         numbers = {result.what: torch.from_numpy(result.weights_BHTS[0]) for result in in_layer if result.summary is None}
-        yield Layer(kind, layer, numbers, None if summary is None else _first_sentence(summary))
+        yield CapturedLayer(kind, layer, numbers, None if summary is None else _first_sentence(summary))
 
 
 def _first_sentence(summary: Summary[Array]) -> Summary[Tensor]:
@@ -255,20 +289,20 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
             hook.remove()
 
 
-def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> Iterator[Gates]:
+def _gates(translator: Translator, segment: Segment, written: Sequence[int], look: Look) -> Iterator[CapturedGates]:
     """Runs the torch model once more and yields the gates of its recurrent layers; none if another engine runs the model."""
-    engine = translator.engine
-    if not isinstance(engine, TorchEngine):
+    if not isinstance(translator.engine, TorchEngine):
         return
+    engine = translator.engine.evaluating()
     model = cast(nn.Module, engine.model)
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return
     with recurrent_inputs(model) as inputs:
-        memory = engine.model.encode(engine.collate([segment.request.source]))
+        memory = engine.model.encode(engine.collate([segment.request.source]), look)
         read = torch.tensor([[SOS, *written[:-1]]], device=engine.device)
-        engine.model.decode(read, memory)
+        engine.model.decode(read, memory, look)
     if isinstance(model, RnnSeq2Seq) and model.settings.runs_stepwise:
-        inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read))}
+        inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read, look))}
     for name, (stack, x_1TI, state_LNX) in inputs.items():
         if "embedding." in name:  # the auxiliary text has no axis in the charts of gates
             continue
@@ -278,16 +312,16 @@ def _gates(translator: Translator, segment: Segment, written: Sequence[int]) -> 
             layer = int(name.rpartition(".")[2]) if along == "encoder" else number
             direction = ", right to left" if backwards else ", left to right" if along == "encoder" else ""
             in_order = {gate: (values[0].flip(0) if backwards else values[0]).cpu() for gate, values in opened.items()}
-            yield Gates(f"{along}, layer {layer}{direction}", along, in_order)
+            yield CapturedGates(f"{along}, layer {layer}{direction}", along, in_order)
 
 
-def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor) -> tuple[Tensor, Tensor]:
+def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor, look: Look) -> tuple[Tensor, Tensor]:
     """Returns the inputs of a decoder that runs step by step, [c_t; y] or [s̃; y], and its first state."""
     state: RnnState = model.start(memory)
     first_LNX, inputs = state.hidden_BKLX[:, 0].transpose(0, 1), []
     for position in range(read.shape[1]):
         before = state
-        step = model.step(read[:, position : position + 1], state, Look((Tap("cross"),)))
+        step = model.step(read[:, position : position + 1], state, replace(look, taps=(Tap("cross"),)))
         feedback = (
             before.fed_BKD[:, 0]
             if model.settings.input_feeding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,15 @@ from regard.decoding.search import NOT_FINITE
 from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.inspection.capture import read_ids, translate_whole
-from regard.layers.blocks import DecoderLayer, ResidualConnection
+from regard.layers.blocks import ResidualConnection, TransformerDecoderLayer
 from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
-from regard.models.decoder import CacheState, TransformerDecoder
+from regard.models.decoder import CacheState, TargetDecoder
 from regard.models.decoder_only import DecoderOnly
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.models.transformer import Transformer
+from regard.options import SearchKeywords
 from regard.pipeline import Translator
 
 # S keys  D width  d, v width of a head's keys, of its values  H heads  G key-value heads  V vocabulary
@@ -51,10 +52,16 @@ WEIGHTS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Line(ByValue):
+class ExplanationLine(ByValue):
     """A number, a vector or a matrix, with the formula that it comes from.
 
     given: whether it is taken from the model, not computed from the lines above. rows: the tokens of its first axis, if any.
+
+    >>> line = regard.explain(regard.load("model"), "cab").lines[-2]
+    >>> line.name, line.formula, line.rows[:4]
+    ('probabilities', 'p = softmax(logits)', ('<pad>', '<unk>', '<sos>', '<eos>'))
+    >>> list(line.as_dict())
+    ['name', 'formula', 'given', 'values', 'rows']
     """
 
     name: str
@@ -81,6 +88,14 @@ class Explanation:
 
     text, output: the source and the whole output. position, token: the token that is explained, and its index in the output.
     about: the part of the model that is explained, e.g. "cross-attention, layer 1, head 0".
+
+    >>> explanation = regard.explain(regard.load("model"), "cab")
+    >>> [line.name for line in explanation.lines]
+    ['query', 'states', 'keys', 'scores', 'allowed', 'weights', 'context', 'mixed', 'logits', 'probabilities', 'token']
+    >>> explanation["logits"].shape == explanation["probabilities"].shape
+    True
+    >>> list(explanation.as_dict())
+    ['text', 'output', 'position', 'token', 'about', 'lines']
     """
 
     text: str
@@ -88,12 +103,13 @@ class Explanation:
     position: int
     token: str
     about: str
-    lines: tuple[Line, ...]
+    lines: tuple[ExplanationLine, ...]
 
     def __getitem__(self, name: str) -> Tensor:
         return next(line.values for line in self.lines if line.name == name)
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns the explanation for JSON."""
         facts = {"text": self.text, "output": self.output, "position": self.position, "token": self.token, "about": self.about}
         return {**facts, "lines": [line.as_dict() for line in self.lines]}
 
@@ -107,7 +123,7 @@ def explain(
     output: Sequence[int] | None = None,
     layer: int = -1,
     head: int = 0,
-    **options: Any,
+    **options: Unpack[SearchKeywords],
 ) -> Explanation:
     """Explains how the model computed one token of its output, number by number.
 
@@ -117,6 +133,12 @@ def explain(
     output: ids of another output to explain instead of the model's own. options: options of the search.
 
     Raises UserError if the text is empty, the model reads files, or there is no such token, layer or head.
+
+    >>> explanation = regard.explain(regard.load("model"), "cab", token=1)
+    >>> explanation.token, explanation.about
+    ('A', 'recurrent decoder')
+    >>> explanation["weights"].argmax()  # it attends to the letter "a"
+    tensor(1)
     """
     if isinstance(translator.source, FileCodec):
         raise UserError(f"explain follows tokens, but this model reads {translator.source.nouns}; use regard inspect instead")
@@ -132,7 +154,7 @@ def explain(
     if not isinstance(token, int) or not -len(written) <= token < len(written):
         raise UserError(f"there is no token {shown(token)}: the output has tokens 0 to {len(written) - 1}, <eos> included")
     position = token % len(written)
-    engine = translator.torch_engine
+    engine = translator.torch_engine.evaluating()
     model = engine.model
     words = translator.target.tokens(range(len(translator.target)))
     memory = model.encode(engine.collate([segment.request.source]))
@@ -154,15 +176,18 @@ def explain(
     if bool(logits.isnan().any()):
         raise UserError(NOT_FINITE.format("nan"))
     lines += [
-        Line("probabilities", "p = softmax(logits)", probabilities, rows=words),
-        Line(
+        ExplanationLine("probabilities", "p = softmax(logits)", probabilities, rows=words),
+        ExplanationLine(
             "token",
             "the most probable word" if _is_best(logits, written[position]) else "the word written",
             torch.tensor(written[position]),
         ),
     ]
     name = words[written[position]]
-    lines = [Line(line.name, line.formula, line.values, line.given, words) if line.name == "logits" else line for line in lines]
+    lines = [
+        ExplanationLine(line.name, line.formula, line.values, line.given, words) if line.name == "logits" else line
+        for line in lines
+    ]
     return Explanation(flat(segment.source), translator.target.decode(output), position, name, about, tuple(lines))
 
 
@@ -196,7 +221,7 @@ class StepInputs:
 # --- recurrent models --------------------------------------------------------------------------------------------------------
 
 
-def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Line]:
+def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[ExplanationLine]:
     attends = isinstance(model, RnnSeq2Seq) and model.settings.decoder != "fixed"
     seen = inputs.take(*(Tap("cross"), Tap("cross", what="scores")) if attends else ())
     before, after = cast(RnnState, inputs.before), cast(RnnState, inputs.step.state)
@@ -204,42 +229,42 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Line]:
     old, new = (state.hidden_BKLX[0, 0, -1, :width] for state in (before, after))
     logits = inputs.step.logits_BKV[0, 0]
     if not isinstance(model, RnnSeq2Seq) or not attends:
-        yield Line("state", "s_t = RNN(s_{t−1}, y_{t−1}), the last layer's h", new, given=True)
-        yield Line("logits", "W_o s_t + b_o", logits)
+        yield ExplanationLine("state", "s_t = RNN(s_{t−1}, y_{t−1}), the last layer's h", new, given=True)
+        yield ExplanationLine("logits", "W_o s_t + b_o", logits)
         return
     weights, scores = (result.weights_BHTS[0, 0, 0] for result in seen)
     attends_first = model.settings.decoder == "bahdanau"
     query = old if attends_first else new
-    yield Line(
+    yield ExplanationLine(
         "query",
         "s = s_{t−1}, the state before this step" if attends_first else "s = s_t, the state of this step",
         query,
         given=True,
     )
-    yield Line("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=inputs.source)
+    yield ExplanationLine("states", "h_j, the encoder's states", before.values_BSE[0], given=True, rows=inputs.source)
     yield from _attention(model.score, before.prepared_BSA[0], scores, weights, inputs.source, model.settings.attention)
     context = weights @ before.values_BSE[0]
-    yield Line("context", "c = Σ_j α_j h_j", context)
+    yield ExplanationLine("context", "c = Σ_j α_j h_j", context)
     if attends_first:
-        yield Line("state", "s_t = RNN(s_{t−1}, [c; y_{t−1}])", new, given=True)
-        yield Line("logits", "W_o [s_t; c] + b_o", logits)
+        yield ExplanationLine("state", "s_t = RNN(s_{t−1}, [c; y_{t−1}])", new, given=True)
+        yield ExplanationLine("logits", "W_o [s_t; c] + b_o", logits)
     elif model.settings.readout == "plain":
-        yield Line("logits", "W_o [s; c] + b_o", logits)
+        yield ExplanationLine("logits", "W_o [s; c] + b_o", logits)
     else:
-        yield Line("mixed", "s̃ = tanh(W [c; s] + b)", model.combine(torch.cat((context, query))).tanh())
-        yield Line("logits", "W_o s̃ + b_o", logits)
+        yield ExplanationLine("mixed", "s̃ = tanh(W [c; s] + b)", model.combine(torch.cat((context, query))).tanh())
+        yield ExplanationLine("logits", "W_o s̃ + b_o", logits)
 
 
 def _attention(
     score: Score, keys_Sd: Tensor, scores_S: Tensor, weights_S: Tensor, rows: tuple[str, ...], attention: str, added: str = ""
-) -> Iterator[Line]:
+) -> Iterator[ExplanationLine]:
     formula = FORMULAS.get(score.name, f"e_j = {score.name}(s, k_j)")
     if isinstance(score, ScaledDot) and score.name == "scaled_dot" and score.divide_by != "√d":
         formula = f"e_j = s · k_j / {score.divide_by}"
-    yield Line("keys", "k_j, the keys that the score compares with s", keys_Sd, given=True, rows=rows)
-    yield Line("scores", formula + added, scores_S, rows=rows)
-    yield Line("allowed", "1 where the query may attend", torch.isfinite(scores_S).long(), given=True, rows=rows)
-    yield Line("weights", WEIGHTS[attention], weights_S, rows=rows)
+    yield ExplanationLine("keys", "k_j, the keys that the score compares with s", keys_Sd, given=True, rows=rows)
+    yield ExplanationLine("scores", formula + added, scores_S, rows=rows)
+    yield ExplanationLine("allowed", "1 where the query may attend", torch.isfinite(scores_S).long(), given=True, rows=rows)
+    yield ExplanationLine("weights", WEIGHTS[attention], weights_S, rows=rows)
 
 
 # --- Transformers ------------------------------------------------------------------------------------------------------------
@@ -264,8 +289,8 @@ def _recording(**modules: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor]
             hook.remove()
 
 
-def _transformer(decoder: TransformerDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[Line]]:
-    blocks = [cast(DecoderLayer, block) for block in decoder.layers]
+def _transformer(decoder: TargetDecoder, inputs: StepInputs, layer: int, head: int) -> tuple[str, list[ExplanationLine]]:
+    blocks = [cast(TransformerDecoderLayer, block) for block in decoder.layers]
     kind: Kind = "decoder" if blocks[0].cross is None else "cross"
     number = pick("layer", (layer,), len(blocks))[0]
     block = blocks[number]
@@ -302,35 +327,37 @@ def _transformer(decoder: TransformerDecoder, inputs: StepInputs, layer: int, he
         query = attention.queries(vectors["query"][0][None, None], inputs.before.lengths_B[:, None])[0, head, 0]
     context = weights @ values_GSv[group]
     joined, output = vectors["output"]
-    lines = [Line("x", "the token's vector before this attention", x, given=True)]
+    lines = [ExplanationLine("x", "the token's vector before this attention", x, given=True)]
     if pre:
-        lines.append(Line("normed", "x' = norm(x)", inner))
+        lines.append(ExplanationLine("normed", "x' = norm(x)", inner))
     name = "x'" if pre else "x"
     rotated = ", rotated by its position" if attention.rotary else ""
     added = " − m·|i − j|" if attention.slopes_H is not None else ""
     lines += [
-        Line("query", f"s = W_Q {name} + b_Q, head {head}{rotated}", query),
+        ExplanationLine("query", f"s = W_Q {name} + b_Q, head {head}{rotated}", query),
         *_attention(attention.score, keys_GSd[group], scores, weights, rows, "soft", added),
-        Line("values", "v_j = W_V h_j + b_V", values_GSv[group], given=True, rows=rows),
-        Line("context", "c = Σ_j α_j v_j", context),
-        Line("contexts", f"the contexts of all heads, concatenated; that of this head has index {head}", joined, given=True),
-        Line("output", "o = W_O contexts + b_O", output),
+        ExplanationLine("values", "v_j = W_V h_j + b_V", values_GSv[group], given=True, rows=rows),
+        ExplanationLine("context", "c = Σ_j α_j v_j", context),
+        ExplanationLine(
+            "contexts", f"the contexts of all heads, concatenated; that of this head has index {head}", joined, given=True
+        ),
+        ExplanationLine("output", "o = W_O contexts + b_O", output),
     ]
     fed = vectors["feed"][1]
     if pre:
         between = vectors["between"][0]
         lines += [
-            Line("residual", "y = x + o", between),
-            Line("fed", "f = FFN(norm(y))", fed),
-            Line("after", "z = y + f", between + fed),
+            ExplanationLine("residual", "y = x + o", between),
+            ExplanationLine("fed", "f = FFN(norm(y))", fed),
+            ExplanationLine("after", "z = y + f", between + fed),
         ]
     else:
         lines += [
-            Line("residual", "y = norm(x + o)", vectors["into"][1]),
-            Line("fed", "f = FFN(y)", fed),
-            Line("after", "z = norm(y + f)", vectors["between"][1]),
+            ExplanationLine("residual", "y = norm(x + o)", vectors["into"][1]),
+            ExplanationLine("fed", "f = FFN(y)", fed),
+            ExplanationLine("after", "z = norm(y + f)", vectors["between"][1]),
         ]
     hidden, logits = vectors["logits"]
     formula = ("h = norm(z)" if pre else "h = z") if last else "h, after the layers that follow this one"
-    lines += [Line("hidden", formula, hidden, given=not last), Line("logits", "W_o h + b_o", logits)]
+    lines += [ExplanationLine("hidden", formula, hidden, given=not last), ExplanationLine("logits", "W_o h + b_o", logits)]
     return f"{'cross-attention' if kind == 'cross' else 'self-attention'}, layer {number}, head {head}", lines

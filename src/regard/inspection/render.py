@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
@@ -57,6 +57,10 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
     or the sound that the maps belong to, whose waveform and spectrogram are drawn above them.
 
     Raises UserError if matplotlib is missing or the file extension is unknown.
+
+    >>> result = regard.load("model")("cab")
+    >>> regard.draw(result.attention(), "cab.png").name
+    'cab.png'
     """
     check_drawing(path)
     maps = list(maps) if isinstance(maps, Sequence) else [maps]
@@ -135,6 +139,51 @@ def draw_over(attention: AttentionMap, picture: str | Path, path: str | Path) ->
                 axes.set_title(word, pad=3, **font)
     _save(figure, path)
     return path
+
+
+class Curve(NamedTuple):
+    """label: its name in the legend.  points: (x, y), all above 0.  colour: its number in matplotlib's cycle."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 0
+    dashed: bool = False
+
+
+class Panel(NamedTuple):
+    """Curves over one pair of logarithmic axes. marks: (x, y, label) of points to point out."""
+
+    title: str
+    unit: str
+    curves: Sequence[Curve]
+    marks: Sequence[tuple[float, float, str]] = ()
+
+
+def draw_curves(panels: Sequence[Panel], path: str | Path, *, across: str) -> Path:
+    """Draws curves on logarithmic axes, on which powers are straight lines, and returns the path.
+
+    path: a .png, .svg or .pdf file. across: what the horizontal axis shows. Raises UserError as `draw` does.
+    """
+    check_drawing(path)
+    from matplotlib.figure import Figure
+
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(5.6 * columns, 4.2 * rows), layout="constrained")
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        axes.set(xscale="log", yscale="log", title=panel.title, xlabel=across, ylabel=panel.unit)
+        for curve in panel.curves:
+            xs, ys = zip(*curve.points, strict=True) if curve.points else ((), ())
+            style = "--" if curve.dashed else "-"
+            axes.plot(xs, ys, style, marker="o", markersize=3, color=f"C{curve.colour}", label=curve.label, linewidth=1.4)
+        for x, y, words in panel.marks:
+            axes.plot([x], [y], "o", markersize=9, markerfacecolor="none", color="#1d2733")
+            axes.annotate(words, (x, y), xytext=(8, -14), textcoords="offset points", fontsize=9, parse_math=False)
+        axes.grid(which="major", color="#e6e6e6", linewidth=0.6)
+        axes.legend(fontsize=8, frameon=False)
+    _save(figure, Path(path))
+    return Path(path)
 
 
 def _draw_over_time(maps: Sequence[AttentionMap], path: Path, over: str | Path | None) -> Path:

@@ -21,7 +21,7 @@ from regard.core.summary import block_size
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
 from regard.errors import shorten
-from regard.inspection.capture import Gates, Inspection, Layer
+from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection
 from regard.look import Kind, check_kind
 
 EXACT, HALF = 1 << 20, 12 << 20
@@ -37,6 +37,10 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 
     seen: the result of `regard.inspect`. model: a line that describes the model. kind, layer: the attention that the page shows
     first, as the mean of its heads, like the terminal and pictures do. Raises UserError if there is no such layer.
+
+    >>> inspection = regard.inspect(regard.load("model"), "cab")
+    >>> regard.write_page(inspection, "cab.html", model="spelling").name
+    'cab.html'
     """
     if not isinstance(seen, Inspection):
         raise TypeError(f"write_page expects the result of regard.inspect(model, text), but got a {type(seen).__name__}")
@@ -60,7 +64,7 @@ def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int 
     return "".join((before, title, between, data, after))
 
 
-def first_layer(seen: Inspection, kind: Kind, layer: int) -> Layer | None:
+def first_layer(seen: Inspection, kind: Kind, layer: int) -> CapturedLayer | None:
     """Returns the layer that a page shows first: this one or, if the model has none of this kind, one of another kind; None if
     the model has no attention. Raises UserError if there is no such layer."""
     check_kind(kind)
@@ -108,7 +112,7 @@ def _steps(seen: Inspection) -> list[dict[str, Any]]:
     ]
 
 
-def _layer(seen: Inspection, layer: Layer, num_numbers: int) -> dict[str, Any]:
+def _layer(seen: Inspection, layer: CapturedLayer, num_numbers: int) -> dict[str, Any]:
     distance = layer.distance_H()
     rows, columns = len(seen.rows(layer.kind)), len(seen.columns(layer.kind))
     facts: dict[str, Any] = {
@@ -152,7 +156,7 @@ def _coded(numbers: Tensor) -> dict[str, Any]:
     return {"type": array.dtype.str, "data": base64.b64encode(array.tobytes()).decode()}
 
 
-def _gates(gates: Gates) -> dict[str, Any]:
+def _gates(gates: CapturedGates) -> dict[str, Any]:
     """Returns for each gate and step the mean over the units, and the 10th and 90th percentiles."""
     shares = torch.tensor([0.1, 0.9])
     facts = {}

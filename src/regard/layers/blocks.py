@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, get_args, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core import masks
 from regard.core.attention import AttentionOutput
-from regard.layers.attention import KeysValues, MultiHeadAttention
+from regard.core.positions import Layout
+from regard.errors import check_sizes, did_you_mean, shown
+from regard.layers import torch_layers
+from regard.layers.attention import KeysValues, MultiHeadAttention, only_kind
 from regard.layers.dropout import Dropout
-from regard.look import Look, Seen
+from regard.layers.scores import ScoreMaker, make_score
+from regard.look import Kind, Look, Seen
 
 # B batch  S source positions  R rows: the positions of a target sequence, or the hypotheses of one step  D width
 
 NormOrder = Literal["pre", "post"]
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+Positions = Literal["rotary", "alibi", "none"]
+"""Positions inside self-attention. Position vectors, which are added to the input, are not part of a layer."""
 
 
 class Gelu(nn.Module):
@@ -69,7 +78,7 @@ class SwiGlu(nn.Module):
         return y
 
 
-def feed_forward(width: int, inner: int, dropout: float, activation: Activation = "relu") -> nn.Module:
+def make_feed_forward(width: int, inner: int, dropout: float, activation: Activation = "relu") -> nn.Module:
     """Returns the position-wise block max(0, xW₁+b₁)W₂+b₂ (Vaswani et al. 2017, eq. 2), or one with another activation."""
     if activation == "swiglu":
         return SwiGlu(width, inner, dropout)
@@ -96,68 +105,359 @@ class ResidualConnection(nn.Module):
         return x if self.norm_order == "pre" else self.norm(x)
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward block, each with a residual connection.
+class LayerOptions(TypedDict, total=False):
+    """The keyword arguments of all Transformer layers and of their stacks. `TransformerLayer` describes them."""
 
-    residual: function that returns a new residual connection.
-    """
-
-    def __init__(
-        self, attention: MultiHeadAttention, feed_forward: nn.Module, residual: Callable[[], ResidualConnection]
-    ) -> None:
-        super().__init__()
-        self.attention, self.around_attention = attention, residual()
-        self.feed_forward, self.around_feed_forward = feed_forward, residual()
-
-    def forward(
-        self, x_BSD: Tensor, allow: Tensor, positions_BS: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
-        """Returns (output, what the look requested).
-
-        positions_BS: positions of the tokens; None counts from 0.
-        """
-        inner, attention = self.around_attention.before(x_BSD), self.attention
-        keys, values = attention.keys_values(inner, positions_BS)
-        attended = attention.attend(attention.queries(inner, positions_BS), keys, values, allow, look)
-        x_BSD = self.around_attention.after(x_BSD, attended.context)
-        fed = self.feed_forward(self.around_feed_forward.before(x_BSD))
-        return self.around_feed_forward.after(x_BSD, fed), attended.seen
+    feed_forward: int
+    kv_heads: int
+    key_dim: int
+    score: str | ScoreMaker
+    score_width: int
+    max_positions: int
+    positions: Positions
+    layout: Layout
+    activation: Activation
+    dropout: float
+    attention_dropout: float
+    norm: Norm
+    norm_order: NormOrder
+    norm_eps: float
 
 
-class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention and a feed-forward block, each with a residual connection.
+class TransformerLayer(nn.Module):
+    """What encoder layers and decoder layers have in common: self-attention, perhaps cross-attention, and a feed-forward block,
+    each with a residual connection.
 
-    cross: attention to the source; None in a language model.
-    residual: function that returns a new residual connection.
+    width: width of the input and the output.
+    heads: number of attention heads.
+    cross: whether the layer attends to a memory.
+    memory_width: width of that memory; by default `width`.
+    feed_forward: width of the hidden layer of the feed-forward block; by default 4 · width.
+    kv_heads: number of key-value heads, each shared by a group of query heads; by default `heads`.
+    key_dim: width of one head; by default width / heads.
+    score: score function: a name in `regard.scores.SCORES`, a class, or a function that returns a new score function.
+    score_width: width of the hidden layer of the additive score.
+    max_positions: number of positions that the location score supports.
+    positions: "rotary", "alibi" or "none"; both act inside self-attention.
+    layout: order of rotary pairs: interleaved (a1 b1 a2 b2 …), or halves (a1 a2 … b1 b2 …).
+    activation: activation function of the feed-forward block.
+    dropout: dropout probability in training, after each block and inside the feed-forward block.
+    attention_dropout: probability of dropping an attention weight in training.
+    norm: "layer" (LayerNorm) or "rms" (RMSNorm).
+    norm_order: "pre", x + f(LN(x)), or "post", LN(x + f(x)) (Vaswani et al. 2017).
+    norm_eps: constant that is added to the variance in a normalisation.
     """
 
     def __init__(
         self,
-        attention: MultiHeadAttention,
-        cross: MultiHeadAttention | None,
-        feed_forward: nn.Module,
-        residual: Callable[[], ResidualConnection],
+        width: int,
+        heads: int,
+        *,
+        cross: bool,
+        memory_width: int | None = None,
+        feed_forward: int | None = None,
+        kv_heads: int | None = None,
+        key_dim: int | None = None,
+        score: str | ScoreMaker = "scaled_dot",
+        score_width: int = 32,
+        max_positions: int = 256,
+        positions: Positions = "none",
+        layout: Layout = "interleaved",
+        activation: Activation = "relu",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        norm: Norm = "layer",
+        norm_order: NormOrder = "pre",
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.attention, self.around_attention = attention, residual()
-        self.cross = cross
-        self.around_cross = None if cross is None else residual()
-        self.feed_forward, self.around_feed_forward = feed_forward, residual()
+        check_sizes(width=width, heads=heads, score_width=score_width, max_positions=max_positions)
+        check_choice("positions", positions, get_args(Positions))
+        check_choice("activation", activation, get_args(Activation))
+        check_choice("norm", norm, get_args(Norm))
+        check_choice("norm_order", norm_order, get_args(NormOrder))
+        self.activation = activation
+
+        def make_attention(*, cross: bool) -> MultiHeadAttention:
+            """Rotary positions and ALiBi need distances within one sequence: only self-attention has them."""
+            head_width = key_dim or width // heads
+            sizes = {"query_width": head_width, "key_width": head_width, "width": score_width, "max_source": max_positions}
+            return MultiHeadAttention(
+                width,
+                heads,
+                score=make_score(score, **sizes),
+                memory_width=memory_width if cross else None,
+                key_dim=key_dim,
+                kv_heads=kv_heads,
+                rotary=layout if positions == "rotary" and not cross else None,
+                alibi=positions == "alibi" and not cross,
+                dropout=attention_dropout,
+            )
+
+        def make_residual() -> ResidualConnection:
+            return ResidualConnection(make_norm(norm, width, norm_eps), dropout, norm_order)
+
+        cross_attention = make_attention(cross=True) if cross else None
+        self.attention, self.around_attention = make_attention(cross=False), make_residual()
+        self.cross = cross_attention
+        self.around_cross = make_residual() if cross else None
+        self.feed_forward = make_feed_forward(width, feed_forward or 4 * width, dropout, activation)
+        self.around_feed_forward = make_residual()
+
+    def feed(self, x_BLD: Tensor) -> Tensor:
+        """Returns the output of the feed-forward block and its residual connection."""
+        return self.around_feed_forward.after(x_BLD, self.feed_forward(self.around_feed_forward.before(x_BLD)))
+
+    def beyond_torch(self) -> list[str]:
+        """Returns what this layer has that the layers of torch.nn have not."""
+        attentions = [attention for attention in (self.attention, self.cross) if attention is not None]
+        reasons = [reason for attention in attentions for reason in attention.beyond_torch()]
+        norm = self.around_attention.norm
+        reasons += [] if isinstance(norm, nn.LayerNorm) else [type(norm).__name__]
+        reasons += [] if self.activation in torch_layers.ACTIVATIONS else [f"the activation {self.activation}"]
+        memory_widths = {attention.memory_width for attention in attentions}
+        reasons += [f"a memory of width {max(memory_widths)}"] if len(memory_widths) > 1 else []
+        dropouts = {self.around_attention.dropout.p, *(attention.dropout for attention in attentions)}
+        reasons += [f"dropout and attention_dropout differ ({min(dropouts)}, {max(dropouts)})"] if len(dropouts) > 1 else []
+        return list(dict.fromkeys(reasons))
+
+    def torch_options(self) -> dict[str, object]:
+        """Returns the arguments of the same layer of torch.nn. Raises UserError with all reasons if there is none."""
+        torch_layers.refuse(f"torch.nn cannot express this {type(self).__name__}", self.beyond_torch())
+        hidden = cast(nn.Linear, self.feed_forward.get_submodule("0"))
+        return {
+            "d_model": self.attention.width,
+            "nhead": self.attention.heads,
+            "dim_feedforward": hidden.out_features,
+            "dropout": self.attention.dropout,
+            "activation": torch_layers.ACTIVATIONS[self.activation],
+            "layer_norm_eps": cast(nn.LayerNorm, self.around_attention.norm).eps,
+            "norm_first": self.around_attention.norm_order == "pre",
+            "batch_first": True,
+            "device": "meta",
+        }
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raises ValueError unless the value is one of the choices."""
+    if value not in (listed := list(choices)):
+        raise ValueError(f"{name} is {shown(value)}, expected one of {', '.join(listed)}{did_you_mean(value, listed)}")
+
+
+class TransformerEncoderLayer(TransformerLayer):
+    """An encoder layer of a Transformer (Vaswani et al. 2017, 3.1): self-attention, then a feed-forward block, each with a
+    residual connection and a layer norm.
+
+    width: width of the input and the output. heads: number of attention heads. options: as in `TransformerLayer`.
+    """
+
+    def __init__(self, width: int, heads: int, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(width, heads, cross=False, **options)
+
+    @overload
+    def forward(
+        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: None = None
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: Look
+    ) -> AttentionOutput: ...
 
     def forward(
-        self, x_BRD: Tensor, self_attend: SelfAttend, source: KeysValues | None, allow: Tensor | None, look: Look | None
-    ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
-        """Returns (output, what looks requested in self-attention and in cross-attention).
+        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: Look | None = None
+    ) -> Tensor | AttentionOutput:
+        """Returns the output (B, S, D); with a look, an `AttentionOutput` with the output as `context`.
 
-        source: keys and values of the memory. allow, look: mask and look of the cross-attention.
+        allow: attention mask, True = may attend: (S, S), (B, S, S) or (B, H, S, S), any size may be 1; a key padding mask
+        (B, S) is passed as allow[:, None].
+        positions: positions of the tokens; by default they count from 0, and a score by position skips padding.
+        look: taps and edits of this layer, of kind "encoder".
         """
-        attended = self_attend(self.attention, self.around_attention.before(x_BRD))
-        x_BRD, seen = self.around_attention.after(x_BRD, attended.context), attended.seen
-        if source is not None:
-            assert self.cross is not None
-            assert self.around_cross is not None
-            query = self.cross.queries(self.around_cross.before(x_BRD))
-            crossed = self.cross.attend(query, *source, allow, look)
-            x_BRD, seen = self.around_cross.after(x_BRD, crossed.context), seen + crossed.seen
-        fed = self.feed_forward(self.around_feed_forward.before(x_BRD))
-        return self.around_feed_forward.after(x_BRD, fed), seen
+        attention = self.attention
+        attention.check_sequence("x", x, attention.width)
+        if allow is not None:
+            allow = attention.mask_for_heads(allow, x, x)
+        if positions is None:
+            positions = attention.key_positions(x, allow)
+        inner = self.around_attention.before(x)
+        keys_values = attention.keys_values(inner, positions)
+        attention_look = None if look is None else only_kind(look, "encoder")
+        attended = attention.attend(attention.queries(inner, positions), *keys_values, allow, attention_look)
+        output = self.feed(self.around_attention.after(x, attended.context))
+        return output if look is None else replace(attended, context=output)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    @classmethod
+    def from_torch(cls, theirs: nn.TransformerEncoderLayer) -> TransformerEncoderLayer:
+        """Returns the same layer as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks."""
+        torch_layers.check_class(theirs, nn.TransformerEncoderLayer)
+        with torch.device("meta"):
+            ours = cls(**torch_layers.layer_options(theirs))
+        torch_layers.load_from(ours, theirs)
+        return ours
+
+    def to_torch(self) -> nn.TransformerEncoderLayer:
+        """Returns the same layer of torch.nn with copies of the weights. Raises UserError with all reasons if there is none."""
+        theirs = nn.TransformerEncoderLayer(**self.torch_options())  # type: ignore[arg-type]
+        torch_layers.copy_into(self, theirs)
+        return theirs
+
+
+class TransformerDecoderLayer(TransformerLayer):
+    """A decoder layer of a Transformer (Vaswani et al. 2017, 3.1): self-attention, cross-attention to a memory and a
+    feed-forward block, each with a residual connection and a layer norm.
+
+    width: width of the input and the output. heads: number of attention heads.
+    cross: whether the layer attends to a memory; a layer of a language model does not.
+    memory_width: width of the memory; by default `width`. options: as in `TransformerLayer`.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, cross: bool = True, memory_width: int | None = None, **options: Unpack[LayerOptions]
+    ) -> None:
+        super().__init__(width, heads, cross=cross, memory_width=memory_width, **options)
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | KeysValues | None = None,
+        *,
+        allow: Tensor | None = None,
+        memory_allow: Tensor | None = None,
+        causal: bool = True,
+        positions: tuple[Tensor, Tensor] | None = None,
+        self_attend: SelfAttend | None = None,
+        look: None = None,
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | KeysValues | None = None,
+        *,
+        allow: Tensor | None = None,
+        memory_allow: Tensor | None = None,
+        causal: bool = True,
+        positions: tuple[Tensor, Tensor] | None = None,
+        self_attend: SelfAttend | None = None,
+        look: Look,
+    ) -> AttentionOutput: ...
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | KeysValues | None = None,
+        *,
+        allow: Tensor | None = None,
+        memory_allow: Tensor | None = None,
+        causal: bool = True,
+        positions: tuple[Tensor, Tensor] | None = None,
+        self_attend: SelfAttend | None = None,
+        look: Look | None = None,
+    ) -> Tensor | AttentionOutput:
+        """Returns the output (B, R, D); with a look, an `AttentionOutput` with the output as `context`.
+
+        memory: what the layer attends to, (B, S, E), or its keys and values (`cross.keys_values`), computed once.
+        allow: mask of the self-attention, True = may attend: (R, R), (B, R, R) or (B, H, R, R), any size may be 1.
+        memory_allow: mask of the cross-attention, (R, S), (B, R, S) or (B, H, R, S); for keys and values as in
+        `MultiHeadAttention.attend`.
+        causal: whether positions attend only to themselves and to earlier ones, in addition to `allow`.
+        positions: in cross-attention, those of the rows and of the memory, for edits; by default 0, 1, 2, …
+        self_attend: how self-attention is computed, e.g. through a cache; `allow` and `causal` are then not used.
+        look: taps and edits of this layer, of the kinds "decoder" and "cross".
+        """
+        looks = split_kinds(look, "decoder", "cross")
+        if self_attend is None:
+            self.attention.check_sequence("x", x, self.attention.width)
+            self_attend = partial(attend_whole, allow=allow, causal=causal, look=looks["decoder"])
+        attended = self_attend(self.attention, self.around_attention.before(x))
+        x, seen = self.around_attention.after(x, attended.context), attended.seen
+        if self.cross is None or self.around_cross is None:
+            if memory is not None:
+                raise ValueError("a memory was given, but this decoder layer has no cross-attention (cross=False)")
+        else:
+            inner = self.around_cross.before(x)
+            keys_values, memory_allow = self._source(x, memory, memory_allow)
+            crossed = self.cross.attend(self.cross.queries(inner), *keys_values, memory_allow, looks["cross"], positions)
+            x, seen = self.around_cross.after(x, crossed.context), seen + crossed.seen
+        output = self.feed(x)
+        return output if look is None else AttentionOutput(output, seen=seen)
+
+    def _source(self, x: Tensor, memory: Tensor | KeysValues | None, allow: Tensor | None) -> tuple[KeysValues, Tensor | None]:
+        """Returns the keys and values of the memory, and its mask with an axis for the heads."""
+        assert self.cross is not None
+        if memory is None:
+            raise ValueError(
+                "this decoder layer attends to a memory, but there is none; pass one, or create it with cross=False"
+            )
+        if not isinstance(memory, Tensor):
+            return memory, allow
+        self.cross.check_sequence("memory", memory, self.cross.memory_width)
+        if allow is not None:
+            allow = self.cross.mask_for_heads(allow, x, memory)
+        return self.cross.keys_values(memory, self.cross.key_positions(memory, allow)), allow
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    @classmethod
+    def from_torch(cls, theirs: nn.TransformerDecoderLayer) -> TransformerDecoderLayer:
+        """Returns the same layer as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks.
+
+        It is causal unless causal=False is passed, as torch's is with a causal tgt_mask.
+        """
+        torch_layers.check_class(theirs, nn.TransformerDecoderLayer)
+        with torch.device("meta"):
+            ours = cls(**torch_layers.layer_options(theirs))
+        torch_layers.load_from(ours, theirs)
+        return ours
+
+    def beyond_torch(self) -> list[str]:
+        return super().beyond_torch() + (["no cross-attention"] if self.cross is None else [])
+
+    def to_torch(self) -> nn.TransformerDecoderLayer:
+        """Returns the same layer of torch.nn with copies of the weights. Raises UserError with all reasons if there is none."""
+        theirs = nn.TransformerDecoderLayer(**self.torch_options())  # type: ignore[arg-type]
+        torch_layers.copy_into(self, theirs)
+        return theirs
+
+
+def attend_whole(
+    attention: MultiHeadAttention, x_BLD: Tensor, *, allow: Tensor | None, causal: bool, look: Look | None
+) -> AttentionOutput:
+    """Computes self-attention over a whole sequence. allow: mask as `MultiHeadAttention` takes it."""
+    exact = causal and allow is None
+    if allow is not None:
+        allow = attention.mask_for_heads(allow, x_BLD, x_BLD)
+    positions_BL = attention.key_positions(x_BLD, allow)
+    if causal:
+        allow_LL = masks.causal(x_BLD.shape[-2], device=x_BLD.device)
+        allow = allow_LL if allow is None else masks.both(allow, allow_LL)
+    keys, values = attention.keys_values(x_BLD, positions_BL)
+    return attention.attend(attention.queries(x_BLD, positions_BL), keys, values, allow, look, causal=exact)
+
+
+def split_kinds(look: Look | None, *kinds: Kind) -> dict[Kind, Look | None]:
+    """Returns the taps and edits of one layer by kind. Raises UserError for requests of other kinds."""
+    if look is None:
+        return dict.fromkeys(kinds)
+    whole = only_kind(look, *kinds) or look
+    split = {
+        kind: replace(
+            whole,
+            taps=tuple(tap for tap in whole.taps if tap.kind == kind),
+            edits=tuple(edit for edit in whole.edits if kind in edit.kinds),
+        )
+        for kind in kinds
+    }
+    return {kind: part if part.taps or part.edits else None for kind, part in split.items()}
+
+
+def output_and_seen(output: Tensor | AttentionOutput) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
+    """Returns the output of a layer, and what its look requested: nothing without a look."""
+    return (output, ()) if isinstance(output, Tensor) else (output.context, output.seen)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.transforms import is_transformed
+
 _STEPS = 2**16
 """The number of different values of one 16-bit random number."""
 
@@ -16,7 +18,8 @@ class Dropout(nn.Module):
     """Zeroes each element with probability p during training and multiplies the others by 1/(1 − p), so the mean is unchanged.
 
     On a CPU, torch draws a 32-bit number per element, which takes an eighth of a Transformer's training time. Here one 64-bit
-    draw serves four elements, so p is rounded to a multiple of 1/65,536. Other devices use torch's own dropout.
+    draw serves four elements, so p is rounded to a multiple of 1/65,536. Other devices, compiled graphs and torch.func use
+    torch's own dropout.
     """
 
     def __init__(self, p: float) -> None:
@@ -28,7 +31,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_compiling() or is_transformed():
             return F.dropout(x, self.p)
         dropped: Tensor = _Drop.apply(x, _keep(x, self.p), 1 / (1 - self.p))  # type: ignore[no-untyped-call]
         return dropped

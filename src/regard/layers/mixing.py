@@ -11,6 +11,7 @@ of matrices, y_i = Î£_o w_o x_{i+o} + b: a single head, whose weights are w_{jâˆ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -30,7 +31,13 @@ class Convolution(nn.Module):
     width: width of the input. value_width: width of the output.
     weights: "matrix", a matrix per offset; "channel", one number per offset and channel (depthwise convolution); "scalar", one
     number per offset, and one as bias. The last two do not mix channels, so both widths are equal.
+
+    >>> layer = regard.Convolution(width=8, value_width=4, reach=1)
+    >>> layer(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, width: int, value_width: int, reach: int, *, bias: bool = True, weights: Weights = "matrix") -> None:
         super().__init__()
@@ -61,7 +68,13 @@ class Dense(nn.Module):
     width: width of the input. value_width: width of the output.
     weights: "matrix", a matrix per pair of positions; "scalar", one number per pair, and one bias per position. The latter does
     not mix channels, so both widths are equal.
+
+    >>> layer = regard.Dense(length=5, width=8, value_width=4)
+    >>> layer(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,

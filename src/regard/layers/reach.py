@@ -33,6 +33,10 @@ def gradient_reach(
     layers: names of `LAYERS`, which get new weights, or your own layers in float64, by any name.
     width: width of the sequences. reach: of the convolution. seed: of the weights and of the sequences.
     Raises ValueError for an unknown name or an invalid size.
+
+    >>> norms = regard.gradient_reach(("rnn_tanh", "attention"), lengths=(10, 40))
+    >>> norms["rnn_tanh"][1] < norms["attention"][1]  # over 40 positions
+    True
     """
     check_sizes(width=width)
     lengths = list(lengths)
@@ -52,6 +56,9 @@ def path_length(layer: str | Layer, length: int, *, width: int = 8, reach: int =
     layer: a name of `LAYERS`, or your own layer in float64, which is applied again and again. Other arguments: as in
     `gradient_reach`. Raises ValueError for an unknown name or an invalid size, and if the ends are not connected after `length`
     steps.
+
+    >>> [regard.path_length(name, 9) for name in ("attention", "convolution", "gru")]
+    [1, 4, 9]
     """
     check_sizes(length=length, width=width)
     module = _module(layer, width, reach, seed) if isinstance(layer, str) else layer

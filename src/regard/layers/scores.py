@@ -27,13 +27,19 @@ __all__ = [
     "General",
     "Location",
     "ScaledDot",
-    "check_score_name",
+    "ScoreMaker",
     "make_score",
 ]
 
 
 class Dot(ScaledDot):
-    """Dot product s·h (Luong et al. 2015, eq. 8, "dot")."""
+    """Dot product s·h (Luong et al. 2015, eq. 8, "dot").
+
+    >>> x = torch.ones(2, 16)
+    >>> regard.scores.Dot().scores(x, x)
+    tensor([[16., 16.],
+            [16., 16.]])
+    """
 
     name = "dot"
 
@@ -42,7 +48,12 @@ class Dot(ScaledDot):
 
 
 class General(nn.Module, Score):
-    """Bilinear score sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths."""
+    """Bilinear score sᵀ W h (Luong et al. 2015, eq. 8, "general"). Queries and keys may have different widths.
+
+    >>> query, key = torch.randn(3, 8), torch.randn(5, 6)
+    >>> regard.attention_weights(query, key, score=regard.scores.General(8, 6)).shape
+    torch.Size([3, 5])
+    """
 
     name = "general"
     rotary = True
@@ -67,6 +78,10 @@ class Basic(nn.Module, Score):
     """Basic attention of one of the lecture notes: (K h)·(Q s) / d with learned K and Q, and d the width of the states h.
 
     It is `General` with W = Qᵀ K / d, written as two matrices. Queries and keys may have different widths.
+
+    >>> basic = regard.scores.Basic(query_width=8, key_width=4)
+    >>> regard.attention_weights(torch.randn(3, 8), torch.randn(5, 4), score=basic).shape
+    torch.Size([3, 5])
     """
 
     name = "basic"
@@ -94,6 +109,10 @@ class Additive(nn.Module, Score):
     """Additive score vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015, A.1.2). Queries and keys may have different widths.
 
     width: width of the hidden layer, i.e. of v.
+
+    >>> query, key = torch.randn(3, 8), torch.randn(5, 6)
+    >>> regard.attention_weights(query, key, score=regard.scores.Additive(8, 6, 16)).shape
+    torch.Size([3, 5])
     """
 
     name = "additive"
@@ -111,6 +130,10 @@ class Additive(nn.Module, Score):
         """Returns the same function from its form vᵀ tanh(W [s; h]) (Luong et al. 2015, "concat"), where W = [W_b W_c].
 
         weight: W, (width, dq + dk). v: (width,). query_width: dq. Raises ValueError for other shapes.
+
+        >>> score = regard.scores.Additive.concat(torch.zeros(16, 8 + 6), torch.ones(16), 8)
+        >>> score.query.weight.shape, score.key.weight.shape
+        (torch.Size([16, 8]), torch.Size([16, 6]))
         """
         check_whole("query_width", query_width)
         width, query_and_key_width = weight.shape
@@ -136,7 +159,13 @@ class Additive(nn.Module, Score):
 
 @dataclass(frozen=True)
 class Cosine(Score):
-    """Cosine similarity cos(s, h) / temperature. A zero vector scores 0."""
+    """Cosine similarity cos(s, h) / temperature. A zero vector scores 0.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
+    >>> regard.attention_weights(x, x, score=regard.scores.Cosine(temperature=1.0)).round(decimals=3)
+    tensor([[0.7310, 0.2690],
+            [0.2690, 0.7310]])
+    """
 
     temperature: float = 0.1
     name = "cosine"
@@ -166,7 +195,14 @@ def _unit(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Distance(Score):
-    """Negative squared distance −‖s−h‖² / 2d. For keys of equal norm it equals s·h / d, up to a constant per query."""
+    """Negative squared distance −‖s−h‖² / 2d. For keys of equal norm it equals s·h / d, up to a constant per query.
+
+    >>> x = torch.tensor([[0.0], [2.0]])
+    >>> score = regard.scores.Distance()
+    >>> score.scores(x, score.prepare(x))
+    tensor([[ 0., -2.],
+            [-2.,  0.]])
+    """
 
     name = "distance"
     rotary = True
@@ -190,6 +226,11 @@ class Location(nn.Module, Score):
 
     beyond: how to treat sources with more positions. "error" raises UserError; "ignore" gives the positions beyond `max_source`
     no weight and warns how many there are.
+
+    >>> score = regard.scores.Location(query_width=8, max_source=50)
+    >>> x = torch.zeros(1, 8)
+    >>> regard.attention_weights(x, torch.randn(4, 8), score=score).detach()
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
 
     name = "location"
@@ -254,6 +295,7 @@ SCORES: dict[str, ScoreMaker] = {
     "cosine": Cosine,
     "distance": Distance,
 }
+"""The score functions that come with the package, by the name that the settings of a model use."""
 
 
 def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
@@ -266,20 +308,31 @@ def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
         )
 
 
-def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
+def make_score(score: str | ScoreMaker, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
     """Returns a new score function.
 
-    name: a key of `SCORES` or of `custom`. custom: the user's own score functions by name.
+    score: a key of `SCORES` or of `custom`, or a class or function that returns a score function.
+    custom: the user's own score functions by name.
     sizes: arguments of the constructor, which receives those that it has as parameters.
 
     Raises UserError if there is no such score, if its constructor requires other arguments, or if it does not return a Score.
+
+    >>> score = regard.scores.make_score("general", query_width=8, key_width=6, width=16)
+    >>> score.name, score.weight.weight.shape
+    ('general', torch.Size([8, 6]))
     """
-    check_score_name(name, custom)
-    makers = {**SCORES, **(custom or {})}
+    if isinstance(score, Score) or not (isinstance(score, str) or callable(score)):
+        raise UserError(
+            f"the score is {shown(score)}, but every attention has a score function of its own; expected one of "
+            f"{', '.join(SCORES)}, a class, or a function that returns a new one, e.g. lambda: regard.scores.Cosine(0.2)"
+        )
+    if isinstance(score, str):
+        check_score_name(score, custom)
+        name, maker = score, {**SCORES, **(custom or {})}[score]
+    else:
+        name, maker = getattr(score, "__name__", shown(score)), score
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [
-        parameter for parameter in inspect.signature(makers[name]).parameters.values() if parameter.kind not in variadic
-    ]
+    parameters = [parameter for parameter in inspect.signature(maker).parameters.values() if parameter.kind not in variadic]
     required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     missing = [parameter for parameter in required if parameter not in sizes]
     if missing:
@@ -287,7 +340,7 @@ def make_score(name: str, custom: Mapping[str, ScoreMaker] | None = None, /, **s
             f"the score {name!r} cannot be created: it requires {', '.join(missing)}, but a model only provides "
             f"{', '.join(sizes)}; give the other parameters default values"
         )
-    score = makers[name](**{parameter.name: sizes[parameter.name] for parameter in parameters if parameter.name in sizes})
-    if not isinstance(score, Score):
-        raise UserError(f"the score {name!r} is an instance of {type(score).__name__}, expected a subclass of regard.Score")
-    return score
+    made = maker(**{parameter.name: sizes[parameter.name] for parameter in parameters if parameter.name in sizes})
+    if not isinstance(made, Score):
+        raise UserError(f"the score {name!r} is an instance of {type(made).__name__}, expected a subclass of regard.Score")
+    return made

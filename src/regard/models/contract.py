@@ -35,6 +35,11 @@ class Memory(ByValue):
     values_BSE: one vector for each source position.   allow_BS: False at padding.
     summary_BE: one vector for the whole source.       axes: (S,), or (rows, columns) where the positions form a grid.
     seen: the encoder attention that a Look requested.
+
+    >>> values = torch.tensor([[4, 5, 6]])
+    >>> memory = regard.load("model").model.encode(regard.Source(values, values > 0))
+    >>> memory.values_BSE.shape[:2], memory.axes
+    (torch.Size([1, 3]), (3,))
     """
 
     values_BSE: Tensor
@@ -49,6 +54,19 @@ class State(Protocol):
 
     It holds recurrent states or a key-value cache (KV cache). A step *spends* its State: it may write into the cache in place,
     so using a spent State raises RuntimeError; call `copy()` first to continue from it twice.
+
+    >>> model, values = regard.load("model").model, torch.tensor([[4, 5, 6]])
+    >>> state = model.start(model.encode(regard.Source(values, values > 0)))
+    >>> twice = state.select(torch.tensor([[0, 0]]))  # two hypotheses
+    >>> model.step(torch.tensor([[2, 2]]), twice.copy()).state.lengths_B  # 2 is <sos>
+    tensor([1])
+    >>> twice.join(twice.copy()).keep(torch.tensor([1])).nbytes == twice.nbytes  # a second sentence enters, the first leaves
+    True
+    >>> twice.spend()  # as a step does
+    >>> twice.spend()
+    Traceback (most recent call last):
+        ...
+    RuntimeError: this State was already used by an earlier step, which may have modified it; call copy() before that step
     """
 
     lengths_B: Tensor
@@ -84,6 +102,12 @@ class Step:
     """The result of one decoder step: a logit for every token of the vocabulary, the next State, and what a Look requested.
 
     Log-probabilities are logits, too: their softmax gives the probabilities.
+
+    >>> model, values = regard.load("model").model, torch.tensor([[4, 5, 6]])
+    >>> state = model.start(model.encode(regard.Source(values, values > 0)))
+    >>> step = model.step(torch.tensor([[2]]), state)  # 2 is <sos>
+    >>> step.logits_BKV.shape[:2]
+    torch.Size([1, 1])
     """
 
     logits_BKV: Tensor
@@ -98,6 +122,13 @@ class Decoded(ByValue):
     A subclass defines `distribution`; `log_probs` and `loss` follow from it, and may be replaced by something cheaper.
     attention_log_prob, attention_entropy (B, T): of the choices of hard or gated attention; None for other types.
     affects_later_steps: whether such a choice also affects later tokens, not only the token of its own step.
+
+    >>> model, values = regard.load("model").model, torch.tensor([[4, 5, 6]])
+    >>> decoded = model.decode(torch.tensor([[2, 4]]), model.encode(regard.Source(values, values > 0)))  # 2 is <sos>
+    >>> decoded.distribution().shape[:2], decoded.log_probs(torch.tensor([[4, 5]])).shape
+    (torch.Size([1, 2]), torch.Size([1, 2]))
+    >>> decoded.loss(torch.tensor([[4, 5]]), pad=0).shape
+    torch.Size([])
     """
 
     attention_log_prob_BT: Tensor | None = None
@@ -125,6 +156,13 @@ class Projected(Decoded):
     """The result of a model with an output projection: logits = states · weightᵀ + bias, computed on first use.
 
     The logits are by far the largest tensor; the loss is computed without them.
+
+    >>> projected = regard.Projected(torch.zeros(1, 2, 8), torch.zeros(4, 8), torch.zeros(4))
+    >>> projected.logits_BTV.shape
+    torch.Size([1, 2, 4])
+    >>> projected.distribution().exp()
+    tensor([[[0.2500, 0.2500, 0.2500, 0.2500],
+             [0.2500, 0.2500, 0.2500, 0.2500]]])
     """
 
     states_BTD: Tensor
@@ -179,6 +217,10 @@ class ModelSettings:
     """The base class of the settings of a model family: a frozen dataclass, which decides on the order of its fields.
 
     Invalid values raise a ValueError that says what to do.
+
+    >>> settings = regard.load("model").model.settings
+    >>> settings.num_layers, settings.traits.continues_text
+    ({'encoder_layers': 2, 'decoder_layers': 1}, False)
     """
 
     kind: str
@@ -202,10 +244,57 @@ class ModelSettings:
 
 
 class Model(nn.Module, Seq2Seq):
-    """The base class of the models of a family."""
+    """The base class of the models of a family.
+
+    >>> model, values = regard.load("model").model, torch.tensor([[4, 5, 6]])
+    >>> isinstance(model, regard.Model), model.settings.kind
+    (True, 'rnn')
+    >>> memory = model.encode(regard.Source(values, values > 0))
+    >>> step = model.step(torch.tensor([[2]]), model.start(memory))  # 2 is <sos>
+    >>> decoded = model.decode(torch.tensor([[2, 4]]), memory)  # the same token, and one more
+    >>> torch.allclose(step.logits_BKV.log_softmax(-1), decoded.distribution()[:, :1], atol=1e-5)
+    True
+    """
 
     settings: ModelSettings
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.settings, self.traits = settings, settings.traits
+
+    def forward(
+        self,
+        source: Source | Tensor | None,
+        target_in_BT: Tensor,
+        *,
+        allow: Tensor | None = None,
+        pad: int | None = None,
+    ) -> Tensor:
+        """Returns the logits (B, T, V) of the token that follows each token of `target_in_BT` (teacher forcing).
+
+        source: the ids of the source tokens (B, S), or a `Source`, such as `batch.source`; None for a language model, which has
+        no source.
+        target_in_BT: the ids of the target tokens, which start with <sos>. Padding after the end affects no logits before it.
+        allow: False for the source ids that are padding, (B, S).  pad: or the id of padding; without either, there is none.
+        Raises ValueError if a model that reads a source gets none, or if `allow` and `pad` come with a `Source` or together.
+        """
+        decoded = self.decode(target_in_BT, self.encode(self._source(source, target_in_BT, allow, pad)))
+        return decoded.logits_BTV if isinstance(decoded, Projected) else decoded.distribution()
+
+    def _source(self, source: Source | Tensor | None, target_in_BT: Tensor, allow: Tensor | None, pad: int | None) -> Source:
+        if source is None and self.traits.continues_text:
+            empty_B0 = target_in_BT[:, :0]
+            return Source(empty_B0, empty_B0.bool())
+        if allow is not None and pad is not None:
+            raise ValueError("got both allow and pad, expected one of them: each says which source ids are padding")
+        if isinstance(source, Source):
+            if allow is not None or pad is not None:
+                raise ValueError("got allow or pad with a Source, which has its own mask; leave them out")
+            return source
+        if source is None:
+            raise ValueError(f"got no source, but models of the kind {self.settings.kind} read one; give its token ids (B, S)")
+        if source.is_floating_point():
+            raise ValueError(f"got a source of {source.dtype}, expected the ids of tokens; give pictures or sounds as a Source")
+        if allow is None:
+            allow = masks.not_padding(source, -1 if pad is None else pad)  # no id is negative
+        return Source(source, allow)

@@ -15,7 +15,7 @@ from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.taps import split_hypotheses
 from regard.layers.attention import KeysValues, MultiHeadAttention
-from regard.layers.blocks import DecoderLayer
+from regard.layers.blocks import TransformerDecoderLayer, output_and_seen
 from regard.layers.dropout import Dropout
 from regard.layers.embed import Output
 from regard.look import Look, Seen
@@ -78,8 +78,8 @@ class CacheState(BatchState):
         return copied
 
 
-class TransformerDecoder(nn.Module):
-    """A stack of decoder layers.
+class TargetDecoder(nn.Module):
+    """Embedding, a stack of decoder layers, and the output layer.
 
     layers: number of layers. vocab: number of target tokens. scores: the user's own score functions by name.
     cross: whether the layers have cross-attention to the Memory; if not, this is a language model, whose Memory has no
@@ -131,7 +131,8 @@ class TransformerDecoder(nn.Module):
         cache = CachedSelfAttention(state, self.window)
         x_BKD = self.dropout(self.embedding(ids_BK, state.lengths_B[:, None]))
         source = list(zip(state.source_keys, state.source_values, strict=True))
-        x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look)
+        positions = None if look is None else (state.lengths_B[:, None], masks.positions(state.allow_BS))
+        x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look, positions)
         return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.next_state(), seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
@@ -157,8 +158,8 @@ class TransformerDecoder(nn.Module):
         positions_BS = masks.positions(memory.allow_BS) if any(cross.score.by_position for cross in crosses) else None
         return [cross.keys_values(memory.values_BSE, positions_BS) for cross in crosses]
 
-    def _layers(self) -> list[DecoderLayer]:
-        return list(cast("Iterable[DecoderLayer]", self.layers))
+    def _layers(self) -> list[TransformerDecoderLayer]:
+        return list(cast("Iterable[TransformerDecoderLayer]", self.layers))
 
     def _stack(
         self,
@@ -167,16 +168,25 @@ class TransformerDecoder(nn.Module):
         source: list[KeysValues],
         allow_BS: Tensor,
         look: Look | None,
+        positions: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Seen[Tensor], ...]]:
-        """Applies all layers to R rows: the positions of a sequence, or the hypotheses of a step."""
+        """Applies all layers to R rows: the positions of a sequence, or the hypotheses of a step.
+
+        positions: those of the rows and of the source, if the rows are not positions 0, 1, 2, …
+        """
         seen: tuple[Seen[Tensor], ...] = ()
         for number, layer in enumerate(self._layers()):
             self_look = look.at("decoder", number, len(self.layers)) if look else None
             cross_look = look.at("cross", number, len(self.layers)) if look else None
-            keys_values = source[number] if source else None
-            x_BRD, layer_seen = layer(
-                x_BRD, partial(self_attend, number, self_look), keys_values, allow_BS[:, None, None], cross_look
+            output = layer(
+                x_BRD,
+                source[number] if source else None,
+                memory_allow=allow_BS[:, None, None],
+                positions=positions,
+                self_attend=partial(self_attend, number, self_look),
+                look=look and (cross_look or Look()),
             )
+            x_BRD, layer_seen = output_and_seen(output)
             seen += layer_seen
         return self.norm(x_BRD), seen
 

@@ -11,7 +11,7 @@ from regard.contracts import Traits
 from regard.core.source import Source
 from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
-from regard.models.decoder import CacheState, TransformerDecoder
+from regard.models.decoder import CacheState, TargetDecoder
 from regard.models.stack import Scores, StackSettings
 
 
@@ -44,7 +44,7 @@ class DecoderOnly(Model):
     ) -> None:
         super().__init__(settings)
         self.width = settings.width
-        self.decoder = TransformerDecoder(
+        self.decoder = TargetDecoder(
             settings, settings.layers, target_vocab, scores, cross=False, tied=settings.tie == "output"
         )
 

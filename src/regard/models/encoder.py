@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.contracts import Traits
 from regard.core import masks
 from regard.core.source import Source
+from regard.layers.blocks import output_and_seen
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
 from regard.layers.frontends import Frontend, FrontendOutput, FusionFrontend
@@ -21,8 +22,8 @@ from regard.models.stack import Scores, StackSettings, last_norm, make_embedding
 # B sentences  S source positions  D width
 
 
-class TransformerEncoder(nn.Module):
-    """A stack of encoder layers.
+class SourceEncoder(nn.Module):
+    """Embedding or frontend, and a stack of encoder layers.
 
     layers: number of layers. scores: the user's own score functions by name.
     vocab: number of source tokens. frontend: frontend of other sources, if `vocab` is None.
@@ -52,7 +53,8 @@ class TransformerEncoder(nn.Module):
         seen: tuple[Seen[Tensor], ...] = output.seen
         for number, layer in enumerate(self.layers):
             layer_look = look.at("encoder", number, len(self.layers)) if look else None
-            x_BSD, layer_seen = layer(x_BSD, allow, positions_BS, layer_look)
+            output_BSD = layer(x_BSD, allow=allow, positions=positions_BS, look=layer_look)
+            x_BSD, layer_seen = output_and_seen(output_BSD)
             seen += layer_seen
         x_BSD = self.norm(x_BSD)
         return Memory(x_BSD, allow_BS, masked_mean(x_BSD, allow_BS), output.axes, seen=seen)

@@ -13,7 +13,7 @@ from regard.core.source import Source
 from regard.layers.blocks import Activation
 from regard.look import Look
 from regard.models.contract import Memory
-from regard.models.encoder import TransformerEncoder
+from regard.models.encoder import SourceEncoder
 from regard.models.stack import Scores, StackSettings
 
 # B texts  S positions  A labels
@@ -46,7 +46,7 @@ class EncoderOnly(nn.Module):
     def __init__(self, settings: EncoderOnlySettings, vocab: int, num_labels: int, scores: Scores = None) -> None:
         super().__init__()
         self.pooling = settings.pooling
-        self.encoder = TransformerEncoder(settings, settings.layers, vocab, scores)
+        self.encoder = SourceEncoder(settings, settings.layers, vocab, scores)
         self.head = nn.Linear(settings.width, num_labels)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:

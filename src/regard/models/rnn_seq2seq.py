@@ -267,7 +267,7 @@ class RnnSeq2Seq(Model):
         state.spend()
         cross_look = self._cross_look(look)
         outputs, next_state = self._recur(ids_BK.unsqueeze(-1), state, cross_look)
-        decoded = self._readout(outputs, state, cross_look)
+        decoded = self._readout(outputs, state, cross_look, state.lengths_B[:, None])
         return Step(decoded.logits_BTV, next_state, decoded.seen)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
@@ -315,7 +315,8 @@ class RnnSeq2Seq(Model):
 
         def attend(query_BKD: Tensor, step: int) -> AttentionOutput:
             step_look = look.at_row(step, num_steps) if look and num_steps > 1 else look
-            return self._attend(state, step_look)(query_BKD)
+            positions_B1 = None if step_look is None else state.lengths_B[:, None] + step
+            return self._attend(state, step_look, positions_B1)(query_BKD)
 
         outputs, hidden_LNX, fed_ND = self._steps(steps, num_steps, state, attend)
         attended = outputs.attended
@@ -359,11 +360,16 @@ class RnnSeq2Seq(Model):
         )
         return outputs, steps.join(hidden), fed_ND
 
-    def _readout(self, outputs: DecoderStates, state: RnnState, look: Look | None) -> Projected:
-        """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step."""
+    def _readout(
+        self, outputs: DecoderStates, state: RnnState, look: Look | None, positions_BR: Tensor | None = None
+    ) -> Projected:
+        """Computes logits from s_t for all R rows: the positions of a sequence, or the hypotheses of a step.
+
+        positions_BR: the positions of the rows, (B or 1, R or 1); by default 0, 1, 2, …
+        """
         if self.settings.decoder == "fixed":
             return Projected(self.dropout(outputs.states_BRD), self.output.weight, self.output.bias, affects_later_steps=False)
-        attended = outputs.attended or self._attend(state, look)(outputs.states_BRD)
+        attended = outputs.attended or self._attend(state, look, positions_BR)(outputs.states_BRD)
         context_BRE = attended.context.squeeze(1)
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
             readout = torch.cat((outputs.states_BRD, context_BRE), dim=-1)
@@ -385,12 +391,16 @@ class RnnSeq2Seq(Model):
         attentional: Tensor = self.combine(torch.cat((context, states), dim=-1)).tanh()
         return attentional
 
-    def _attend(self, state: RnnState, look: Look | None) -> Callable[[Tensor], AttentionOutput]:
+    def _attend(
+        self, state: RnnState, look: Look | None, positions_BR: Tensor | None = None
+    ) -> Callable[[Tensor], AttentionOutput]:
         """Returns a function from queries (B, R, D) to the result of attention to the source; axis 1 is the single head."""
         generator = default_generator(state.allow_BS.device) if self.training else None
         mechanism = Mechanism(self.score, state.allow_BS[:, None, None], attention=self.settings.attention, generator=generator)
         prepared, values = state.prepared_BSA.unsqueeze(1), state.values_BSE.unsqueeze(1)
-        return lambda query_BRD: attend_with_look(query_BRD.unsqueeze(1), prepared, values, mechanism, look)
+        return lambda query_BRD: attend_with_look(
+            query_BRD.unsqueeze(1), prepared, values, mechanism, look, positions_BR=positions_BR
+        )
 
 
 def _score(

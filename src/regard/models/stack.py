@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from torch import nn
 
 from regard.core.positions import Layout
 from regard.core.score import Score
-from regard.layers.attention import MultiHeadAttention
 from regard.layers.blocks import (
     Activation,
-    DecoderLayer,
-    EncoderLayer,
+    LayerOptions,
     Norm,
     NormOrder,
-    ResidualConnection,
-    feed_forward,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
     make_norm,
 )
 from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position_encoding
@@ -129,15 +126,14 @@ def make_embedding(settings: StackSettings, vocab: int) -> TokenEmbedding:
     )
 
 
-def make_encoder_layer(settings: StackSettings, scores: Scores) -> EncoderLayer:
+def make_encoder_layer(settings: StackSettings, scores: Scores) -> TransformerEncoderLayer:
     """Returns one encoder layer."""
-    return EncoderLayer(_attention(settings, scores), _feed_forward(settings), partial(_residual, settings))
+    return TransformerEncoderLayer(settings.width, settings.heads, **_options(settings, scores))
 
 
-def make_decoder_layer(settings: StackSettings, scores: Scores, *, cross: bool) -> DecoderLayer:
+def make_decoder_layer(settings: StackSettings, scores: Scores, *, cross: bool) -> TransformerDecoderLayer:
     """Returns one decoder layer. cross: whether it attends to a source."""
-    cross_attention = _attention(settings, scores, cross=True) if cross else None
-    return DecoderLayer(_attention(settings, scores), cross_attention, _feed_forward(settings), partial(_residual, settings))
+    return TransformerDecoderLayer(settings.width, settings.heads, cross=cross, **_options(settings, scores))
 
 
 def last_norm(settings: StackSettings) -> nn.Module:
@@ -158,25 +154,22 @@ def score_of_width(settings: StackSettings, name: str, scores: Scores, width: in
     )
 
 
-def _feed_forward(settings: StackSettings) -> nn.Module:
-    return feed_forward(settings.width, settings.feed_forward, settings.dropout, settings.activation)
+def _options(settings: StackSettings, scores: Scores) -> LayerOptions:
+    """Returns the options of all layers. Position vectors are part of the embedding, so that layers have none of them."""
 
+    def score() -> Score:
+        return score_of_width(settings, settings.score, scores, settings.head_width)
 
-def _residual(settings: StackSettings) -> ResidualConnection:
-    return ResidualConnection(
-        make_norm(settings.norm, settings.width, settings.norm_eps), settings.dropout, settings.norm_order
-    )
-
-
-def _attention(settings: StackSettings, scores: Scores, *, cross: bool = False) -> MultiHeadAttention:
-    """Returns self- or cross-attention. Rotary positions and ALiBi need distances within one sequence: only self-attention
-    has them."""
-    return MultiHeadAttention(
-        settings.width,
-        settings.heads,
-        score=score_of_width(settings, settings.score, scores, settings.head_width),
-        key_dim=settings.key_dim,
-        kv_heads=settings.kv_heads,
-        rotary=settings.layout if settings.positions == "rotary" and not cross else None,
-        alibi=settings.positions == "alibi" and not cross,
+    return LayerOptions(
+        feed_forward=settings.feed_forward,
+        key_dim=settings.head_width,
+        kv_heads=settings.kv_heads or settings.heads,
+        score=score,
+        positions=settings.positions if settings.positions in ("rotary", "alibi") else "none",
+        layout=settings.layout,
+        activation=settings.activation,
+        dropout=settings.dropout,
+        norm=settings.norm,
+        norm_order=settings.norm_order,
+        norm_eps=settings.norm_eps,
     )

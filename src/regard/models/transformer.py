@@ -13,8 +13,8 @@ from regard.errors import UserError
 from regard.layers.frontends import FrontendName, check_frontend, make_frontend
 from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
-from regard.models.decoder import CacheState, TransformerDecoder
-from regard.models.encoder import TransformerEncoder, with_fusion
+from regard.models.decoder import CacheState, TargetDecoder
+from regard.models.encoder import SourceEncoder, with_fusion
 from regard.models.stack import Scores, StackSettings, score_of_width
 
 
@@ -93,8 +93,8 @@ class Transformer(Model):
             )
             self.traits = with_fusion(self.traits, frontend)
         encoder_vocab = None if frontend or self.traits.shares_vocabulary else source_vocab
-        self.encoder = TransformerEncoder(settings, settings.encoder_layers, encoder_vocab, scores, frontend)
-        self.decoder = TransformerDecoder(
+        self.encoder = SourceEncoder(settings, settings.encoder_layers, encoder_vocab, scores, frontend)
+        self.decoder = TargetDecoder(
             settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import takewhile
@@ -22,15 +22,22 @@ from regard.training.run_folder import RunFolder
 from regard.training.settings import TrainSettings
 from regard.training.validation import NUM_SHOWN, Validator
 
+Listener = Callable[[Update], object]
+"""A function of the user that is called after every update. If it returns False, the run stops there."""
+
 
 class RunCallbacks:
     """The callbacks of a run: show and log its progress, validate the model, save checkpoints and the best weights."""
 
-    def __init__(self, learner: Learner, validator: Validator, run_folder: RunFolder | None) -> None:
-        self.learner, self.validator, self.run_folder = learner, validator, run_folder
+    def __init__(
+        self, learner: Learner, validator: Validator, run_folder: RunFolder | None, listener: Listener | None = None
+    ) -> None:
+        self.learner, self.validator, self.run_folder, self.listener = learner, validator, run_folder, listener
         self.settings, self.console = validator.settings, validator.console
         self.show: OnUpdate = lambda update: None
         self.interrupted = False
+        self.stopped = False
+        """Whether the listener stopped the run. Unlike an interrupted run, it ends with the weights that it has."""
         self.curve: dict[int, float] = {}
         """The held-out loss by the number of updates."""
         if run_folder:
@@ -53,6 +60,8 @@ class RunCallbacks:
                     "time": round(time.time(), 3),
                 }
             )
+        if self.listener and self.listener(update) is False:
+            self.stopped = self.interrupted = True
 
     def validate(self, which: str = "") -> float:
         """Measures the held-out loss and the metric; prints and logs them. Returns the metric; lower is better. which: a name
@@ -89,7 +98,7 @@ class RunCallbacks:
         self.checkpoints.write(self.learner.checkpoint(origin), averaged(self.settings.train, state.update))
         self.best_saved = state.best_at
         self.best.prune((self.best_saved,))
-        if self.interrupted:
+        if self.interrupted and not self.stopped:
             raise UserError(
                 f"training stopped after update {state.update} of {self.settings.train.steps} and was saved in "
                 f"{self.run_folder.path}; run the same command to continue"
@@ -115,16 +124,17 @@ class RunCallbacks:
 
     def choose_weights(self) -> None:
         """Loads the weights with the best validation result: those of the best validation so far, the last ones, or the average
-        of the last checkpoints."""
+        of the last checkpoints. Of equal results, the earliest counts. Prints which weights were chosen."""
         train, learner, state = self.settings.train, self.learner, self.learner.state
         with learner.evaluation_weights() as model:
             chosen: Mapping[str, Tensor] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         learner.average = []
+        name_chosen = f"update {state.update}"
         others: dict[str, Mapping[str, Tensor]] = {}
         if state.best is not None and state.update % train.validate_every:
             others["the last update"] = chosen
         if state.best is not None:
-            chosen = self._best_weights()
+            chosen, name_chosen = self._best_weights(), f"update {state.best_at}"
         if self.run_folder and (updates := averaged(train, state.update)):
             others[f"{plural(len(updates), 'checkpoint')}, averaged"] = self._average(updates)
             if state.best is None:
@@ -134,7 +144,8 @@ class RunCallbacks:
             learner.model.load_state_dict(weights)
             state = after_validation(state, self.validate(name))
             if state.stale == 0:
-                chosen = weights
+                chosen, name_chosen = weights, name
+        self.console.print(f"the model has the weights of {name_chosen}")
         learner.model.load_state_dict(chosen)
         learner.model.eval()
 

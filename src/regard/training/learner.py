@@ -72,6 +72,11 @@ class Learner:
             self.model.train()
             self._set_weights(current)
 
+    def use_average(self) -> None:
+        """Makes the moving average, if there is one, the weights of the model."""
+        self._set_weights(self.average)
+        self.average = []
+
     def checkpoint(self, origin: Mapping[str, Any] | None = None) -> Checkpoint:
         """Returns a checkpoint of the current state. origin: what identifies the settings and the data of the run."""
         names = [name for name, _ in self.model.named_parameters()]

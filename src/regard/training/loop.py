@@ -24,9 +24,12 @@ from regard.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Update:
-    """Figures of one update.
+    """The figures of one update of training.
 
     loss: per target token, including label smoothing. norm: the gradient norm before clipping.
+
+    >>> regard.Update(number=1, loss=2.5, norm=0.7, learning_rate=0.001, num_targets=640).loss
+    2.5
     """
 
     number: int
@@ -53,7 +56,7 @@ class Callbacks(Protocol):
         """Called when the last validation result is the best so far."""
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint; raises UserError if the run was interrupted."""
+        """Writes a checkpoint; raises UserError if the run was interrupted, unless it ends here."""
 
 
 def learning_rate(number: int, settings: TrainSettings) -> float:
@@ -119,8 +122,11 @@ def train(
             learner.state = after_validation(learner.state, callbacks.validate())
             if learner.state.stale == 0:
                 callbacks.save_best()
-        if finished(learner.state, settings) or (number + 1) % settings.checkpoint_every == 0 or callbacks.interrupted:
+        stop = callbacks.interrupted
+        if finished(learner.state, settings) or (number + 1) % settings.checkpoint_every == 0 or stop:
             callbacks.checkpoint()
+        if stop:
+            break
     model.eval()
 
 
@@ -136,8 +142,13 @@ def after_validation(state: TrainingState, value: float) -> TrainingState:
     return replace(state, stale=state.stale + 1)
 
 
-def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline) -> tuple[Tensor, Baseline]:
-    """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline."""
+def batch_loss(
+    model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline | None = None
+) -> tuple[Tensor, Baseline]:
+    """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline.
+
+    baseline: that of hard or gated attention; by default the mean reward of the batch itself.
+    """
     memory = model.encode(batch.source)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
     decoded = model.decode(batch.target_in_BT, memory, look)
@@ -147,17 +158,24 @@ def batch_loss(model: Model, batch: Batch, settings: TrainSettings, baseline: Ba
         real_BT = masks.not_padding(batch.target_out_BT, PAD)
         total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, memory.allow_BS)
     if decoded.attention_log_prob_BT is None:
-        return total, baseline
+        return total, baseline or Baseline()
     choices, baseline = hard_attention_loss(decoded, batch, baseline, settings.entropy_bonus)
     return total + choices, baseline
 
 
-def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entropy_bonus: float) -> tuple[Tensor, Baseline]:
-    """Returns the policy-gradient loss of hard or gated attention, and the baseline for the next batch."""
+def hard_attention_loss(
+    decoded: Decoded, batch: Batch, baseline: Baseline | None, entropy_bonus: float
+) -> tuple[Tensor, Baseline]:
+    """Returns the policy-gradient loss of hard or gated attention, and the baseline for the next batch.
+
+    baseline: None for the mean reward of the batch itself.
+    """
     assert decoded.attention_log_prob_BT is not None
     assert decoded.attention_entropy_BT is not None
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
     log_prob_BT = decoded.log_probs(batch.target_out_BT).detach().masked_fill(~real_BT, 0.0)
+    mean = (log_prob_BT.sum() / batch.num_targets).item()
+    following = (baseline or Baseline()).after(mean)
     reward_BT, num_rewards_BT = log_prob_BT, real_BT.to(log_prob_BT.dtype)
     if decoded.affects_later_steps:
         reward_BT, num_rewards_BT = reward_to_go(reward_BT), reward_to_go(num_rewards_BT)
@@ -165,7 +183,7 @@ def hard_attention_loss(decoded: Decoded, batch: Batch, baseline: Baseline, entr
         reward_BT,
         decoded.attention_log_prob_BT * real_BT,
         decoded.attention_entropy_BT * real_BT,
-        baseline=baseline.value * num_rewards_BT,
+        baseline=(baseline or following).value * num_rewards_BT,
         entropy_bonus=entropy_bonus,
     )
-    return loss, baseline.after((log_prob_BT.sum() / batch.num_targets).item())
+    return loss, following

@@ -1,4 +1,5 @@
-"""Settings by key, such as train.steps: applies `--set key=value`, and explains wrong settings, also those of a run file."""
+"""Settings by key, such as train.steps: applies `--set key=value` and arguments of `regard.train`, and explains wrong settings,
+also those of a run file."""
 
 from __future__ import annotations
 
@@ -99,12 +100,15 @@ def unknown(key: str, value: object, tree: Mapping[str, Any]) -> WrongSetting:
     )
 
 
-def override(settings: RunSettings, changes: Sequence[str], scores: Collection[str] = ()) -> RunSettings:
-    """Applies `--set` arguments such as "train.steps=300". Raises UserError with all errors. scores: names of custom score
-    functions."""
-    pairs, errors = _parse(changes)
+def override(settings: RunSettings, changes: Sequence[str] | Mapping[str, Any], scores: Collection[str] = ()) -> RunSettings:
+    """Changes settings by key. Raises UserError with all errors.
+
+    changes: arguments of `--set`, such as "train.steps=300", or values by key, such as {"train.steps": 300}.
+    scores: names of custom score functions.
+    """
+    pairs, errors = (dict(changes), []) if isinstance(changes, Mapping) else parse_changes(changes)
     tree = asdict(settings)
-    kind = pairs.pop("model.kind", settings.model.kind)
+    kind = str(pairs.pop("model.kind", settings.model.kind))
     if kind != settings.model.kind:  # another family has other settings
         model = model_tree(kind)
         if isinstance(model, WrongSetting):
@@ -117,7 +121,7 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
     known = dict(leaves(tree))
     for key, value in pairs.items():
         if key in known:
-            put(tree, key, tuple(filter(None, value.split(","))) if isinstance(known[key], tuple) else value)
+            put(tree, key, _as_tuple(value) if isinstance(known[key], tuple) else value)
         else:
             errors.append(unknown(key, value, tree).on_command_line)
     if errors:
@@ -126,6 +130,47 @@ def override(settings: RunSettings, changes: Sequence[str], scores: Collection[s
     if isinstance(changed, list):
         raise UserError("; ".join(dict.fromkeys(wrong.on_command_line for wrong in changed)))
     return changed
+
+
+def keys_of(named: Mapping[str, Any], call: str) -> dict[str, Any]:
+    """Returns settings by key for settings that are given by name: {"steps": 300} becomes {"train.steps": 300}.
+
+    named: keys, or names without their section, where only one section has a setting of that name.
+    call: the function that received them, for error messages. Raises TypeError for a name that is unknown or ambiguous, and for
+    a setting that is given twice.
+    """
+    keys: dict[str, Any] = {}
+    for name, value in named.items():
+        key = _key_of(name, call)
+        if key in keys:
+            raise TypeError(f"{call}() got the setting {key!r} twice; give it once")
+        keys[key] = value
+    return keys
+
+
+def flat_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a mapping of settings by key, whether it is nested, {"train": {"steps": 300}}, or flat, {"train.steps": 300}."""
+    return dict(leaves({str(name): value for name, value in given.items()}))
+
+
+def _key_of(name: str, call: str) -> str:
+    if "." in name:
+        return name
+    known = list(dict.fromkeys(key for tree in _trees() for key, _ in leaves(tree) if not key.startswith("start.")))
+    fitting = [key for key in known if key.rpartition(".")[2] == name]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise TypeError(f"{call}() got {name!r}, which names several settings: {', '.join(fitting)}; give one of these keys")
+    names = sorted({key.rpartition(".")[2] for key in known})
+    hint = did_you_mean(name, names) or f"; expected one of {', '.join(names)}"
+    raise TypeError(f"{call}() got an unknown argument {name!r}, which is no setting either{hint}")
+
+
+def _trees() -> Iterator[dict[str, Any]]:
+    """Yields the default settings with the model of each family."""
+    for family in FAMILIES.values():
+        yield {**asdict(RunSettings()), "model": asdict(family.settings())}
 
 
 def describe(settings: RunSettings, reasons: Mapping[str, str]) -> str:
@@ -163,8 +208,10 @@ def show(value: object) -> str:
     return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"
 
 
-def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    pairs, errors = {}, []
+def parse_changes(changes: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the arguments of `--set` as {key: text}, and the errors in them."""
+    pairs: dict[str, Any] = {}
+    errors: list[str] = []
     for change in changes:
         key, equals, value = change.partition("=")
         if not is_utf_8(change):
@@ -174,6 +221,11 @@ def _parse(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         else:
             errors.append(f"--set {change}: expected key=value, such as train.steps=300")
     return pairs, errors
+
+
+def _as_tuple(value: Any) -> tuple[str, ...]:
+    """Returns the value of a setting that is a list: as it is typed, "a,b", or a list of texts."""
+    return tuple(filter(None, value.split(","))) if isinstance(value, str) else tuple(map(str, value))
 
 
 def _explain(error: Any) -> Iterator[WrongSetting]:

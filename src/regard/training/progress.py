@@ -1,4 +1,4 @@
-"""Shows progress: a bar on a terminal, plain lines otherwise."""
+"""Shows progress: a bar on a terminal, a line that changes in a notebook, plain lines otherwise; and logs it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
+from regard.training.console import LOGGER, RunConsole
 from regard.training.loop import Update
 
 T = TypeVar("T")
@@ -79,29 +80,72 @@ class Bar(Progress):
         self._drawn = time.monotonic()
 
 
+class Line:
+    """Shows in a notebook how many of `total` steps are done: one line of text, which changes. It needs no widgets, and no
+    thread."""
+
+    def __init__(self, console: RunConsole, what: str, total: int, *, done: int = 0) -> None:
+        self._console, self._what, self._total, self._done, self._drawn = console, what, total, done, -math.inf
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._console.show_line("")
+
+    def step(self, text: str = "") -> None:
+        """Counts a step, and shows it unless the line changed a moment ago."""
+        self._done += 1
+        if time.monotonic() - self._drawn >= REFRESH:
+            self._console.show_line(f"{self._what} {self._done}/{self._total}  {text}".rstrip())
+            self._drawn = time.monotonic()
+
+
+def _bar(
+    console: Console, what: str, total: int, *columns: ProgressColumn, done: int = 0, transient: bool
+) -> Bar | Line | None:
+    """Returns a bar for this console; None if it can show none."""
+    if isinstance(console, RunConsole) and console.in_notebook:
+        return Line(console, what, total, done=done)
+    can_draw = console.is_terminal and not console.quiet  # a bar also captures what others print, which must stay visible
+    return Bar(console, what, total, *columns, done=done, transient=transient) if can_draw else None
+
+
 @contextmanager
 def progress_bar(console: Console, steps: int, done: int = 0) -> Iterator[OnUpdate]:
     """Yields the function to call after every update. done: the number of updates before the run was resumed."""
-    pace = Pace(steps)
-    if not console.is_terminal:
+    pace, every = Pace(steps), math.ceil(steps / LINES)
 
-        def line(update: Update) -> None:
-            text, left = pace.add(update)
-            if (update.number + 1) % math.ceil(steps / LINES) == 0 or update.number + 1 == steps:
-                when = "" if math.isnan(left) else f"  {left:.0f} s left"
-                console.print(f"update {update.number + 1}/{steps}  {text}{when}", highlight=False)
+    def line(update: Update, text: str, left: float) -> str | None:
+        """Returns the line of an update, if one is due."""
+        if (update.number + 1) % every and update.number + 1 != steps:
+            return None
+        return f"update {update.number + 1}/{steps}  {text}{'' if math.isnan(left) else f'  {left:.0f} s left'}"
 
-        yield line
+    bar = _bar(console, "training", steps, TextColumn("{task.fields[text]}"), done=done, transient=False)
+    if bar is None:
+
+        def print_line(update: Update) -> None:
+            if due := line(update, *pace.add(update)):
+                console.print(due, highlight=False)
+
+        yield print_line
         return
 
-    with Bar(console, "training", steps, TextColumn("{task.fields[text]}"), done=done) as bar:
-        yield lambda update: bar.step(pace.add(update)[0])
+    def draw(update: Update) -> None:
+        text, left = pace.add(update)
+        bar.step(text)
+        if due := line(update, text, left):
+            LOGGER.info("%s", due)
+
+    with bar:
+        yield draw
 
 
 def with_progress(items: Iterable[T], total: int, what: str, console: Console) -> Iterator[T]:
     """Yields the items and shows how many were processed."""
-    if console.is_terminal:
-        with Bar(console, what, total, transient=True) as bar:
+    if bar := _bar(console, what, total, transient=True):
+        with bar:
             for item in items:
                 yield item
                 bar.step()

@@ -22,7 +22,7 @@ from regard.models.contract import Model
 from regard.pipeline import Translator
 from regard.signatures import signature, text_fingerprint
 from regard.training.assess import Assessment, Losses, assess
-from regard.training.callbacks import RunCallbacks
+from regard.training.callbacks import Listener, RunCallbacks
 from regard.training.data import TrainingData
 from regard.training.learner import Learner
 from regard.training.loop import train
@@ -55,12 +55,13 @@ def run(
     scores: Mapping[str, ScoreMaker] | None = None,
     transfer: Transfer | None = None,
     start_from: Saved | None = None,
+    listener: Listener | None = None,
 ) -> Trained:
     """Trains a model and evaluates it on the held-out pairs.
 
     run_folder: the folder for checkpoints and the log, from which the run is resumed; without it, nothing is saved on the way.
     scores: custom score functions by name. transfer: a model whose encoder this one takes over. start_from: a model whose
-    weights are trained further. Raises UserError.
+    weights are trained further. listener: called after every update; the run stops if it returns False. Raises UserError.
     """
     if settings.train.metric == "bleu" and not can_use_sacrebleu():
         raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
@@ -83,14 +84,15 @@ def run(
     validator = Validator(model, training_data, settings, console)
     validator.check()
     learner = Learner(model, settings.train)
-    callbacks = RunCallbacks(learner, validator, run_folder)
+    callbacks = RunCallbacks(learner, validator, run_folder, listener)
     with closing(run_folder) if run_folder else nullcontext():
         callbacks.resume()
         with progress_bar(console, settings.train.steps, learner.state.update) as callbacks.show, callbacks.interruptible():
             train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks)
         callbacks.choose_weights()
         curve = [callbacks.curve[update] for update in sorted(callbacks.curve)]
-        trained = evaluate(validator, curve, learner.state.update / batches.order.epoch_length)
+        stopped = {"stopped-after": learner.state.update} if callbacks.stopped else {}
+        trained = evaluate(validator, curve, learner.state.update / batches.order.epoch_length, stopped)
         if run_folder:
             run_folder.log({"update": learner.state.update, "weights": "chosen", "result": trained.assessment.facts()})
     return trained
@@ -131,9 +133,9 @@ def first_model(
     return model
 
 
-def evaluate(validator: Validator, curve: Sequence[float], passes: float) -> Trained:
+def evaluate(validator: Validator, curve: Sequence[float], passes: float, others: Mapping[str, object]) -> Trained:
     """Translates all held-out sources and returns the result of the run. curve: the held-out losses. passes: the number of
-    passes over the data."""
+    passes over the data. others: further facts for the signature."""
     model, training_data, settings, console = validator.model, validator.training_data, validator.settings, validator.console
     predictions = validator.predict_all()
     num_stopped = sum(not prediction.result.finished for prediction in predictions)
@@ -152,6 +154,7 @@ def evaluate(validator: Validator, curve: Sequence[float], passes: float) -> Tra
         "trained-on": training_data.digest,
         "search": f"greedy,max_length={validator.max_length}",
         "steps": settings.train.steps,
+        **others,
         "seed": settings.seed,
         "threads": torch.get_num_threads(),
         "weights": weights_digest(model)[:6],

@@ -130,10 +130,7 @@ def from_files(
     tokenised = _tokenised(folder, names, console)
     before = tokenised and migrate.training_data(tokenised.store.metadata).get("training_data")
     if resuming and origin.get("training_data", before) not in (None, fingerprint):
-        raise UserError(
-            f"{counts.name}: the training data changed since this run started; the run was not modified. "
-            "Restore the old data to continue, or start a new run with another --out or with --overwrite"
-        )
+        raise data_changed(counts.name)
     if not tokenised or before != fingerprint:
         _tokenise(division, data, start_codecs, folder, fingerprint, bad, origin)
         tokenised = Tokenised.read(folder, names)
@@ -158,6 +155,14 @@ def from_files(
         header=counts.header,
         sources=division.sources,
         origin={"training_data": fingerprint, "codecs": sums},
+    )
+
+
+def data_changed(name: str) -> UserError:
+    """Returns the error for a run whose data is no longer that which it started with. name: that of the data."""
+    return UserError(
+        f"{name}: the training data changed since this run started; the run was not modified. "
+        "Restore the old data to continue, or start a new run with another --out or with --overwrite"
     )
 
 

@@ -1,12 +1,21 @@
-"""Transfer learning: a new model starts with the encoder of a trained model."""
+"""What a run starts from: another model as a whole, only its encoder (transfer learning), or nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
+from regard.data.sources import FileCodec
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, plural
+from regard.layers.scores import ScoreMaker
 from regard.models.contract import Model
+from regard.training.data import StartCodecs
+from regard.training.settings import NormalForm, RunSettings, StartSettings
 
 ENCODER = ("encoder.", "source_embedding.")
 """The prefixes of the names of encoder weights, in every model."""
@@ -18,6 +27,72 @@ class Transfer:
 
     saved: Saved
     freeze: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from. transfer: a model whose encoder is taken over. parent: a model that is trained further."""
+
+    settings: StartSettings = StartSettings()
+    transfer: Transfer | None = None
+    parent: Saved | None = None
+
+    @classmethod
+    def load(cls, settings: StartSettings, scores: Mapping[str, ScoreMaker]) -> Start:
+        """Loads the model that the settings name, if any. Raises UserError if it cannot be loaded."""
+        transfer = Transfer(folder.load(Path(settings.encoder), scores), settings.freeze) if settings.encoder else None
+        return cls(settings, transfer, folder.load(Path(settings.model), scores) if settings.model else None)
+
+    @property
+    def saved(self) -> Saved | None:
+        """The model that this one starts from, as a whole or with its encoder only."""
+        return self.transfer.saved if self.transfer else self.parent
+
+    @property
+    def name(self) -> str:
+        """The folder of that model."""
+        return self.settings.model or self.settings.encoder
+
+    @property
+    def codecs(self) -> StartCodecs:
+        """The codecs that the run takes over."""
+        if self.parent:
+            return StartCodecs(self.parent.source, self.parent.target)
+        return StartCodecs(self.transfer.saved.source if self.transfer else None)
+
+    @property
+    def normalise(self) -> NormalForm:
+        """The default of data.normalise: that of the vocabularies which the run takes over."""
+        reused = [source.auxiliary if isinstance(source, FileCodec) else source for source in self.codecs]
+        return "nfc" if all(codec.normalises for codec in reused if isinstance(codec, Codec)) else "none"
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of settings that this model has decided, by key."""
+        fusion_score = getattr(self.saved.settings, "fusion_score", None) if self.saved else None
+        return {"data.normalise": self.normalise, "model.fusion_score": fusion_score}
+
+    def check(self, settings: RunSettings) -> None:
+        """Raises UserError if a run with these settings cannot start from this model."""
+        if self.parent and settings.model != self.parent.settings:
+            raise UserError(
+                f"--start-from {self.name}: the settings of that model cannot change; remove the options that change them"
+            )
+        self._check_columns(settings.data.source_columns)
+        if self.saved and settings.data.normalise != self.normalise:
+            raise UserError(
+                f"data.normalise is {settings.data.normalise}, but the vocabulary of {self.name} was made with "
+                f"{self.normalise} and cannot change; set data.normalise={self.normalise}, or train without that model"
+            )
+
+    def _check_columns(self, columns: tuple[str, ...]) -> None:
+        """Raises if there are auxiliary texts, but the model that this one starts from cannot read them."""
+        source = self.saved.source if self.saved else None
+        if isinstance(source, FileCodec) and source.auxiliary is None and len(columns) > 1:
+            raise UserError(
+                f"{self.name} reads {source.nouns} without an auxiliary text, but there are the source columns "
+                f"{' and '.join(columns)}; use --from {columns[0]}, or train without that model"
+            )
 
 
 def start_encoder(model: Model, transfer: Transfer) -> int:

@@ -141,9 +141,8 @@ class Validator:
         self.model, self.training_data, self.settings, self.console = model, training_data, settings, console
         self.held_out = training_data.held_out
         self.sample = self.held_out.sample(MOST_DECODED if settings.train.metric != "loss" else NUM_SHOWN, settings.seed)
-        device = next(model.parameters()).device
         self.translator = Translator.of_model(  # sources are not split, as in training
-            model, *training_data.codecs, device, max_source=sys.maxsize
+            model, *training_data.codecs, max_source=sys.maxsize
         )
         self.max_length = 2 * int(training_data.lengths[1].max()) + 10
         if self.translator.reader.max_output is not None:

@@ -16,6 +16,7 @@ from regard.data.tokenizers.merges import Merges
 from regard.data.tokenizers.normal import NFC, nfc
 from regard.data.tokenizers.schema import VARIES, Form, alphabet, bare, trusted
 from regard.errors import UserError, did_you_mean, one_line
+from regard.links import Units
 
 TokenUnit = Literal["bpe", "characters", "words", "symbols", "unigram"]
 """What a token is.
@@ -174,6 +175,15 @@ class Codec:
         """Returns one label per position of the memory: the pieces and <eos>."""
         return (*self.pieces(text), SPECIALS[EOS])
 
+    def units(self, text: str, tokens: Sequence[str], *, pieces: bool | None = None) -> Units:
+        """Returns what the links of an alignment count in a text: its words; its tokens if the unit is characters.
+
+        text: a text, normalised if `normalises`.  tokens: the tokens of the text, from `pieces` or `tokens`.
+        pieces: whether to count tokens, whatever the unit is; False counts words.
+        """
+        counts_tokens = self.has_characters if pieces is None else pieces
+        return Units.tokens(len(tokens)) if counts_tokens else Units.words(text, tokens)
+
     def unknown(self, text: str) -> tuple[str, ...]:
         """Returns the parts of the text that were not in the training texts: pieces that became <unk>; with bpe and unigram,
         which have no <unk>, characters and features.
@@ -185,10 +195,10 @@ class Codec:
         missing = [f"\t{name}" for name in features if self.tokenizer.token_to_id(spell(f"\t{name}")) is None]
         return (*(char for char in rest if char not in self._known), *missing)
 
-    @property
-    def has_pieces(self) -> bool:
-        """Whether tokens are subwords, as with bpe and unigram."""
-        return self._is_bytes
+    @cached_property
+    def has_characters(self) -> bool:
+        """Whether every character is a token."""
+        return len(self.tokenizer.pre_tokenizer.pre_tokenize_str("ab")) == 2
 
     @property
     def has_merges(self) -> bool:

@@ -1,0 +1,87 @@
+"""Chooses all settings of a run: from the data, a run file, and what the user asked for; with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard.data.codecs import FILE_CODECS
+from regard.errors import UserError
+from regard.training.order import Order
+from regard.training.overrides import override
+from regard.training.resume import Previous
+from regard.training.settings import DataSettings, RunSettings
+from regard.training.suggest import suggest
+from regard.training.survey import Survey, folder_of, names_files, survey
+from regard.training.transfer import Start
+
+READING = {
+    f"data.{name}"
+    for name in ("files", "held_out_files", "source_columns", "target_column", "header", "bad_lines", "normalise", "max_length")
+}
+"""Settings that must be known before the data is read."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings of a run, the reasons for some of them, such as {"train.steps": "…"}, and the survey of the data."""
+
+    settings: RunSettings
+    reasons: Mapping[str, str]
+    surveyed: Survey
+
+
+def choose(order: Order, start: Start, previous: Previous | None = None) -> Choice:
+    """Reads the data and chooses all settings.
+
+    start: the model that the run starts from. previous: what the run was trained with so far, if it continues.
+    Raises UserError.
+    """
+    if any(key.startswith("start.") for key in order.changes):
+        raise UserError("--set start.…: use --start-from, --encoder-from and --freeze to say what a run starts from")
+    defaults = previous.defaults if previous else start.defaults
+    if previous and previous.settings["data"]["header"] == "usual" and not order.reading.get("header"):
+        order = replace(order, reading={**order.reading, "header": "usual"})
+    complete = order.complete_settings(defaults)
+    if complete is None:
+        return _from_data(order, start, defaults)
+    settings = override(order.with_options(complete, start.settings), _changes(order), order.scores)
+    if not settings.data.files:
+        name = order.run_file or "settings"
+        raise UserError(f"{name}: data.files: got none, expected files to train on, such as files: [pairs.tsv]")
+    return Choice(settings, _reasons(order), survey(settings.data))
+
+
+def _from_data(order: Order, start: Start, defaults: Mapping[str, Any]) -> Choice:
+    """Chooses the settings from the data. defaults: those of data.normalise and model.fusion_score."""
+    changes, normalise = _changes(order), defaults["data.normalise"]
+    early = {key: value for key, value in changes.items() if key in READING}
+    usual = RunSettings(data=DataSettings(normalise=normalise))
+    reading = override(order.with_options(usual, start.settings), early).data
+    unit = str(changes.get("data.source_unit", ""))
+    surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
+    of_text = bool(unit) and unit not in FILE_CODECS
+    root = folder_of(tuple(map(str, order.files)))
+    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text)
+    settings, reasons = order.with_options(suggestion.settings, start.settings), {**suggestion.reasons}
+    settings = replace(settings, data=replace(settings.data, normalise=normalise))
+    if "fusion_score" in settings.model.__dataclass_fields__:
+        settings = replace(settings, model=replace(settings.model, fusion_score=defaults["model.fusion_score"]))
+    if start.saved:  # take over its model settings, and the units of its vocabularies
+        reasons["data.normalise"] = f"as {start.name} normalises texts"
+        start_data = start.saved.training.get("settings", {}).get("data", {})
+        same = ("source_unit", "target_unit", "shared", "vocabulary") if start.parent else ("source_unit",)
+        tokens = {name: start_data[name] for name in same if name in start_data}
+        settings = replace(settings, model=start.saved.settings, data=replace(settings.data, **tokens))
+    return Choice(override(settings, changes, order.scores), {**reasons, **_reasons(order)}, surveyed)
+
+
+def _changes(order: Order) -> dict[str, Any]:
+    """Returns the settings that the user gave by key. A custom score function is one of them."""
+    *_, score = ("", *order.scores)
+    return {**order.changes, "model.score": score} if score else dict(order.changes)
+
+
+def _reasons(order: Order) -> dict[str, str]:
+    return dict.fromkeys(_changes(order), "given with --set")

@@ -1,0 +1,157 @@
+"""What a training loop of one's own needs: an untrained model, batches, and the loss.
+
+model = regard.build("rnn", pairs).train()
+optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+for batch in regard.batches(model, pairs, epochs=10):
+    regard.loss(model, batch).backward()
+    optimiser.step()
+    optimiser.zero_grad()
+regard.save(model, "model")
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.checkpoint.folder import Saved
+from regard.core.devices import choose_device, settings_restored
+from regard.data.batch import Batch, Batches, BatchOrder, encode_pairs, lengths
+from regard.data.columns import Columns
+from regard.data.corpus import read_pairs
+from regard.data.sources import SourceCodec, auxiliary_vocabulary_size
+from regard.data.tokenizers.codec import Codec
+from regard.errors import check_whole
+from regard.layers.scores import ScoreMaker
+from regard.models.build import build as build_model
+from regard.pipeline import Translator
+from regard.training.choice import choose
+from regard.training.data import StartCodecs, make_codecs
+from regard.training.loop import batch_loss
+from regard.training.order import Order, are_files
+from regard.training.overrides import keys_of
+from regard.training.run_folder import RunFolder
+from regard.training.settings import TrainSettings
+from regard.training.spool import DATA
+from regard.training.survey import folder_of, stream
+from regard.training.train import Data, columns, given_data
+from regard.training.transfer import Start
+from regard.wording import python_words
+
+
+def build(
+    kind: str,
+    data: Data,
+    *,
+    seed: int = 1,
+    source: str | int | Sequence[str | int] | None = None,
+    target: str | int | None = None,
+    vocabularies: tuple[SourceCodec, Codec] | None = None,
+    scores: Mapping[str, ScoreMaker] | None = None,
+    device: str | torch.device = "auto",
+    **settings: Any,
+) -> Translator:
+    """Returns an untrained model for some data: `regard.build("transformer", pairs, width=64)`.
+
+    kind: a family ("rnn", "transformer", "decoder_only", "rnn_lm") or a preset ("tiny", "small", "base", "deep-shallow").
+    data: pairs, in any form that `regard.train` takes. The vocabularies are built from all of them, with the units that
+    `regard.train` would choose.
+    settings: settings of the model and of the data by name, such as width=64 or source_unit="bpe".
+    seed: of the initial weights.  source, target: the columns of the data (see `regard.train`).
+    vocabularies: those of another model, (model.source, model.target), instead of new ones.
+    scores, device: see `regard.train`.
+
+    Raises UserError if the data or a setting is wrong, and TypeError for an unknown setting or one of training.
+    """
+    changes = {"model.kind": kind, "seed": seed, **keys_of(settings, "build")}
+    for key in changes:
+        if key.startswith("train."):
+            raise TypeError(f"build() got the setting {key!r}, but it does not train; leave it out, or use regard.train")
+    with _in_files(data, source, target) as order, settings_restored():
+        choice = choose(replace(order, changes=changes, scores=scores or {}), Start())
+        chosen, root = choice.settings, folder_of(choice.settings.data.files)
+        start = StartCodecs(*vocabularies) if vocabularies else StartCodecs()
+        codecs = make_codecs(lambda what: stream(chosen.data), chosen.data, start, root)
+        torch.manual_seed(seed)
+        sizes = len(codecs.source), len(codecs.target)
+        model = build_model(chosen.model, *sizes, scores, auxiliary=auxiliary_vocabulary_size(codecs.source))
+        model.to(choose_device(device))
+    recorded = chosen if are_files(given_data(data, "data")) else replace(chosen, data=replace(chosen.data, files=()))
+    facts = {"settings": json.loads(json.dumps(asdict(recorded))), "header": list(choice.surveyed.counts.header)}
+    card = f"# A model built by regard\n\n- Data: {choice.surveyed.counts.describe()}\n"
+    return Translator.of_saved(Saved(model.eval(), chosen.model, *codecs, facts, card)).at(Path())
+
+
+def batches(
+    model: Translator,
+    data: Data,
+    *,
+    batch_tokens: int = 512,
+    epochs: int | None = 1,
+    seed: int = 1,
+    source: str | int | Sequence[str | int] | None = None,
+    target: str | int | None = None,
+) -> Iterator[Batch]:
+    """Yields batches of pairs on the device of the model. Each holds pairs of similar length.
+
+    The order depends on the seed alone: it differs from epoch to epoch, and is that of `regard.train`, whose first batch is the
+    largest one. The encoded pairs are held in memory.
+
+    data: pairs, in any form that `regard.train` takes.
+    batch_tokens: the maximum number of positions per side in a batch, padding included.
+    epochs: the number of passes over the data; None for no end.
+    source, target: the columns of the data (see `regard.train`).
+
+    Raises UserError, once iteration starts, if the data cannot be read.
+    """
+    check_whole("batch_tokens", batch_tokens)
+    if epochs is not None:
+        check_whole("epochs", epochs)
+    with _in_files(data, source, target) as order:
+        chosen = Columns(tuple(order.reading["source_columns"]), order.reading["target_column"])
+        pairs = read_pairs(order.files, chosen, normalisation=model.normalisation).pairs
+        reader = model.reader.at(order.files[0].parent)
+        examples = encode_pairs(pairs, reader)
+    updates = Batches(examples, BatchOrder(lengths(examples), batch_tokens=batch_tokens, seed=seed))
+    numbers = count() if epochs is None else range(epochs * updates.order.epoch_length)
+    for number in numbers:
+        for batch in updates(number):
+            yield batch.to(model.device)
+
+
+def loss(
+    model: Translator,
+    batch: Batch,
+    *,
+    label_smoothing: float = 0.0,
+    entropy_bonus: float = 0.0,
+    doubly_stochastic: float = 0.0,
+) -> Tensor:
+    """Returns the mean loss per target token, with its gradient: cross-entropy, by teacher forcing.
+
+    Call `model.train()` first, so that dropout is applied. The choices of hard and gated attention are then sampled, and the
+    loss includes their policy gradient, whose baseline is the mean reward of the batch.
+
+    label_smoothing, entropy_bonus, doubly_stochastic: as the settings of the same names.
+    """
+    settings = TrainSettings(label_smoothing=label_smoothing, entropy_bonus=entropy_bonus, doubly_stochastic=doubly_stochastic)
+    total, _ = batch_loss(model.model, batch, settings)
+    return total / batch.num_targets
+
+
+@contextmanager
+def _in_files(data: Data, source: str | int | Sequence[str | int] | None, target: str | int | None) -> Iterator[Order]:
+    """Yields an order of this data, in files; rows in memory are in a temporary folder. Errors name arguments of Python."""
+    reading = {"source_columns": columns(source), "target_column": "".join(columns(target))}
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder, python_words({str(Path(folder) / DATA): "data"}):
+        order = Order(data=given_data(data, "data"), out=Path(folder) / "model", reading=reading)
+        yield order.in_files(RunFolder(Path(folder)), resuming=False)

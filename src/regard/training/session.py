@@ -1,0 +1,119 @@
+"""A run from beginning to end: reads the data, chooses the settings, trains or continues, and saves the model.
+
+The command `regard train` and the function `regard.train` are doors to `train_model`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from rich.console import Console
+
+from regard.checkpoint import folder
+from regard.checkpoint.lock import locked
+from regard.training.board import check_tensorboard
+from regard.training.callbacks import Listener
+from regard.training.choice import Choice, choose
+from regard.training.order import Order
+from regard.training.overrides import describe
+from regard.training.resume import Previous, write_settings
+from regard.training.run import Trained, run
+from regard.training.run_folder import RunFolder
+from regard.training.suggest import expectation
+from regard.training.tokenise import from_files
+from regard.training.transfer import Start
+
+
+def train_model(order: Order, console: Console, device: torch.device, listener: Listener | None = None) -> Trained:
+    """Trains a model, or continues to train it if its run was interrupted, and saves it.
+
+    listener: called after every update. Raises UserError.
+    """
+    if order.tensorboard:
+        check_tensorboard()
+    with locked(order.out):
+        folder.recover(order.out)
+        run_folder = RunFolder.for_model(order.out, tensorboard=order.tensorboard)
+        run_folder.clean()
+        resuming = not order.overwrite and run_folder.started
+        folder.check_destination(order.out, replace=order.overwrite or resuming)
+        start = Start.load(order.start_settings(), order.scores)
+        previous = Previous.read(run_folder, order.scores) if resuming else None
+        order = order.in_files(run_folder, resuming=resuming)
+        status: AbstractContextManager[object] = (
+            console.status("reading the data") if console.is_terminal and not console.quiet else nullcontext()
+        )
+        with status:
+            choice = choose(order, start, previous)
+        start.check(choice.settings)
+        if previous:
+            previous.check(choice.settings, order)
+        print_choice(choice, order, run_folder, console)
+        trained = _train(choice, order, start, previous, run_folder, console, device, listener)
+        if order.save:
+            folder.save(trained.saved, order.out, replace=True)
+    return trained
+
+
+def _train(
+    choice: Choice,
+    order: Order,
+    start: Start,
+    previous: Previous | None,
+    run_folder: RunFolder,
+    console: Console,
+    device: torch.device,
+    listener: Listener | None,
+) -> Trained:
+    """Tokenises the data, writes run.yaml and makes all updates."""
+    settings, resuming = choice.settings, previous is not None
+    if not resuming:
+        run_folder.clear()
+    training_data = from_files(
+        settings.data,
+        choice.surveyed,
+        run_folder.path,
+        console,
+        start.codecs,
+        resuming=resuming,
+        origin=previous.origin if previous else {},
+    )
+    if write_settings(run_folder, order, settings, choice.reasons, resuming=resuming) and resuming:
+        console.print(f"{run_folder.config} was rewritten with the settings that this run continues with")
+    if resuming and not run_folder.checkpoints(1).updates():
+        console.print("this run had no checkpoint yet; it starts again from update 0")
+    return run(
+        training_data,
+        settings,
+        console,
+        device,
+        run_folder=run_folder,
+        scores=order.scores,
+        transfer=start.transfer,
+        start_from=start.parent,
+        listener=listener,
+    )
+
+
+def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: Console) -> None:
+    """Prints a description of the data and the settings of the run."""
+    counts = choice.surveyed.counts
+    console.print(counts.describe())
+    if advice := expectation(counts.pairs):
+        console.print(advice)
+    where = f"all of them: {run_folder.config}; " if order.save else ""  # or else that file is temporary
+    console.print(f"settings {order.settings_from}; {where}change any with --set")
+    console.print(describe(choice.settings, choice.reasons))
+
+
+def print_result(trained: Trained, console: Console) -> None:
+    """Prints how good the model is, some of its outputs, and some errors."""
+    console.print(f"\nheld out: {trained.rates}\n          {trained.signature}\n\n{trained.assessment}")
+    wrong = (prediction for prediction in trained.predictions if not prediction.right)
+    worst = sorted(wrong, key=lambda prediction: prediction.result.log_prob)
+    for title, predictions in (("some outputs", trained.predictions), ("wrong outputs, the least probable first", worst)):
+        if predictions:
+            console.print(f"\n{title}:")
+        for prediction in predictions[:5]:
+            console.print(f"  {prediction}")

@@ -1,0 +1,3 @@
+# expect softmax: asks_for_input
+def softmax(x):
+    return float(input("a number: "))

@@ -1,0 +1,5 @@
+# expect softmax: ends_process
+import sys
+
+def softmax(x):
+    sys.exit("I am done")

@@ -1,0 +1,5 @@
+# expect file: ends_process
+def softmax(x):
+    return x
+
+exit(0)

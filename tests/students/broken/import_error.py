@@ -1,0 +1,5 @@
+# expect file: does_not_import
+import a_library_that_nobody_has
+
+def softmax(x):
+    return x

@@ -1,0 +1,5 @@
+# expect softmax: crashed
+import os
+
+def softmax(x):
+    os._exit(3)

@@ -1,0 +1,3 @@
+# expect softmax: endless_recursion
+def softmax(x):
+    return softmax(x)

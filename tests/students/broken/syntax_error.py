@@ -1,0 +1,3 @@
+# expect file: syntax_error
+def softmax(x)
+    return x

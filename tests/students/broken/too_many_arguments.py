@@ -1,0 +1,3 @@
+# expect attention: wrong_arguments
+def attention(query, key, value, mask, temperature, alpha):
+    return query

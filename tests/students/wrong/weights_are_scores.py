@@ -1,0 +1,7 @@
+# expect attention: wrong_weights
+import numpy as np
+
+def attention(query, key, value):
+    scores = query @ key.T / np.sqrt(query.shape[-1])
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ value, scores
