@@ -164,7 +164,7 @@ def attend(
     dropout: attention dropout, the probability of dropping a weight; needs a generator.
     generator: source of random numbers for dropout and for the choices of hard and gated attention.
     window: a query may attend only to keys at most this many positions before or after its own, as under `masks.window`, in
-    time and memory O(L·window) instead of O(L²). (A score by position, such as Location, is computed under that mask.)
+    time and memory O(L·window) instead of O(L²). (Scores by position, such as Location, and exported graphs use that mask.)
     axes: (rows, columns) if queries and keys are the cells of a grid, row by row; the window then has this many rows and
     columns to each side, as under `masks.grid_window`.
 
