@@ -1,4 +1,4 @@
-"""Open checkpoints in the middle of a run, and see what the model had learnt by then."""
+"""Open checkpoints in the middle of a run, and see what the model had learned by then."""
 
 import tempfile
 from itertools import product

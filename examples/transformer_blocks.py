@@ -45,7 +45,7 @@ for update in range(1, 201):
     source, read, target = make_batch(64)
     loss = F.cross_entropy(model(source, read).flatten(0, 1), target.flatten())
     optimiser.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
     optimiser.step()
     if update % 50 == 0:
         print(f"update {update}: loss {loss.item():.3f}")

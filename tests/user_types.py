@@ -10,7 +10,6 @@ import regard
 CONFIG = """
 [mypy]
 strict = true
-untyped_calls_exclude = torch
 mypy_path = {source}
 
 [mypy-regard.*]

@@ -12,7 +12,7 @@ names, which are imported on first use, so that `import regard` and `regard --he
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,22 +54,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Translate": {
-        "load": "",
-        "Translator": "pipeline",
-        "SearchOptions": "options",
-        "SearchKeywords": "options",
-        "transfer_markup": "markup",
-    },
     "Train": {
-        "Batch": "data.batch",
-        "Update": "training.loop",
         "train": "training.train",
         "build": "training.own_loop",
         "batches": "training.own_loop",
         "loss": "training.own_loop",
         "save": "pipeline",
         "RunSettings": "training.settings",
+        "Update": "training.loop",
+        "Batch": "data.batch",
+    },
+    "Translate": {
+        "load": "",
+        "Translator": "pipeline",
+        "SearchOptions": "options",
+        "SearchKeywords": "options",
+        "transfer_markup": "markup",
     },
     "Look inside": {
         "inspect": "inspection.capture",
@@ -92,12 +92,12 @@ _HOMES = {
     },
     "Layers": {
         "MultiHeadAttention": "layers.attention",
-        "Convolution": "layers.mixing",
-        "Dense": "layers.mixing",
         "TransformerEncoder": "layers.stacks",
         "TransformerDecoder": "layers.stacks",
         "TransformerEncoderLayer": "layers.blocks",
         "TransformerDecoderLayer": "layers.blocks",
+        "Convolution": "layers.mixing",
+        "Dense": "layers.mixing",
         "gradient_reach": "layers.reach",
         "path_length": "layers.reach",
     },
@@ -218,7 +218,7 @@ __all__ = [
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     update: int | None = None,
     device: str | torch.device = "auto",
@@ -226,7 +226,8 @@ def load(
 ) -> Translator:
     """Loads a model folder and returns a `Translator`.
 
-    Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates.
+    Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates. A list of
+    folders is loaded as an ensemble: several models that write together, `regard.load(["a", "b", "c"])`.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
@@ -243,6 +244,8 @@ def load(
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
+    if not isinstance(path, str | Path):
+        return Translator.ensemble([load(one, update=update, device=device, scores=scores) for one in path])
     folder, chosen = Path(path), choose_device(device)
     if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
         from regard.training.checkpoint import load_checkpoint

@@ -85,7 +85,9 @@ class Tap:
 
 @dataclass(frozen=True)
 class Edit:
-    """Changes attention during the forward pass. There is one line for each change:
+    """Changes attention during the forward pass: switches heads off, forces or cuts a link, or removes a source position.
+
+    There is one line for each change:
 
         Edit.off("cross", layer=2, head=5)  # this head adds nothing; without a head, the attention of the whole layer
         Edit.force(query=3, key=0)          # the step that writes token 3 attends to source position 0 only
@@ -103,10 +105,10 @@ class Edit:
     if the output ends before the query. A source position that does not exist is an error. Edits that mask are applied first,
     then the others, in order.
 
-    >>> off = regard.Edit.off("cross", layer=0, head=2)  # switches head 2 of the first layer off
-    >>> forced = regard.Edit("cross", layer=0, key=0)  # all heads of that layer attend to the first source position
-    >>> regard.Look(edits=(off, forced)).at("cross", 1, 2) is None  # nothing changes in the second layer
-    True
+    >>> model = regard.load("model")
+    >>> result = model("cab", edits=[regard.Edit.force(query=0, key=2), regard.Edit.cut(query=1, key=1)])
+    >>> result.text == model("cab").text, len(result.edits)
+    (False, 2)
     """
 
     kind: Kind | Literal["source"] = "cross"
@@ -136,24 +138,45 @@ class Edit:
 
     @classmethod
     def off(cls, kind: Kind = "cross", layer: int | None = None, head: int | None = None) -> Self:
-        """Switches off one head, all heads of a layer, or all layers: their attention adds nothing."""
+        """Switches off one head, all heads of a layer, or all layers: their attention adds nothing.
+
+        >>> model = regard.load("model")
+        >>> model("cab", edits=regard.Edit.off()).text == model("cab").text  # this model needs its attention
+        False
+        """
         return cls(kind, layer, head)
 
     @classmethod
     def force(
         cls, query: int | None, key: int, kind: Kind = "cross", layer: int | None = None, head: int | None = None
     ) -> Self:
-        """Gives one key all the weight of a query."""
+        """Gives one key all the weight of a query.
+
+        >>> model = regard.load("model")
+        >>> result = model("cab", edits=regard.Edit.force(query=0, key=2))
+        >>> result.text[0], result.attention().mean_TS[0]  # the first step attends to "b"
+        ('B', array([0., 0., 1., 0.], dtype=float32))
+        """
         return cls(kind, layer, head, key, query)
 
     @classmethod
     def cut(cls, query: int | None, key: int, kind: Kind = "cross", layer: int | None = None, head: int | None = None) -> Self:
-        """Cuts the link from a query to a key: the key is masked, and the weights of the others sum to 1."""
+        """Cuts the link from a query to a key: the key is masked, and the weights of the others sum to 1.
+
+        >>> model = regard.load("model")
+        >>> cut = model.attention("cab", edits=regard.Edit.cut(query=0, key=0)).mean_TS[0]
+        >>> float(cut[0]), round(float(cut.sum()), 4)
+        (0.0, 1.0)
+        """
         return cls(kind, layer, head, key, query, masked=True)
 
     @classmethod
     def remove(cls, position: int) -> Self:
-        """Removes a source position: no query of the encoder or of the decoder attends to it."""
+        """Removes a source position: no query of the encoder or of the decoder attends to it.
+
+        >>> regard.Edit.remove(4).kinds
+        ('encoder', 'cross')
+        """
         return cls("source", key=position, masked=True)
 
     @property
@@ -277,7 +300,11 @@ class Look:
     @classmethod
     def of(cls, look: Look | None, edits: Edit | Sequence[Edit]) -> Look | None:
         """Returns a Look with further edits; None if there is nothing to see and nothing to change. Raises TypeError for
-        anything else."""
+        anything else.
+
+        >>> regard.Look.of(regard.Look(taps=(regard.Tap("cross"),)), regard.Edit.off()).edits
+        (Edit(kind='cross', layer=None, head=None, key=None, query=None, masked=False),)
+        """
         if look is not None and not isinstance(look, Look):
             raise TypeError(f"look is {shown(look)}, expected a Look, as in Look(taps=Tap('cross'))")
         look = Look() if look is None else look

@@ -32,6 +32,8 @@ from regard.errors import UserError, shorten
 from regard.links import word_spans
 from regard.results import Result
 
+__all__ = ["plain", "transfer"]
+
 VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
 """Elements of HTML that have no end tag."""
 
@@ -65,6 +67,9 @@ def plain(marked: str) -> str:
     """Returns the text of a marked text, without tags, and with characters in place of references such as &amp;.
 
     Raises UserError if the markup is not well nested.
+
+    >>> regard.markup.plain("<b>Red</b> wine &amp; cheese")
+    'Red wine & cheese'
     """
     text, _ = _parse(marked)
     return text
@@ -73,11 +78,12 @@ def plain(marked: str) -> str:
 def transfer_markup(marked: str, result: Result) -> str:
     """Returns the text of a result with the markup of its source.
 
-        html = "A <b>red</b> house"
-        regard.transfer_markup(html, model(regard.markup.plain(html)))
-
     marked: the source with its markup; `plain(marked)` is what was translated.  See `regard.markup` on where tags go.
     Raises UserError if the markup is not well nested, if the result is that of another text, or if the model cannot align.
+
+    >>> marked = "<b>cab</b>"
+    >>> regard.transfer_markup(marked, regard.load("model")(regard.markup.plain(marked)))
+    '<b>C A B</b>'
     """
     text = plain(marked)
     source = result.source if isinstance(result.source, str) else "\t".join(result.source)
@@ -101,6 +107,9 @@ def transfer(marked: str, target: str, links: Iterable[tuple[int, int]]) -> str:
     `Result.alignment(pieces=False)`. A target word with several links follows the first of its source words.
 
     Raises UserError if the markup is not well nested, and ValueError if a link has no words.
+
+    >>> regard.markup.transfer("<b>red</b> wine", "vin rouge", [(0, 1), (1, 0)])
+    'vin <b>rouge</b>'
     """
     text, root = _parse(marked)
     layout = _Layout(text, target, links)

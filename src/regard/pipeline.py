@@ -31,6 +31,7 @@ from regard.errors import UserError, shown
 from regard.links import Links, Units, links_of, strongest
 from regard.look import Edit, Kind, Look, Seen, Tap, pick
 from regard.models.contract import Model, ModelSettings, Seq2Seq
+from regard.models.ensemble import Ensemble
 from regard.models.evaluation import device_of
 from regard.options import SearchKeywords
 from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
@@ -115,10 +116,37 @@ class Translator:
     def of_saved(
         cls, saved: Saved, *, alignment_head: AlignmentHead | None = None, training: Mapping[str, Any] | None = None
     ) -> Translator:
-        """Returns a Translator that runs a model as a folder holds it. alignment_head, training: fields of the Translator."""
+        """Returns a Translator that runs a model as a folder holds it; `regard.load` calls it.
+
+        alignment_head, training: fields of the Translator.
+        """
         facts = saved.training if training is None else training
         translator = cls.of_model(saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts)
         return replace(translator, card=saved.card, alignment_facts=saved.alignment)
+
+    @classmethod
+    def ensemble(cls, members: Sequence[Translator]) -> Translator:
+        """Returns a Translator in which several models write together: the probability of a token is the mean of theirs.
+
+        members: Translators on the same device, with the same vocabularies. What they were trained on is taken from the first.
+        Raises UserError if they do not fit together.
+
+        >>> model = regard.load("model")
+        >>> regard.Translator.ensemble([model, model])("cab").text
+        'C A B'
+        """
+        if not members:
+            raise UserError("an ensemble has at least one model, got none")
+        first, *others = members
+        for number, other in enumerate(others, start=2):
+            for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
+                if ours.to_json() != theirs.to_json():
+                    raise UserError(
+                        f"model {number} and model 1 have different {side} vocabularies, but an ensemble writes one output, "
+                        "token by token; train its models on the same data with the same data settings"
+                    )
+        together = Ensemble([member.model for member in members])
+        return cls.of_model(together, first.source, first.target, max_source=first.reader.max_source, training=first.training)
 
     @property
     def source(self) -> SourceCodec:
@@ -168,37 +196,65 @@ class Translator:
 
     @property
     def settings(self) -> ModelSettings:
-        """The settings of the model, such as `settings.width`; those of its run are in `training["settings"]`."""
+        """The settings of the model, such as `settings.width`; those of its run are in `training["settings"]`.
+
+        Raises UserError for an ensemble.
+
+        >>> model = regard.load("model")
+        >>> model.settings.kind, model.training["settings"]["train"]["steps"]
+        ('rnn', 200)
+        """
+        if isinstance(self.torch_engine.model, Ensemble):
+            raise UserError("an ensemble has no settings and no folder of its own; use those of its models, one by one")
         return self.model.settings
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Where the model is.
+
+        >>> regard.load("model", device="cpu").device
+        device(type='cpu')
+        """
         return self.torch_engine.device
 
     def to(self, device: str | torch.device) -> Translator:
         """Moves the model to a device, "cpu", "cuda", "cuda:1", "mps" or a torch.device, and returns this Translator.
 
         Raises UserError if there is no such device.
+
+        >>> regard.load("model").to("cpu").device.type
+        'cpu'
         """
         with python_words():
             self.model.to(choose_device(device))
         return self
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yields the parameters of the model, for an optimiser."""
+        """Yields the parameters of the model, for an optimiser.
+
+        >>> model = regard.load("model")
+        >>> optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        """
         return self.model.parameters()
 
     def train(self, mode: bool = True) -> Translator:
         """Puts the model into training mode, in which `regard.loss` applies dropout, and returns this Translator.
 
         Translating is not affected: it never applies dropout.
+
+        >>> model = regard.load("model").train()
+        >>> model.model.training, model("cab").text
+        (True, 'C A B')
         """
         self.model.train(mode)
         return self
 
     def eval(self) -> Translator:
-        """Puts the model into evaluation mode, and returns this Translator."""
+        """Puts the model into evaluation mode, and returns this Translator.
+
+        >>> regard.load("model").train().eval().model.training
+        False
+        """
         return self.train(False)
 
     def save(self, path: str | Path, *, overwrite: bool = False, card: str | None = None) -> None:
@@ -206,6 +262,11 @@ class Translator:
 
         overwrite: whether to replace the folder if it holds a model.  card: the text of card.md; by default that of this model.
         Raises UserError if the folder exists or cannot be written, or if a weight is not finite.
+
+        >>> model = regard.load("model")
+        >>> model.save("copy", overwrite=True, card="# Spells words")
+        >>> regard.load("copy")("cab") == model("cab")
+        True
         """
         out, alignment = Path(path), self.alignment_facts
         if alignment or self.alignment_head != AlignmentHead():
@@ -764,6 +825,10 @@ def save(model: Translator, path: str | Path, *, overwrite: bool = False, card: 
 
     overwrite: whether to replace the folder if it holds a model.  card: the text of card.md; by default that of the model.
     Raises UserError if the folder exists or cannot be written, or if a weight is not finite.
+
+    >>> regard.save(regard.load("model"), "copy", overwrite=True)
+    >>> regard.load("copy")("cab").text
+    'C A B'
     """
     model.save(path, overwrite=overwrite, card=card)
 

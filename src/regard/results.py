@@ -165,7 +165,12 @@ class Result:
     @property
     def seen(self) -> tuple[Seen[Array], ...]:
         """What the taps of `look` captured while this output was written: one `Seen` per tap and layer, with one row for each
-        token and <eos>. It is not stored with the Result; `attention` computes it again."""
+        token and <eos>. It is not stored with the Result; `attention` computes it again.
+
+        >>> result = regard.load("model")("cab", look=regard.Look(taps=(regard.Tap("cross"),)))
+        >>> [(seen.kind, seen.weights_BHTS.shape) for seen in result.seen]  # batch, heads, queries, keys
+        [('cross', (1, 1, 4, 4))]
+        """
         return self._seen
 
     def attention(

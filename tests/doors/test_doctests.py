@@ -24,10 +24,19 @@ NOT_SHOWN = {  # public method or property -> why no example shows it
     "Translator.answer": "runs plans of the Reader; commands call it",
     "Translator.answer_all": "runs plans of the Reader; commands call it",
     "Translator.at": "only matters for models that read files",
+    "Translator.of_saved": "`regard.load` calls it",
     "Translator.normalisation": "how training normalises pairs; commands read it",
     "Translator.torch_engine": "the engine is for those who write one",
     "Translator.workers": "depends on the number of cores; commands call it",
     "Result.made_by": "the Translator calls it",
+    "MultiHeadAttention.extra_repr": "`print(layer)` calls it",
+    "MultiHeadAttention.check_sequence": "layers that contain it call it",
+    "MultiHeadAttention.mask_for_heads": "layers that contain it call it",
+    "MultiHeadAttention.key_positions": "layers that contain it call it",
+    "TransformerEncoderLayer.feed": "a part of its forward pass",
+    "TransformerDecoderLayer.feed": "a part of its forward pass",
+    "TransformerEncoderLayer.torch_options": "`to_torch` calls it",
+    "TransformerDecoderLayer.torch_options": "`to_torch` calls it",
 }
 
 
@@ -72,17 +81,18 @@ def check(name: str) -> None:
     assert not failed, "".join(reports)
 
 
-def needs_files(name: str) -> bool:
-    return bool(re.search(r'"(model|pairs\.tsv)"', EXAMPLES[name]))
+def is_slow(name: str) -> bool:
+    """Whether an example loads the model, reads the pairs or trains."""
+    return bool(re.search(r'"model"|"pairs\.tsv"|regard\.train\(', EXAMPLES[name]))
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if not needs_files(name)])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if not is_slow(name)])
 def test_examples_run(name: str) -> None:
     check(name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if needs_files(name)])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if is_slow(name)])
 def test_examples_with_a_model_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     check(name)

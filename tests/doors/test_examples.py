@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from user_types import type_errors
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +25,7 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
 
 
 def test_the_examples_are_typed(tmp_path: Path) -> None:
-    """mypy --strict, without the settings of this project, and with the installed package."""
-    import regard
-
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--follow-imports", "silent"]
-    environment = {**ENVIRONMENT, "MYPYPATH": str(Path(regard.__file__).parents[1]), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run([*command, *map(str, EXAMPLES)], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert type_errors(EXAMPLES, tmp_path) == []
 
 
 def test_examples_use_public_names_only() -> None:

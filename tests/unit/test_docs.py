@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import Counter
 
 import api_page
 import mutants
@@ -38,6 +39,23 @@ def test_the_code_in_costs_runs() -> None:
     assert codes
     for code in codes:
         exec(code, {})
+
+
+def test_every_example_is_listed() -> None:
+    listed = re.findall(r"^\| \[(\w+\.py)\]\(\.\./examples/\1\) \| \S", (DOCS / "examples.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (mutants.ROOT / "examples").glob("*.py"))
+    assert "](docs/examples.md)" in (mutants.ROOT / "README.md").read_text()
+
+
+def test_the_log_lists_its_sections() -> None:
+    page = (DOCS / "LOG.md").read_text()
+    expected, times = [], Counter[str]()
+    for level, heading in re.findall(r"^(##+) (.*)$", page, re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = f"-{times[anchor]}" if times[anchor] else ""
+        times[anchor] += 1
+        expected.append(f"{'  ' * (len(level) - 2)}- [{heading}](#{anchor}{number})")
+    assert re.findall(r"^ *- \[.*\]\(#.*\)$", page, re.MULTILINE) == expected
 
 
 def test_the_tables_of_settings_are_those_of_the_code() -> None:

@@ -19,6 +19,7 @@ UNTYPED = {  # public function or method -> why its signature says Any
     "ExplanationLine.as_dict": "JSON",
     "Translator.__init__": "the section `training` of config.json",
     "Translator.of_model": "the section `training` of config.json",
+    "Translator.of_saved": "the section `training` of config.json",
 }
 
 

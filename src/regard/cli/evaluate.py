@@ -18,6 +18,7 @@ from regard.cli.options import (
     Score,
     SkipBadLines,
     Threads,
+    With,
     check_search,
     describe_unknown,
     make_console,
@@ -61,6 +62,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Another model folder to compare with, by a paired significance test.", show_default=False),
     ] = None,
+    with_: With = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = "0.6",
     max_length: MaxLength = 256,
@@ -87,7 +89,10 @@ def evaluate(
     from regard.signatures import signature
 
     folders = [model] if against is None else [model, against]
-    systems = [open_model(folder, score, device, threads, max_source, listed_in=test[0]) for folder in folders]
+    systems = [
+        open_model(folder, score, device, threads, max_source, listed_in=test[0], others=with_ if folder is model else None)
+        for folder in folders
+    ]
     trained = TrainedOn.from_facts(systems[0].training)
     columns = trained.columns(
         test, split_columns(from_), split_columns(to), header=header, bad_lines=on_bad_lines(skip_bad_lines)

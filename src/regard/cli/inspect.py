@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Model, Score, Threads, make_console, open_model
+from regard.cli.options import Device, Model, Score, Threads, With, make_console, open_model
 
 PAGE, ARRAYS = ".html", ".npz"
 
@@ -31,6 +31,7 @@ def inspect(
         ),
     ] = "cross",
     layer: Annotated[int, typer.Option(help="Index of the layer, from 0; -1 is the last.")] = -1,
+    with_: With = None,
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -59,7 +60,7 @@ def inspect(
                 f"{out}: the file extension selects the format; expected one of {', '.join((PAGE, ARRAYS, *ENDINGS))}"
             )
         check_drawing(out)
-    translator = open_model(model, score, device, threads)
+    translator = open_model(model, score, device, threads, others=with_)
     reader = translator.reader
     source = reader.line(text) if auxiliary is None else (text.strip(), auxiliary.strip())
     result = translate_whole(translator, source, {})

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -58,6 +59,15 @@ Pieces = Annotated[
         show_default=False,
     ),
 ]
+With = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with",
+        metavar="FOLDER",
+        help="Further model folders, which write the output together with the first (an ensemble). Can be repeated.",
+        show_default=False,
+    ),
+]
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Number of CPU threads. Default: all cores.", show_default=False)
@@ -103,14 +113,17 @@ def open_model(
     threads: int | None,
     max_source: int | None = None,
     listed_in: Path | None = None,
+    others: Sequence[Path] | None = None,
 ) -> "Translator":
-    """Loads a model. listed_in: a file that lists pictures or sounds; their paths are relative to its folder."""
+    """Loads a model. listed_in: a file that lists pictures or sounds; their paths are relative to its folder. others: further
+    models of an ensemble."""
     from dataclasses import replace
 
     import regard
 
     prepare_device(device, threads)
-    translator = regard.load(folder, device=device, scores=load_score(score))
+    folders = [folder, *others] if others else folder
+    translator = regard.load(folders, device=device, scores=load_score(score))
     if listed_in is not None:
         translator = translator.at(listed_in.parent)
     return translator if max_source is None else replace(translator, reader=replace(translator.reader, max_source=max_source))

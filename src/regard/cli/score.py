@@ -13,6 +13,7 @@ from regard.cli.options import (
     SkipBadLines,
     Threads,
     To,
+    With,
     on_bad_lines,
     one_cell,
     open_model,
@@ -25,6 +26,7 @@ from regard.errors import UserError, plural
 def score(
     model: Model,
     pairs: Pairs,
+    with_: With = None,
     from_: From = None,
     to: To = None,
     header: Header = None,
@@ -48,7 +50,7 @@ def score(
     from regard.data.trained import TrainedOn
     from regard.results import Refused, Scored
 
-    translator = open_model(model, custom_score, device, threads, listed_in=pairs[0])
+    translator = open_model(model, custom_score, device, threads, listed_in=pairs[0], others=with_)
     columns = TrainedOn.from_facts(translator.training).columns(
         pairs, split_columns(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )

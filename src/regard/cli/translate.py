@@ -19,6 +19,7 @@ from regard.cli.options import (
     Pieces,
     Score,
     Threads,
+    With,
     check_search,
     describe_unknown,
     open_model,
@@ -121,6 +122,7 @@ def translate(
         list[Path] | None,
         typer.Argument(metavar="FILE", help="Files with one text per line; may be compressed (.gz). Default: standard input."),
     ] = None,
+    with_: With = None,
     beam: Beam = 1,
     n_best: Annotated[int, typer.Option(help="Number of outputs per line, in Moses' n-best format (or with --json).")] = 1,
     length_penalty: LengthPenalty = "0.6",
@@ -190,7 +192,7 @@ def translate(
     for file in files or ():
         if not file.exists():
             raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
-    translator = open_model(model, score, device, threads, max_source)
+    translator = open_model(model, score, device, threads, max_source, others=with_)
 
     style = Style(json=json, align=align, pieces=pieces, lists=n_best > 1 and not json)
     diagnostics = Diagnostics(max_length, refused_are="skipped" if style.lists else "left empty")

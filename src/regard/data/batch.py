@@ -39,10 +39,10 @@ class Batch:
     target_in starts with <sos>, target_out ends with <eos>: the model reads token t of target_in and predicts token t of
     target_out. num_targets: number of target tokens without padding.
 
-    >>> values = torch.tensor([[4, 5, 6]])
-    >>> batch = regard.Batch(regard.Source(values, values > 0), torch.tensor([[2, 4]]), torch.tensor([[4, 3]]), 2)
-    >>> batch.to("cpu").target_in_BT.shape
-    torch.Size([1, 2])
+    >>> pairs = [("cab", "C A B"), ("ad", "A D")]
+    >>> (batch,) = regard.batches(regard.build("rnn", pairs, width=16), pairs)
+    >>> batch.to("cpu").target_in_BT.shape, batch.num_targets
+    (torch.Size([2, 4]), 7)
     """
 
     source: Source

@@ -24,6 +24,7 @@ from regard.errors import UserError, shown
 from regard.layers.recurrent import gates_over_time
 from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
 from regard.models.contract import Memory
+from regard.models.ensemble import Ensemble
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.options import SearchKeywords
 from regard.pipeline import Translator
@@ -290,12 +291,13 @@ def recurrent_inputs(model: nn.Module) -> Iterator[Inputs]:
 
 
 def _gates(translator: Translator, segment: Segment, written: Sequence[int], look: Look) -> Iterator[CapturedGates]:
-    """Runs the torch model once more and yields the gates of its recurrent layers; none if another engine runs the model."""
+    """Runs the torch model once more and yields the gates of its recurrent layers; none of an ensemble, whose models are to be
+    inspected one by one, or if another engine runs the model."""
     if not isinstance(translator.engine, TorchEngine):
         return
     engine = translator.engine.evaluating()
     model = cast(nn.Module, engine.model)
-    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
+    if isinstance(model, Ensemble) or not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return
     with recurrent_inputs(model) as inputs:
         memory = engine.model.encode(engine.collate([segment.request.source]), look)

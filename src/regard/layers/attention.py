@@ -65,6 +65,9 @@ class MultiHeadAttention(nn.Module):
     >>> x = torch.randn(2, 5, 16)
     >>> layer(x, allow=regard.masks.causal(5)).shape
     torch.Size([2, 5, 16])
+    >>> output, weights = layer(x, weights=True)
+    >>> weights.shape  # sentences, heads, queries, keys
+    torch.Size([2, 4, 5, 5])
     """
 
     def __init__(
@@ -376,6 +379,11 @@ class MultiHeadAttention(nn.Module):
         - weights=True returns the weights of every head; their mean over the heads, weights.mean(1), is what torch returns.
 
         Raises UserError with all reasons if it has parts that this layer has not (add_bias_kv, add_zero_attn).
+
+        >>> theirs, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 5, 16)
+        >>> layer = regard.MultiHeadAttention.from_torch(theirs)
+        >>> torch.allclose(layer(x), theirs(x, x, x)[0], atol=1e-6)
+        True
         """
         with torch.device("meta"):
             ours = cls(**torch_layers.attention_options(theirs))
@@ -386,6 +394,10 @@ class MultiHeadAttention(nn.Module):
         """Returns the same layer as a torch.nn.MultiheadAttention (batch_first=True), with copies of the weights.
 
         Its masks mean the opposite: attn_mask=~allow. Raises UserError with all reasons if torch's layer has no such parts.
+
+        >>> layer, x, causal = regard.MultiHeadAttention(16, 4), torch.randn(2, 5, 16), regard.masks.causal(5)
+        >>> torch.allclose(layer.to_torch()(x, x, x, attn_mask=~causal)[0], layer(x, allow=causal), atol=1e-6)
+        True
         """
         torch_layers.refuse("torch.nn.MultiheadAttention cannot express this layer", self.beyond_torch())
         theirs = nn.MultiheadAttention(
@@ -402,7 +414,11 @@ class MultiHeadAttention(nn.Module):
         return theirs
 
     def beyond_torch(self) -> list[str]:
-        """Returns what this layer has that torch.nn.MultiheadAttention has not."""
+        """Returns what this layer has that torch.nn.MultiheadAttention has not.
+
+        >>> regard.MultiHeadAttention(16, 4, kv_heads=2, alibi=True).beyond_torch()
+        ['ALiBi', '2 key-value heads for 4 heads']
+        """
         score = self.score
         divisor = score.divide_by if isinstance(score, ScaledDot) and score.name in ("scaled_dot", "dot") else None
         found = {

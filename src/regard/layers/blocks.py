@@ -249,6 +249,12 @@ class TransformerEncoderLayer(TransformerLayer):
     residual connection and a layer norm.
 
     width: width of the input and the output. heads: number of attention heads. options: as in `TransformerLayer`.
+
+    >>> layer = regard.TransformerEncoderLayer(16, 4, feed_forward=32, positions="rotary", dropout=0.0)
+    >>> layer(torch.randn(2, 5, 16)).shape
+    torch.Size([2, 5, 16])
+    >>> layer.beyond_torch()
+    ['rotary positions (interleaved)']
     """
 
     def __init__(self, width: int, heads: int, **options: Unpack[LayerOptions]) -> None:
@@ -292,7 +298,12 @@ class TransformerEncoderLayer(TransformerLayer):
 
     @classmethod
     def from_torch(cls, theirs: nn.TransformerEncoderLayer) -> TransformerEncoderLayer:
-        """Returns the same layer as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks."""
+        """Returns the same layer as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks.
+
+        >>> theirs, x = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), torch.randn(2, 5, 16)
+        >>> torch.allclose(regard.TransformerEncoderLayer.from_torch(theirs)(x), theirs(x), atol=1e-6)
+        True
+        """
         torch_layers.check_class(theirs, nn.TransformerEncoderLayer)
         with torch.device("meta"):
             ours = cls(**torch_layers.layer_options(theirs))
@@ -300,7 +311,11 @@ class TransformerEncoderLayer(TransformerLayer):
         return ours
 
     def to_torch(self) -> nn.TransformerEncoderLayer:
-        """Returns the same layer of torch.nn with copies of the weights. Raises UserError with all reasons if there is none."""
+        """Returns the same layer of torch.nn with copies of the weights. Raises UserError with all reasons if there is none.
+
+        >>> regard.TransformerEncoderLayer(16, 4, attention_dropout=0.1).to_torch().norm_first
+        True
+        """
         theirs = nn.TransformerEncoderLayer(**self.torch_options())  # type: ignore[arg-type]
         torch_layers.copy_into(self, theirs)
         return theirs
@@ -313,6 +328,12 @@ class TransformerDecoderLayer(TransformerLayer):
     width: width of the input and the output. heads: number of attention heads.
     cross: whether the layer attends to a memory; a layer of a language model does not.
     memory_width: width of the memory; by default `width`. options: as in `TransformerLayer`.
+
+    >>> layer = regard.TransformerDecoderLayer(16, 4, memory_width=24, dropout=0.0)
+    >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 24)).shape
+    torch.Size([2, 5, 16])
+    >>> layer.beyond_torch()
+    ['a memory of width 24']
     """
 
     def __init__(
@@ -410,6 +431,11 @@ class TransformerDecoderLayer(TransformerLayer):
         """Returns the same layer as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks.
 
         It is causal unless causal=False is passed, as torch's is with a causal tgt_mask.
+
+        >>> theirs, x = torch.nn.TransformerDecoderLayer(16, 4, 32, batch_first=True).eval(), torch.randn(2, 5, 16)
+        >>> layer = regard.TransformerDecoderLayer.from_torch(theirs)
+        >>> torch.allclose(layer(x, x, causal=False), theirs(x, x), atol=1e-6)
+        True
         """
         torch_layers.check_class(theirs, nn.TransformerDecoderLayer)
         with torch.device("meta"):
@@ -421,7 +447,11 @@ class TransformerDecoderLayer(TransformerLayer):
         return super().beyond_torch() + (["no cross-attention"] if self.cross is None else [])
 
     def to_torch(self) -> nn.TransformerDecoderLayer:
-        """Returns the same layer of torch.nn with copies of the weights. Raises UserError with all reasons if there is none."""
+        """Returns the same layer of torch.nn with copies of the weights. Raises UserError with all reasons if there is none.
+
+        >>> regard.TransformerDecoderLayer(16, 4, norm_order="post", attention_dropout=0.1).to_torch().norm_first
+        False
+        """
         theirs = nn.TransformerDecoderLayer(**self.torch_options())  # type: ignore[arg-type]
         torch_layers.copy_into(self, theirs)
         return theirs

@@ -36,6 +36,13 @@ class TransformerEncoder(nn.Module):
     width: width of the input and the output. heads: number of attention heads. layers: number of layers.
     options: as in `TransformerLayer`: feed_forward, kv_heads, key_dim, score, score_width, max_positions, positions, layout,
     activation, dropout, attention_dropout, norm, norm_order, norm_eps.
+
+    >>> encoder, x = regard.TransformerEncoder(16, 4, 2, positions="rotary"), torch.randn(2, 5, 16)
+    >>> encoder(x).shape
+    torch.Size([2, 5, 16])
+    >>> seen = encoder(x, look=regard.Look(taps=(regard.Tap("encoder"),))).seen
+    >>> [(one.layer, one.weights_BHTS.shape) for one in seen]
+    [(0, torch.Size([2, 4, 5, 5])), (1, torch.Size([2, 4, 5, 5]))]
     """
 
     def __init__(self, width: int, heads: int, layers: int, **options: Unpack[LayerOptions]) -> None:
@@ -72,7 +79,13 @@ class TransformerEncoder(nn.Module):
 
     @classmethod
     def from_torch(cls, theirs: nn.TransformerEncoder) -> TransformerEncoder:
-        """Returns the same stack as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks."""
+        """Returns the same stack as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks.
+
+        >>> layer, x = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), torch.randn(2, 5, 16)
+        >>> theirs = torch.nn.TransformerEncoder(layer, 2).eval()
+        >>> torch.allclose(regard.TransformerEncoder.from_torch(theirs)(x), theirs(x), atol=1e-5)
+        True
+        """
         torch_layers.check_class(theirs, nn.TransformerEncoder)
         with torch.device("meta"):
             ours = cls(layers=len(theirs.layers), **torch_layers.stack_options(theirs))
@@ -81,7 +94,11 @@ class TransformerEncoder(nn.Module):
         return ours
 
     def to_torch(self) -> nn.TransformerEncoder:
-        """Returns the same stack of torch.nn with copies of the weights. Raises UserError with all reasons if there is none."""
+        """Returns the same stack of torch.nn with copies of the weights. Raises UserError with all reasons if there is none.
+
+        >>> regard.TransformerEncoder(16, 4, 2, attention_dropout=0.1).to_torch().num_layers
+        2
+        """
         options = cast(TransformerLayer, self.layers[0]).torch_options()
         layer = nn.TransformerEncoderLayer(**options)  # type: ignore[arg-type]
         norm = None if isinstance(self.norm, nn.Identity) else deepcopy(self.norm)
@@ -97,6 +114,10 @@ class TransformerDecoder(nn.Module):
     width: width of the input and the output. heads: number of attention heads. layers: number of layers.
     cross: whether the layers attend to a memory; those of a language model do not.
     memory_width: width of the memory; by default `width`. options: as in `TransformerEncoder`.
+
+    >>> decoder, memory = regard.TransformerDecoder(16, 4, 2), torch.randn(2, 7, 16)
+    >>> decoder(torch.randn(2, 5, 16), memory).shape
+    torch.Size([2, 5, 16])
     """
 
     def __init__(
@@ -178,6 +199,11 @@ class TransformerDecoder(nn.Module):
         """Returns the same stack as torch's, with copies of its weights; see `MultiHeadAttention.from_torch` for its masks.
 
         It is causal unless causal=False is passed, as torch's is with a causal tgt_mask.
+
+        >>> layer, x = torch.nn.TransformerDecoderLayer(16, 4, 32, batch_first=True), torch.randn(2, 5, 16)
+        >>> theirs = torch.nn.TransformerDecoder(layer, 2).eval()
+        >>> torch.allclose(regard.TransformerDecoder.from_torch(theirs)(x, x, causal=False), theirs(x, x), atol=1e-5)
+        True
         """
         torch_layers.check_class(theirs, nn.TransformerDecoder)
         with torch.device("meta"):
@@ -187,7 +213,11 @@ class TransformerDecoder(nn.Module):
         return ours
 
     def to_torch(self) -> nn.TransformerDecoder:
-        """Returns the same stack of torch.nn with copies of the weights. Raises UserError with all reasons if there is none."""
+        """Returns the same stack of torch.nn with copies of the weights. Raises UserError with all reasons if there is none.
+
+        >>> regard.TransformerDecoder(16, 4, 2, attention_dropout=0.1).to_torch().num_layers
+        2
+        """
         options = cast(TransformerLayer, self.layers[0]).torch_options()
         layer = nn.TransformerDecoderLayer(**options)  # type: ignore[arg-type]
         norm = None if isinstance(self.norm, nn.Identity) else deepcopy(self.norm)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import Field, dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -277,9 +277,18 @@ class Model(nn.Module, Seq2Seq):
         target_in_BT: the ids of the target tokens, which start with <sos>. Padding after the end affects no logits before it.
         allow: False for the source ids that are padding, (B, S).  pad: or the id of padding; without either, there is none.
         Raises ValueError if a model that reads a source gets none, or if `allow` and `pad` come with a `Source` or together.
+
+        >>> model = regard.load("model")
+        >>> batch = next(regard.batches(model, "pairs.tsv"))
+        >>> logits_BTV = model.model(batch.source, batch.target_in_BT)
+        >>> logits_BTV.shape == (*batch.target_out_BT.shape, len(model.target))
+        True
         """
         decoded = self.decode(target_in_BT, self.encode(self._source(source, target_in_BT, allow, pad)))
         return decoded.logits_BTV if isinstance(decoded, Projected) else decoded.distribution()
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _source(self, source: Source | Tensor | None, target_in_BT: Tensor, allow: Tensor | None, pad: int | None) -> Source:
         if source is None and self.traits.continues_text:

@@ -80,6 +80,7 @@ class RunCallbacks:
             self.run_folder.log(
                 {"update": update, "weights": which or "current", "sources": len(predictions), "validation": figures}
             )
+            self.run_folder.draw_curves()
         return validation.value(self.settings.train.metric)
 
     def save_best(self) -> None:

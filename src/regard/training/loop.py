@@ -28,8 +28,10 @@ class Update:
 
     loss: per target token, including label smoothing. norm: the gradient norm before clipping.
 
-    >>> regard.Update(number=1, loss=2.5, norm=0.7, learning_rate=0.001, num_targets=640).loss
-    2.5
+    >>> updates = []
+    >>> model = regard.train("pairs.tsv", steps=2, width=16, on_update=updates.append, quiet=True)
+    >>> [update.number for update in updates], updates[1].loss < updates[0].loss
+    ([0, 1], True)
     """
 
     number: int

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +57,7 @@ def build(
     vocabularies: tuple[SourceCodec, Codec] | None = None,
     scores: Mapping[str, ScoreMaker] | None = None,
     device: str | torch.device = "auto",
-    **settings: Any,
+    **settings: object,
 ) -> Translator:
     """Returns an untrained model for some data: `regard.build("transformer", pairs, width=64)`.
 
@@ -71,6 +70,10 @@ def build(
     scores, device: see `regard.train`.
 
     Raises UserError if the data or a setting is wrong, and TypeError for an unknown setting or one of training.
+
+    >>> model = regard.build("rnn", [("cab", "C A B"), ("ad", "A D")], width=16)
+    >>> model.settings.width, model.source.pieces("cab")
+    (16, ('c', 'a', 'b'))
     """
     changes = {"model.kind": kind, "seed": seed, **keys_of(settings, "build")}
     for key in changes:
@@ -112,6 +115,11 @@ def batches(
     source, target: the columns of the data (see `regard.train`).
 
     Raises UserError, once iteration starts, if the data cannot be read.
+
+    >>> pairs = [("cab", "C A B"), ("ad", "A D"), ("bad", "B A D")]
+    >>> model = regard.build("rnn", pairs, width=16)
+    >>> [batch.num_targets for batch in regard.batches(model, pairs, epochs=2)]  # with <eos>
+    [11, 11]
     """
     check_whole("batch_tokens", batch_tokens)
     if epochs is not None:
@@ -142,6 +150,13 @@ def loss(
     loss includes their policy gradient, whose baseline is the mean reward of the batch.
 
     label_smoothing, entropy_bonus, doubly_stochastic: as the settings of the same names.
+
+    >>> pairs = [("cab", "C A B"), ("ad", "A D")]
+    >>> model = regard.build("rnn", pairs, width=16).train()
+    >>> for batch in regard.batches(model, pairs):
+    ...     regard.loss(model, batch).backward()  # then optimiser.step() and optimiser.zero_grad()
+    >>> all(parameter.grad is not None for parameter in model.parameters())
+    True
     """
     settings = TrainSettings(label_smoothing=label_smoothing, entropy_bonus=entropy_bonus, doubly_stochastic=doubly_stochastic)
     total, _ = batch_loss(model.model, batch, settings)

@@ -95,6 +95,7 @@ def run(
         trained = evaluate(validator, curve, learner.state.update / batches.order.epoch_length, stopped)
         if run_folder:
             run_folder.log({"update": learner.state.update, "weights": "chosen", "result": trained.assessment.facts()})
+            run_folder.draw_curves()
     return trained
 
 

@@ -2,6 +2,7 @@
 
 run.yaml                          all settings, with the reasons
 log.jsonl                         one line per update and per validation
+curves.svg                        the log as a picture: losses, and what validations measured
 tokens.safetensors, *.tokenizer.json    the tokenised data
 checkpoints/                      the last few checkpoints
 best/                             the weights with the best validation result so far
@@ -20,6 +21,7 @@ from regard.checkpoint.files import clean, discard, replace_file, resolved, sibl
 from regard.checkpoint.runs import Checkpoints
 from regard.errors import UserError, plural
 from regard.training.board import Board
+from regard.training.curves import draw_curves
 
 AGAIN = "free some disk space and run the same command again; the run resumes from its last checkpoint"
 
@@ -29,7 +31,7 @@ class RunFolder:
 
     def __init__(self, path: Path, *, tensorboard: bool = False) -> None:
         self.path, self.tensorboard = path, tensorboard
-        self.config, self.log_file = path / "run.yaml", path / "log.jsonl"
+        self.config, self.log_file, self.curves = path / "run.yaml", path / "log.jsonl", path / "curves.svg"
         self._log: IO[str] | None = None
         self._board: Board | None = None
 
@@ -64,7 +66,7 @@ class RunFolder:
         """Deletes an earlier run, except its settings and its tokenised data. Deletes checkpoints first: a kill must not
         leave a checkpoint without its other files."""
         with writing(self.path):
-            for name in ("checkpoints", "best", "tensorboard", self.log_file.name):
+            for name in ("checkpoints", "best", "tensorboard", self.log_file.name, self.curves.name):
                 discard(self.path / name)
 
     def open_log(self, update: int, report: Callable[[str], None] = print) -> None:
@@ -95,9 +97,16 @@ class RunFolder:
 
     def held_out_curve(self) -> dict[int, float]:
         """Returns the held-out loss of each logged validation, by the number of updates."""
+        return {facts["update"]: facts["validation"]["loss"] for facts in self._logged() if "validation" in facts}
+
+    def draw_curves(self) -> None:
+        """Draws the log as a picture, curves.svg."""
+        with writing(self.curves, AGAIN):
+            replace_file(self.curves, draw_curves(self._logged()).encode())
+
+    def _logged(self) -> list[dict[str, Any]]:
         lines = self.log_file.read_text("utf-8").splitlines() if self.log_file.exists() else []
-        logged = [json.loads(line) for line in lines]
-        return {facts["update"]: facts["validation"]["loss"] for facts in logged if "validation" in facts}
+        return [json.loads(line) for line in lines]
 
     def log(self, facts: Mapping[str, Any]) -> None:
         """Appends a line to the log."""

@@ -176,7 +176,12 @@ class AnyFamily:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """All settings of a run. Raises UserError if they contradict each other."""
+    """All settings of a run, as run.yaml holds them. Raises UserError if they contradict each other.
+
+    >>> settings = regard.RunSettings(seed=3)
+    >>> settings.model.kind, settings.train.steps
+    ('rnn', 1000)
+    """
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of all random numbers; another seed gives another run."""

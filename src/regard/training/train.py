@@ -26,7 +26,7 @@ from regard.training.spool import DATA, HELD_OUT
 from regard.wording import in_python, python_words
 
 Path_: TypeAlias = str | os.PathLike[str]
-Data: TypeAlias = Path_ | tuple[Path_, Path_] | Iterable[Any]
+Data: TypeAlias = Path_ | tuple[Path_, Path_] | Iterable[object]
 """A file of pairs; two parallel files; or pairs or dictionaries in memory."""
 
 
@@ -35,7 +35,7 @@ def train(
     out: Path_ | None = None,
     *,
     held_out: Data | None = None,
-    settings: RunSettings | Mapping[str, Any] | Path_ | None = None,
+    settings: RunSettings | Mapping[str, object] | Path_ | None = None,
     on_update: Callable[[Update], object] | None = None,
     source: str | int | Sequence[str | int] | None = None,
     target: str | int | None = None,
@@ -48,7 +48,7 @@ def train(
     device: str | torch.device = "auto",
     threads: int | None = None,
     quiet: bool = False,
-    **overrides: Any,
+    **overrides: object,
 ) -> Translator:
     """Trains a model on pairs and returns it: `regard.train([("walk", "walked"), …], "model", steps=300)`.
 
@@ -79,6 +79,11 @@ def train(
 
     Raises UserError if the data or the settings are wrong, if the run in OUT.run has other data or settings, and after Ctrl-C,
     when a checkpoint was written; TypeError if an argument has no setting of its name.
+
+    >>> pairs = [("cab", "C A B"), ("bad", "B A D"), ("ace", "A C E"), ("dab", "D A B")]
+    >>> model = regard.train(pairs, steps=50, width=32, learning_rate=0.01, quiet=True)
+    >>> model("cab").text
+    'C A B'
     """
     if threads is not None:
         check_whole("threads", threads)
