@@ -21,6 +21,7 @@ check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
 
 bench: $(VENV)/dev.done  ## long benchmarks; each result is saved with its date next to its script
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/window.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/recurrent.py
 	$(BIN)/python benchmarks/learning.py

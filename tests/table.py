@@ -11,7 +11,7 @@ from regard.core.attention import ScaledDot
 from regard.core.score import Score
 from regard.core.source import Source
 from regard.core.spectrum import BANDS
-from regard.layers.scores import Additive, Cosine, Distance, Dot, General, Location
+from regard.layers.scores import Additive, Basic, Cosine, Distance, Dot, General, Location
 from regard.models.build import build
 from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
@@ -27,6 +27,7 @@ SCORES: dict[str, Callable[[int], Score]] = {  # name -> (width of queries and k
     "scaled_dot by d": lambda width: ScaledDot(divide_by="d"),
     "dot": lambda width: Dot(),
     "general": lambda width: General(width, width),
+    "basic": lambda width: Basic(width, width),
     "additive": lambda width: Additive(width, width, 13),
     "location": lambda width: Location(width, 7),
     "cosine": lambda width: Cosine(temperature=0.3),
@@ -40,6 +41,9 @@ MODELS: dict[str, ModelSettings] = {
     ),
     "rnn general, plain readout, wider encoder": RnnSettings(
         width=22, encoder_width=26, embedding=7, score="general", readout="plain", dropout=0.3
+    ),
+    "rnn basic, bahdanau, wider encoder": RnnSettings(
+        width=22, encoder_width=26, embedding=7, decoder="bahdanau", score="basic", dropout=0.3
     ),
     "rnn location": RnnSettings(width=22, embedding=7, score="location", max_positions=11, dropout=0.3),
     "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", attention="unnormalised", dropout=0.3),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
     from regard.layers.mixing import Convolution, Dense
+    from regard.layers.reach import gradient_reach, path_length
     from regard.layers.scores import ScoreMaker
     from regard.layers.stacks import TransformerDecoder, TransformerEncoder
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
@@ -97,6 +98,8 @@ _HOMES = {
         "TransformerDecoderLayer": "layers.blocks",
         "Convolution": "layers.mixing",
         "Dense": "layers.mixing",
+        "gradient_reach": "layers.reach",
+        "path_length": "layers.reach",
     },
     "Data that you receive": {
         "Result": "results",
@@ -195,6 +198,7 @@ __all__ = [
     "cost",
     "draw",
     "explain",
+    "gradient_reach",
     "inspect",
     "latent",
     "load",
@@ -202,6 +206,7 @@ __all__ = [
     "losses",
     "markup",
     "masks",
+    "path_length",
     "positions",
     "reference",
     "save",

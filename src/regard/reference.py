@@ -84,6 +84,11 @@ def general(Q: Array, K: Array, W: Array) -> Array:
     return Q @ W @ K.swapaxes(-1, -2)
 
 
+def basic(S: Array, H: Array, K: Array, Q: Array) -> Array:
+    """(K h)·(Q s) / d, d the width of the states h (one of the lecture notes); K is (a, d), Q (a, dq)."""
+    return dot(S @ Q.T, H @ K.T) / H.shape[-1]
+
+
 def additive(Q: Array, K: Array, W_b: Array, W_c: Array, v: Array) -> Array:
     """vᵀ tanh(W_b s + W_c h) (Bahdanau et al. 2015); W_b is (a, dq), W_c (a, dk), v (a,)."""
     s, h = Q[..., :, None, :], K[..., None, :, :]

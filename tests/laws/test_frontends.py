@@ -12,11 +12,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.contracts import FileAndText
 from regard.core import masks
+from regard.core.positions import sinusoidal
 from regard.core.source import Source
 from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
 from regard.data.sources import num_positions
-from regard.layers.frontends import GridFrontend, GridProjection, PatchFrontend, ResNetFrontend
+from regard.layers.frontends import (
+    FrameFrontend,
+    GridFrontend,
+    GridProjection,
+    PatchFrontend,
+    ResNetFrontend,
+    SoundFrontend,
+    standardised,
+)
 from regard.look import Look, Tap
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross"), Tap("fusion")))
@@ -94,7 +103,7 @@ def test_law_2_taps_do_not_change_the_output_and_show_valid_weights(name: str) -
 
 
 @every_frontend
-def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
+def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:  # SPEC A5.8
     model, targets = make_frontend_model(name), make_targets(4, 20)
     memory = model.encode(source_batch(make_rows(name)))
     expected = model.decode(targets, memory).logits_BTV
@@ -234,3 +243,31 @@ def test_a_mean_over_the_grid_depends_on_the_positions() -> None:  # SPEC A8.2
     allow = masks.first(torch.tensor([2]), 2)[:, None]
     mean, swapped = (grid(Source(values, allow)).x_BSD.mean(1) for values in (features, features.flip(-1)))
     assert (mean - swapped).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("width", [8, 12])
+def test_sequences_get_positions_where_the_encoder_needs_them(width: int) -> None:
+    """Those of a Transformer, whose self-attention does not know the order; a recurrent encoder reads in order."""
+    frames, allow = torch.randn(2, 11, 5), masks.first(torch.tensor([11, 6]), 11)
+    for make in (
+        lambda positions: FrameFrontend(5, width, positions=positions),
+        lambda positions: SoundFrontend(5, width, 4, positions=positions),
+    ):
+        frontends = []
+        for positions in (False, True):
+            torch.manual_seed(1)
+            frontends.append(make(positions)(Source(frames, allow)).x_BSD)
+        without, with_positions = frontends
+        expected = sinusoidal(torch.arange(without.shape[1]), width).expand_as(without)
+        torch.testing.assert_close(with_positions - without, expected)
+    for name in ("frames", "sound"):
+        assert make_frontend_model(f"{name}, transformer").encoder.embedding.positions
+        assert not make_frontend_model(f"{name}, luong").source_embedding.positions
+
+
+def test_a_picture_of_one_pixel_is_standardised_to_zero() -> None:
+    """It is its own mean; so are all pixels of one colour."""
+    x = torch.randn(2, 3, 2, 2)
+    x[1] = torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    allow = torch.tensor([[[True, False], [False, False]], [[True, True], [True, True]]])
+    assert (standardised(x, allow).abs() < 1e-6).all()

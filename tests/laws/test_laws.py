@@ -29,6 +29,7 @@ from regard.core import attention, masks
 from regard.core.attention import attend, attention_weights
 from regard.core.source import Source
 from regard.core.weights import masked_softmax
+from regard.data.batch import Example, collate
 from regard.look import Edit, Kind, Look, Tap, What
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder"), Tap("cross")))
@@ -311,7 +312,7 @@ def test_law_3_sentences_that_join_a_running_batch_find_the_same(name: str, opti
 
 
 @every_model
-def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
+def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:  # SPEC A5.8
     model, source, targets = (
         make_model(name),
         make_source(7, 3, 5),
@@ -326,6 +327,39 @@ def test_law_4_step_by_step_equals_the_whole_sequence(name: str) -> None:
             state = step.state
             torch.testing.assert_close(step.logits_BKV[:, 0], expected[:, position])
         assert state.lengths_B.tolist() == [41] * 3
+
+
+@every_model
+def test_law_4_targets_are_shifted_right(name: str) -> None:  # SPEC A5.8
+    """The loss is −Σ_t log p(y_t | y_<t, x): a model that has read <sos> predicts y_1, one that has read all predicts <eos>."""
+    model, rows = make_model(name), rows_of(make_source(7, 3))
+    examples = [Example(row, target) for row, target in zip(rows, ([11, 5, 17, 8], [9, 5]), strict=True)]
+    batch = collate(examples)
+    assert batch.target_in_BT.tolist() == [[SOS, 11, 5, 17, 8], [SOS, 9, 5, PAD, PAD]]
+    assert batch.target_out_BT.tolist() == [[11, 5, 17, 8, EOS], [9, 5, EOS, PAD, PAD]]
+    decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
+    total = 0.0
+    for row, example in enumerate(examples):
+        state, read = model.start(model.encode(collate([example]).source)), SOS
+        for position, token in enumerate([*example.target, EOS]):
+            step = model.step(torch.tensor([[read]]), state)
+            log_prob = step.logits_BKV[0, 0].log_softmax(-1)[token].item()
+            assert decoded.log_probs(batch.target_out_BT)[row, position].item() == pytest.approx(log_prob, abs=1e-9)
+            total, state, read = total + log_prob, step.state, token
+    assert decoded.loss(batch.target_out_BT, pad=PAD).item() == pytest.approx(-total, abs=1e-9)
+
+
+@every_model
+def test_law_4_no_token_depends_on_itself_or_later_ones(name: str) -> None:  # SPEC A5.8
+    model, targets = make_model(name), make_targets(2, 6)
+    memory = model.encode(make_source(7, 3))
+    before = model.decode(targets, memory).logits_BTV
+    for position in range(1, 6):
+        changed = targets.clone()
+        changed[:, position] = targets[:, position] % 15 + 4
+        after = model.decode(changed, memory).logits_BTV
+        torch.testing.assert_close(after[:, :position], before[:, :position], rtol=0, atol=1e-12)
+        assert not torch.allclose(after[:, position], before[:, position])
 
 
 @every_model

@@ -17,7 +17,7 @@ from regard.core.score import Score
 from regard.errors import UserError
 from regard.inspection.explain import Explanation, explain
 from regard.layers.blocks import SwiGlu
-from regard.layers.scores import Additive, Cosine, Distance, General, Location
+from regard.layers.scores import Additive, Basic, Cosine, Distance, General, Location
 from regard.models.decoder import TargetDecoder
 from regard.models.rnn_seq2seq import RnnSeq2Seq
 
@@ -41,7 +41,7 @@ def scores(score: Score, query: Array, keys: Array) -> Array:
     if isinstance(score, ScaledDot):
         divide_by = {"√d": len(query) ** 0.5, "d": len(query)}.get(str(score.divide_by), score.divide_by)
         return reference.scaled_dot(q, keys, float(divide_by))[0]
-    if isinstance(score, General | Location):
+    if isinstance(score, General | Basic | Location):
         return reference.dot(q, keys)[0]
     if isinstance(score, Additive):
         return np.tanh(query @ array(score.query.weight).T + keys) @ array(score.v)

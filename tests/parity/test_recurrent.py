@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -15,7 +16,7 @@ from regard import reference
 from regard.core import masks
 from regard.core.source import Source
 from regard.core.weights import AttentionType
-from regard.layers.attention import MultiHeadAttention
+from regard.layers.reach import gradient_reach
 from regard.layers.recurrent import CELLS, RecurrentEncoder, StepwiseStack, layer_weights, make_stack, run, state_width
 from regard.layers.scores import SCORES
 from regard.look import Edit, Look, Tap
@@ -183,6 +184,8 @@ def score_formula(model: RnnSeq2Seq, real: np.ndarray) -> reference.Score:
     name, score = model.settings.score, model.score
     if name == "general":
         return lambda Q, K: reference.general(Q, K, array(score.weight.weight))
+    if name == "basic":
+        return lambda Q, K: reference.basic(Q, K, array(score.key.weight), array(score.query.weight))
     if name == "additive":
         return lambda Q, K: reference.additive(Q, K, *map(array, (score.query.weight, score.key.weight, score.v)))
     if name == "location":
@@ -307,6 +310,20 @@ def test_every_score_and_attention_type_in_every_decoder(
 
 
 @pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+def test_basic_attention_mixes_the_states_themselves(decoder: str) -> None:  # SPEC A2.9
+    """c_t = Σ_j softmax((K h_j)·(Q s)/d) h_j, so a model with W = Qᵀ K/d gives the same logits."""
+    settings = RnnSettings(width=22, encoder_width=26, embedding=7, decoder=decoder, score="basic", dropout=0.0)
+    basic = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double()
+    general = build(replace(settings, score="general"), SOURCE_VOCAB, TARGET_VOCAB).double()
+    K, Q = basic.score.key.weight, basic.score.query.weight
+    same = {name: weight for name, weight in basic.state_dict().items() if not name.startswith("score.")}
+    general.load_state_dict({**same, "score.weight.weight": Q.T @ K / 26})
+    source, targets = make_source(7, 5), make_targets(2, 6)
+    logits, expected = (model.decode(targets, model.encode(source)).logits_BTV for model in (basic, general))
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
 @pytest.mark.parametrize("attention", ["hard", "gated"])
 def test_hard_attention_is_sampled_in_training(attention: AttentionType, decoder: str) -> None:
     """A decision only affects later tokens if c_t is an input of the recurrence."""
@@ -318,6 +335,38 @@ def test_hard_attention_is_sampled_in_training(attention: AttentionType, decoder
     assert first.attention_log_prob_BT.shape == first.attention_entropy_BT.shape == (2, 6)
     assert first.attention_log_prob_BT.requires_grad
     assert first.affects_later_steps == (decoder == "bahdanau")
+
+
+@pytest.mark.parametrize("decoder", ["luong", "luong fed", "bahdanau"])
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_entropy_and_log_probability_of_every_step(attention: AttentionType, decoder: str) -> None:  # SPEC A3.2
+    """Of the choices that were sampled in training, from the scores of each step, step by step or all at once."""
+    settings = RnnSettings(
+        width=22,
+        embedding=7,
+        decoder=decoder.removesuffix(" fed"),
+        input_feeding=decoder == "luong fed",
+        attention=attention,
+        score="dot",
+        dropout=0.0,
+    )
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().train(), make_targets(2, 6)
+    memory = model.encode(make_source(7, 5))
+    decoded = model.decode(targets, memory, Look((Tap("cross"), Tap("cross", what="scores"))))
+    weights, scores = (array(seen.weights_BHTS[:, 0]) for seen in decoded.seen)
+    allow = np.isfinite(scores)
+    assert np.array_equal(allow, np.broadcast_to(memory.allow_BS.numpy()[:, None], allow.shape))
+    scores = np.where(allow, scores, 0.0)
+    if attention == "hard":
+        log_prob = reference.hard_log_prob(scores, weights.argmax(-1), allow)
+        entropy = reference.entropy(reference.softmax(scores, allow))
+    else:
+        log_prob, entropy = reference.log_gates(scores, weights > 0, allow), reference.gates_entropy(scores, allow)
+    np.testing.assert_allclose(array(decoded.attention_log_prob_BT), log_prob)
+    np.testing.assert_allclose(array(decoded.attention_entropy_BT), entropy)
+    for part in (decoded.attention_log_prob_BT, decoded.attention_entropy_BT):
+        gradients = torch.autograd.grad(part.sum(), model.decoder.parameters(), retain_graph=True)
+        assert all(gradient.abs().max() > 0 for gradient in gradients)
 
 
 def test_gradients_of_weights_in_a_loop() -> None:
@@ -419,34 +468,58 @@ def test_a_fresh_model_has_the_loss_of_a_uniform_guess(cell: str, name: str, voc
     assert math.log(vocab) - 0.05 <= loss <= math.log(vocab) + 0.6
 
 
+# --- what the notes mistake --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+def test_the_query_is_made_without_the_context_that_it_gives(decoder: str) -> None:  # SPEC A0.8
+    """Luong's query s_t has read y_{t−1} and no context; Bahdanau's s_{t−1} the contexts before c_t, but not y_{t−1}."""
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, dropout=0.0)
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval(), make_targets(1, 5)
+    memory = model.encode(make_source(7))
+
+    def weights(ids: Tensor, values_BSE: Tensor) -> Tensor:
+        """The weights (T, S) with these values in place of the states; keys and the first state stay as they are."""
+        state, rows = replace(model.start(memory), values_BSE=values_BSE), []
+        for token in ids.unbind(1):
+            step = model.step(token[:, None], state, Look((Tap("cross"),)))
+            state = step.state
+            rows.append(step.seen[0].weights_BHTS[0, 0, 0])
+        return torch.stack(rows)
+
+    usual = weights(targets, memory.values_BSE)
+    changed = targets.clone()
+    changed[0, 2] = 4 + targets[0, 2] % 15
+    moved = (weights(changed, memory.values_BSE) != usual).any(-1).tolist()
+    assert moved == [False, False, decoder == "luong", True, True]
+    moved = (weights(targets, torch.randn_like(memory.values_BSE)) != usual).any(-1).tolist()
+    assert moved == ([False] * 5 if decoder == "luong" else [False, True, True, True, True])
+
+
+@pytest.mark.parametrize("decoder", ["fixed", "luong", "bahdanau"])
+def test_only_a_decoder_without_attention_reads_one_vector(decoder: str) -> None:  # SPEC A0.9
+    """Given the summary C, nothing else of the source reaches a fixed decoder; with attention every position does."""
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, dropout=0.0)
+    model, targets = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double().eval(), make_targets(2, 5)
+    memory = model.encode(make_source(7, 5))
+    values, summary = memory.values_BSE.detach().requires_grad_(), memory.summary_BE.detach().requires_grad_()
+    logits = model.decode(targets, replace(memory, values_BSE=values, summary_BE=summary)).logits_BTV
+    of_values, of_summary = torch.autograd.grad(
+        logits.square().sum(), (values, summary), allow_unused=True, materialize_grads=True
+    )
+    assert (of_summary.abs().sum(-1) > 0).all()
+    reached = of_values.abs().sum(-1) > 1e-6  # rounding errors are smaller
+    assert torch.equal(reached, memory.allow_BS & (decoder != "fixed"))
+
+
 # --- how far gradients reach -------------------------------------------------------------------------------------------------
-
-
-def gradient_norm(read: Callable[[Tensor], Tensor], length: int) -> float:
-    """Returns ‖∂ output_T / ∂ x_1‖: all outputs at the last position by all inputs at the first."""
-    x = torch.randn(1, length, 64).double().requires_grad_()
-    last = read(x)[0, -1]
-    rows = [torch.autograd.grad(number, x, retain_graph=True)[0][0, 0] for number in last]
-    return torch.stack(rows).norm().item()
-
-
-def gradient_norms(seed: int, length: int) -> list[float]:
-    """Gradient norms of a plain network, an LSTM and attention, with their initial weights."""
-    found = []
-    for make in (lambda: make_stack("rnn_tanh", 64, 64), lambda: make_stack("lstm", 64, 64), lambda: MultiHeadAttention(64, 1)):
-        torch.manual_seed(seed)
-        layer = make().double()
-        found.append(
-            gradient_norm(layer if isinstance(layer, MultiHeadAttention) else lambda x, layer=layer: run(layer, x)[0], length)
-        )
-    return found
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_gradient_reach(seed: int) -> None:  # SPEC A5.7
     """At T = 80 the gradient of the plain network has vanished and that of the LSTM nearly so (both fall by a factor per
     position); that of attention only falls with its weights, as 1/T."""
-    near, far = gradient_norms(seed, 20), gradient_norms(seed, 80)
+    near, far = zip(*gradient_reach(("rnn_tanh", "lstm", "attention"), (20, 80), seed=seed).values(), strict=True)
     plain, lstm, attention = far
     assert plain < 1e-5 * lstm < 1e-10 * attention
     ratios = [after / before for before, after in zip(near, far, strict=True)]

@@ -16,7 +16,7 @@ from regard import reference
 from regard.core import masks
 from regard.core.attention import ScaledDot, attend, attention_weights
 from regard.core.positions import sinusoidal
-from regard.layers.scores import Additive, Cosine, Distance, Dot, General
+from regard.layers.scores import Additive, Basic, Cosine, Distance, Dot, General
 
 
 def random_arrays(dq: int, dk: int) -> tuple[torch.Tensor, ...]:
@@ -59,6 +59,24 @@ def test_general() -> None:  # SPEC A2.3
     assert_equals_reference(score, 11, 13, lambda q, k: reference.general(q, k, array(score.weight.weight)))
 
 
+@pytest.mark.parametrize(("dq", "dk"), [(11, 11), (11, 13)])
+def test_basic_is_general(dq: int, dk: int) -> None:  # SPEC A2.9
+    """(K h)·(Q s)/d equals sᵀ W h with W = Qᵀ K/d, value and gradient."""
+    score, general = Basic(dq, dk).double(), General(dq, dk).double()
+    K, Q = score.key.weight, score.query.weight
+    assert_equals_reference(score, dq, dk, lambda s, h: reference.basic(s, h, array(K), array(Q)))
+    del general.weight.weight  # a parameter cannot be a product
+    general.weight.weight = Q.T @ K / dk
+    query, key, value = (tensor.requires_grad_() for tensor in random_arrays(dq, dk))
+    results = [attend(query, key, value, score=each) for each in (score, general)]
+    torch.testing.assert_close(*results)
+    direction = torch.randn_like(results[0])
+    inputs = [query, key, value, K, Q]
+    for mine, theirs in zip(*(torch.autograd.grad((one * direction).sum(), inputs) for one in results), strict=True):
+        assert mine.abs().max() > 0
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_additive_in_both_forms() -> None:  # SPEC A2.4
     w, v = torch.randn(17, 11 + 13), torch.randn(17)
     score = Additive.concat(w, v, query_width=11)
@@ -78,6 +96,25 @@ def test_cosine() -> None:  # SPEC A2.7
     assert (scores.abs() <= 1 / 0.3 + 1e-9).all()
     longer = Cosine(0.3).scores(3.0 * query, Cosine(0.3).prepare(5.0 * key))  # magnitudes are divided out
     torch.testing.assert_close(longer, scores)
+
+
+@pytest.mark.parametrize(("dtype", "sizes"), [(torch.float32, (1e-30, 1e-3, 1e30)), (torch.float64, (1e-300, 1e-9, 1e300))])
+def test_cosine_of_very_short_and_very_long_vectors(dtype: torch.dtype, sizes: tuple[float, ...]) -> None:  # SPEC A2.7
+    """The cosine does not depend on the lengths, even where their squares vanish or overflow; only zero has no direction."""
+    query, key = torch.randn(3, 11, dtype=dtype), torch.randn(7, 11, dtype=dtype)
+    expected = torch.nn.functional.cosine_similarity(query[:, None], key[None], dim=-1) / 0.3
+    score = Cosine(0.3)
+    for size in sizes:
+        torch.testing.assert_close(score.scores(query * size, score.prepare(key)), expected)
+        torch.testing.assert_close(score.scores(query, score.prepare(key * size)), expected)
+    short = (query * sizes[0]).requires_grad_()
+    (gradient,) = torch.autograd.grad(score.scores(short, score.prepare(key)).sum(), short)
+    assert gradient.isfinite().all()
+    zero = torch.zeros(2, 11, dtype=dtype, requires_grad=True)
+    scores = score.scores(zero, score.prepare(key))
+    (gradient,) = torch.autograd.grad(scores.sum(), zero)
+    assert (scores == 0).all()
+    assert gradient.isfinite().all()
 
 
 def test_distance() -> None:  # SPEC A2.8

@@ -38,6 +38,7 @@ FORMULAS: dict[str, Callable[[Score, np.ndarray, np.ndarray], np.ndarray]] = {
     "scaled_dot by d": lambda score, Q, K: reference.scaled_dot(Q, K, Q.shape[-1]),
     "dot": lambda score, Q, K: reference.dot(Q, K),
     "general": lambda score, Q, K: reference.general(Q, K, array(score.weight.weight)),
+    "basic": lambda score, Q, K: reference.basic(Q, K, array(score.key.weight), array(score.query.weight)),
     "additive": lambda score, Q, K: reference.additive(
         Q, K, array(score.query.weight), array(score.key.weight), array(score.v)
     ),

@@ -172,7 +172,7 @@ def test_time_grows_with_both_lengths_and_both_widths(score_name: str) -> None: 
         query, key, value = torch.randn(num_queries, width), torch.randn(num_keys, width), torch.randn(num_keys, width)
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the counter ignores the other backends
             attend(query, key, value, score=score)
-        projections = 2 * num_keys * width * width if score_name == "general" else 0
+        projections = {"general": 1, "basic": 2}.get(score_name, 0) * 2 * num_keys * width * width
         return counter.get_total_flops() - projections
 
     wider = 1 if score_name == "distance" else 0  # [s; 1]·[h; −‖h‖²/2]

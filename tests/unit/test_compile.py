@@ -14,6 +14,7 @@ from test_torch_tools import (
     inputs,
     make,
     make_dropping,
+    small_blocks,  # noqa: F401 (a fixture)
     small_tiles,  # noqa: F401 (a fixture)
     value_and_gradients,
 )
@@ -63,6 +64,12 @@ def test_inductor() -> None:
 @pytest.mark.parametrize("name", ["attend", "layer"])
 def test_compile_in_tiles(name: str) -> None:
     check_compiled(make(name, "additive"))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["window", "window, hard"])
+def test_compile_in_blocks(name: str) -> None:
+    check_compiled(make(name), (3, 4, 6))
 
 
 def test_compile_with_dropout() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections import Counter
 
 import api_page
@@ -25,7 +26,8 @@ def test_every_named_test_exists(page: str) -> None:
 def test_every_erratum_names_tests_that_carry_its_id() -> None:
     sections = re.split(r"^## (A0\.\d+) ", (DOCS / "errata.md").read_text(), flags=re.MULTILINE)[1:]
     pages = dict(zip(sections[::2], sections[1::2], strict=True))
-    assert list(pages) == [f"A0.{number}" for number in range(1, 8)]
+    spec = tomllib.loads((mutants.ROOT / "tests" / "spec.toml").read_text())
+    assert list(pages) == [item for item in spec["items"] if item.startswith("A0.") and item not in spec["missing"]]
     proofs = mutants.tests_by_id()
     for spec_id, text in pages.items():
         assert {"::".join(match) for match in TEST.findall(text)} <= set(proofs.get(spec_id, [])), spec_id

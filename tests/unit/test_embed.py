@@ -75,6 +75,15 @@ def test_without_positions_an_encoder_is_equivariant_and_a_causal_stack_is_not()
     assert (last_of_causal_stack(2, swapped) - last_of_causal_stack(2, ids)).abs().max() > 1e-3
 
 
+def test_tokens_and_positions_start_equally_large() -> None:
+    """√d E[token] has variance 1, sinusoids and learned positions ½."""
+    for appended, width in ((0, 32), (8, 24)):
+        embedding = TokenEmbedding(3000, 32, "learned", appended=appended, max_positions=3000)
+        assert embedding.tokens.weight.std().item() * math.sqrt(width) == pytest.approx(1.0, rel=0.02)
+        assert embedding.learned.vectors.weight.square().mean().item() == pytest.approx(0.5, rel=0.02)
+    assert sinusoidal(torch.arange(3000), 32).square().mean().item() == pytest.approx(0.5, rel=0.02)
+
+
 def test_learned_positions_get_gradients_and_have_a_maximum() -> None:  # SPEC A7.12
     model = make(positions="learned", max_positions=4)
     encode(model, torch.tensor([[3, 5, 7]])).square().sum().backward()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from tones import write_words
 
 from regard.contracts import FileAndText
 from regard.core import masks
+from regard.core.attention import attention_weights
 from regard.core.source import Source
+from regard.core.spectrum import BANDS
 from regard.data.batch import source_batch
 from regard.data.codecs import read_source, recognise
 from regard.data.columns import Columns
@@ -27,8 +30,12 @@ from regard.errors import UserError
 from regard.inspection.capture import inspect
 from regard.inspection.report import page, write_npz
 from regard.layers.frontends import FrameFrontend, FusionFrontend
+from regard.layers.scores import SCORES
 from regard.look import Look, Tap
 from regard.models.build import build
+from regard.models.contract import ModelSettings
+from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.transformer import TransformerSettings
 from regard.pipeline import Translator
 from regard.training.data import in_memory
 from regard.training.settings import DataSettings, TrainSettings
@@ -67,6 +74,48 @@ def test_every_position_of_the_source_attends_to_the_words() -> None:  # SPEC A6
         torch.testing.assert_close(output.x_BSD[row, :length], expected)
         torch.testing.assert_close(seen.weights_BHTS[row, :, :length, :number], torch.stack(weights))
         assert (seen.weights_BHTS[row, ..., number:] == 0).all()
+
+
+@pytest.mark.parametrize("settings", [RnnSettings, TransformerSettings])
+@pytest.mark.parametrize("decoder", ["luong", "fixed"])
+@pytest.mark.parametrize("score_name", list(SCORES))
+def test_the_score_of_a_model_reaches_fusion(score_name: str, decoder: str, settings: type[ModelSettings]) -> None:
+    # SPEC A5.5
+    """Its weights are the softmax of that score, head by head; so they are for a score of its own."""
+    if settings is TransformerSettings and decoder == "fixed":
+        pytest.skip("a Transformer always attends")
+    chosen: dict[str, object] = {"score": score_name, "frontend": "sound", "channels": 3, "max_positions": 9, "width": 12}
+    chosen |= {"embedding": 12, "decoder": decoder} if settings is RnnSettings else {"heads": 2}
+    own = {**chosen, "score": "dot" if score_name == "location" else "location", "fusion_score": score_name}
+    for given in (chosen, own):
+        torch.manual_seed(3)
+        model = build(settings(**given), BANDS, 19, auxiliary=SOURCE_VOCAB).double().eval()
+        (frontend,) = (module for module in model.modules() if isinstance(module, FusionFrontend))
+        source = source_batch(make_rows("sound with text, luong"))
+        source = replace(source, values=source.values.double())
+        (seen,) = model.encode(source, Look((Tap("fusion"),))).seen
+        assert frontend.attention.score.name == score_name
+        x_BSD = frontend.frontend(source).x_BSD
+        has_sound_B = source.allow.any(1)
+        text_BUD, _ = frontend.reader(frontend.words(source.auxiliary.values), source.auxiliary.allow)
+        attention = frontend.attention
+        query = attention.query(frontend.norm(x_BSD)).unflatten(-1, (4, 3)).transpose(1, 2)
+        key = text_BUD if attention.key is None else attention.key(text_BUD)
+        key = key.unflatten(-1, (4, 3)).transpose(1, 2)
+        expected = attention_weights(query, key, score=attention.score, allow=source.auxiliary.allow[:, None, None])
+        torch.testing.assert_close(seen.weights_BHTS[has_sound_B], expected[has_sound_B])
+
+
+def test_fusion_by_location_counts_its_positions() -> None:
+    """Also in a model whose decoder does not attend, and whose settings therefore have no limit."""
+    settings = RnnSettings(frontend="sound", channels=3, decoder="fixed", score="location", max_positions=9)
+    assert settings.traits.max_positions is None
+    assert build(settings, BANDS, 19).traits.max_positions is None
+    assert build(settings, BANDS, 19, auxiliary=SOURCE_VOCAB).traits.max_positions == 9
+    ignores = replace(settings, beyond="ignore")
+    assert build(ignores, BANDS, 19, auxiliary=SOURCE_VOCAB).traits.max_positions is None
+    lower = replace(settings, decoder="luong", score="additive", fusion_score="location")
+    assert build(lower, BANDS, 19, auxiliary=SOURCE_VOCAB).traits.max_positions == 9
 
 
 def test_the_text_affects_the_output_and_a_learned_vector_replaces_a_missing_source() -> None:  # SPEC A6.4

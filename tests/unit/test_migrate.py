@@ -22,10 +22,14 @@ from regard.models.build import FAMILIES
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.config import parse_config
+from regard.training.order import Order
 from regard.training.overrides import leaves, override
-from regard.training.settings import RunSettings
+from regard.training.resume import Previous
+from regard.training.settings import OLDER, RunSettings
+from regard.training.transfer import Start
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "models"
+ORDER = Order(data=(), out=Path("m"))
 
 
 def test_every_old_spelling_leads_to_a_setting_and_every_value_is_one() -> None:
@@ -151,3 +155,32 @@ def test_a_token_store_with_the_old_names_is_read(tmp_path: Path, monkeypatch: p
     assert (read.source.text, read.target) == ([4, 5], [6])
     np.testing.assert_array_equal(read.source.file, np.ones((2, 3), np.float32), strict=True)
     assert migrate.training_data({"material": "a", "codecs": "b"}) == {"training_data": "a", "codecs": "b"}
+
+
+def test_fusion_of_older_models_and_runs_keeps_its_score() -> None:
+    """It was scaled dot product, whatever model.score was; now it is model.score by default."""
+    config = folder.read_config(FROZEN / "sound-with-text")
+    assert (config["model"]["score"], config["model"]["fusion_score"]) == ("additive", "scaled_dot")
+    for kind in ("rnn", "transformer"):
+        text = f"model:\n  kind: {kind}\n"
+        older, newer = parse_config(text, "run.yaml", defaults=OLDER), parse_config(text, "run.yaml")
+        assert (older.model.fusion_score, newer.model.fusion_score) == ("scaled_dot", None)
+        previous = asdict(older)
+        del previous["model"]["fusion_score"]
+        assert Previous(0, {}, previous).defaults["model.fusion_score"] == "scaled_dot"
+        Previous(0, {}, previous).check(older, ORDER)
+        with pytest.raises(UserError, match=r"model\.fusion_score was scaled_dot and is now None"):
+            Previous(0, {}, previous).check(newer, ORDER)
+        assert Previous(0, {}, asdict(newer)).defaults["model.fusion_score"] is None
+    assert Start().defaults["model.fusion_score"] is None
+    assert Start(parent=folder.load(FROZEN / "sound-with-text")).defaults["model.fusion_score"] == "scaled_dot"
+    language_model = parse_config("model:\n  kind: rnn_lm\n", "run.yaml", defaults=OLDER)
+    Previous(0, {}, asdict(language_model)).check(language_model, ORDER)
+
+
+def test_another_family_keeps_the_score_of_fusion_and_its_name_is_checked() -> None:
+    older = RunSettings(model=RnnSettings(fusion_score="scaled_dot"))
+    assert override(older, ["model.kind=transformer"]).model.fusion_score == "scaled_dot"
+    assert override(older, ["model.fusion_score=dot"]).model.fusion_score == "dot"
+    with pytest.raises(UserError, match=r"--set model\.fusion_score=dott: there is no score 'dott'"):
+        override(older, ["model.fusion_score=dott"])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.core import masks
 from regard.core.attention import attend, attention_weights
+from regard.core.score import Score
 from regard.layers.mixing import Convolution, Dense
 
 
@@ -61,6 +62,56 @@ def test_dense_mixing_is_attention_fixed_by_both_positions() -> None:  # SPEC A1
     assert_same(layer(x_BLD, allow_BL), heads, x_BLD, weight)
 
 
+class Fixed(Score):
+    """Scores that depend on nothing but the positions."""
+
+    name = "fixed"
+
+    def __init__(self, weights_LL: Tensor) -> None:
+        self.weights_LL = weights_LL
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return self.weights_LL
+
+
+def test_convolution_by_numbers_is_attention_with_weights_of_distance() -> None:  # SPEC A10.5
+    """y_i = Σ_o w_o x_{i+o} + b: the weight of key j for query i is w_{j−i}, whatever they contain."""
+    length, reach = 7, 2
+    layer = Convolution(5, 5, reach, weights="scalar").double()
+    w, b = layer.convolution.weight, layer.convolution.bias
+    assert (w.numel(), b.numel()) == (5, 1)
+    x_BLD, allow_BL = random_sequences(3, length, 5), masks.first(torch.tensor([7, 4, 1]), length)
+    offset_LL = torch.arange(length) - torch.arange(length)[:, None]
+    weights_LL = torch.where(offset_LL.abs() <= reach, w.flatten()[(offset_LL + reach).clamp(0, 2 * reach)], 0.0)
+    fixed = attend(x_BLD, x_BLD, x_BLD, score=Fixed(weights_LL), attention="unnormalised", allow=allow_BL[:, None]) + b
+    assert_same(layer(x_BLD, allow_BL), fixed, x_BLD, w, b)
+
+
+def test_convolution_by_channel_has_weights_of_its_own_in_every_channel() -> None:  # SPEC A10.5
+    """It equals one convolution by numbers per channel, and one with diagonal matrices."""
+    layer, matrices = Convolution(5, 5, 2, weights="channel").double(), Convolution(5, 5, 2).double()
+    w_D1H, b_D = layer.convolution.weight, layer.convolution.bias
+    x_BLD = random_sequences(3, 7, 5)
+    channels = []
+    for channel in range(5):
+        alone = Convolution(1, 1, 2, weights="scalar").double()
+        alone.load_state_dict({"convolution.weight": w_D1H[channel][None], "convolution.bias": b_D[channel][None]})
+        channels.append(alone(x_BLD[..., channel : channel + 1]))
+    torch.testing.assert_close(layer(x_BLD), torch.cat(channels, dim=-1))
+    matrices.load_state_dict({"convolution.weight": torch.diag_embed(w_D1H[:, 0].T).permute(1, 2, 0), "convolution.bias": b_D})
+    assert_same(layer(x_BLD), matrices(x_BLD), x_BLD)
+    assert sum(parameter.numel() for parameter in layer.parameters()) == 5 * 5 + 5
+
+
+def test_dense_mixing_by_numbers_is_attention_with_weights_of_the_pair() -> None:  # SPEC A10.5
+    """y_i = Σ_j w_ij x_j + b_i."""
+    layer = Dense(7, 5, 5, weights="scalar").double()
+    w_LL, b_L = layer.linear.weight, layer.linear.bias
+    x_BLD, allow_BL = random_sequences(3, 7, 5), masks.first(torch.tensor([7, 4, 1]), 7)
+    fixed = attend(x_BLD, x_BLD, x_BLD, score=Fixed(w_LL), attention="unnormalised", allow=allow_BL[:, None])
+    assert_same(layer(x_BLD, allow_BL), fixed + b_L[:, None], x_BLD, w_LL, b_L)
+
+
 def test_attention_with_fixed_weights_is_dense_mixing() -> None:  # SPEC A10.5
     """The converse: H heads with fixed weights A_h (rows sum to 1) are dense mixing with W_ij = Σ_h A_h[i, j] W_h."""
     length, heads = 5, 2
@@ -104,7 +155,17 @@ def test_a_token_attends_to_itself_too() -> None:  # SPEC A0.7
     torch.testing.assert_close(attend(x[:1], x[:1], x[:1]), x[:1])  # a single token has only itself
 
 
-@pytest.mark.parametrize("layer", [Convolution(5, 11, 2), Dense(7, 5, 11)], ids=["convolution", "dense"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Convolution(5, 11, 2),
+        Convolution(5, 5, 2, weights="channel"),
+        Convolution(5, 5, 2, weights="scalar"),
+        Dense(7, 5, 11),
+        Dense(7, 5, 5, weights="scalar"),
+    ],
+    ids=["convolution", "by channel", "by numbers", "dense", "dense by numbers"],
+)
 def test_padding_counts_as_zeros(layer: Convolution | Dense) -> None:
     """Values at padding, even NaN, never affect a real position, nor their gradients a weight."""
     layer = layer.double()
@@ -139,6 +200,12 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
             lambda x: Convolution(5, 11, 2)(x[0]),
             "x has shape (13, 5), expected (batch, length, 5); pass one sequence as x[None]",
         ),
+        (
+            lambda x: Convolution(5, 11, 2, weights="scalar"),
+            "weights=scalar keeps the channels apart, but width is 5 and value_width is 11; make them equal, or use weights=",
+        ),
+        (lambda x: Convolution(5, 5, 2, weights="number"), "weights is 'number', expected one of matrix, channel, scalar"),
+        (lambda x: Dense(7, 5, 5, weights="channel"), "weights is 'channel', expected one of matrix, scalar"),
         (lambda x: Convolution(5, 11, -1), "reach is -1, expected a whole number, 0 or more"),
         (
             lambda x: Convolution(5, 11, 2)(x, torch.ones(2, 13)),

@@ -392,11 +392,23 @@ def test_wrong_inputs_are_explained(call: Callable[[MultiHeadAttention, Tensor],
     assert "\n" not in str(caught.value)
 
 
+def test_the_default_width_of_values_is_that_of_keys() -> None:  # SPEC A6.3
+    """key_dim is width / heads by default, and value_dim is key_dim, given or not."""
+    sizes = {(): (4, 4), (("key_dim", 5),): (5, 5), (("value_dim", 7),): (4, 7), (("key_dim", 5), ("value_dim", 7)): (5, 7)}
+    x = torch.randn(2, 6, 12)
+    for options, (key_dim, value_dim) in sizes.items():
+        layer = MultiHeadAttention(12, 3, **dict(options))
+        assert layer.query.weight.shape == layer.key.weight.shape == (3 * key_dim, 12)
+        assert layer.value.weight.shape == (3 * value_dim, 12)
+        assert layer(x).shape == x.shape
+        assert MultiHeadAttention(12, 3, **dict(options), project_output=False)(x).shape == (2, 6, 3 * value_dim)
+
+
 # --- positions inside attention ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
-@pytest.mark.parametrize("score_name", ["dot", "scaled_dot", "scaled_dot by d", "general", "cosine", "distance"])
+@pytest.mark.parametrize("score_name", ["dot", "scaled_dot", "scaled_dot by d", "general", "basic", "cosine", "distance"])
 def test_rotary_scores_depend_on_the_distance(score_name: str, layout: str) -> None:  # SPEC A7.12
     score = SCORES[score_name](6)
     score = score.double() if isinstance(score, nn.Module) else score

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, fourier, one_hot, raw_index, rotate, sinusoidal
+from regard.layers.embed import TokenEmbedding
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -295,3 +296,43 @@ def test_one_hot_can_be_exported() -> None:
     exported = torch.export.export(Module(), (positions,)).module()
     assert torch.equal(exported(positions.flip(0)), one_hot(positions.flip(0), 11))
     assert (exported(torch.tensor([1, 11, 2])).sum(-1) == torch.tensor([1, 0, 1])).all()
+
+
+def test_sinusoids_have_no_gaussian_limit() -> None:  # SPEC A0.10
+    """−ln of the similarity is λ(i − j)² if that is Gaussian. The mean of cos(ω_k Δ) converges as the width grows, to an
+    integral that falls like a logarithm; −ln/Δ² then differs a thousandfold. That of Fourier features is constant."""
+    distances = torch.tensor([0, 1, 10, 100])
+
+    def similarity(vectors: Tensor) -> Tensor:
+        return (vectors @ vectors[0] / (vectors[0] @ vectors[0]))[1:]
+
+    grid = 10000.0 ** -torch.linspace(0, 1, 200_001, dtype=torch.float64)
+    limit = torch.stack([(grid * distance).cos().mean() for distance in (1, 10, 100)])
+    errors = []
+    for width in (64, 512, 4096):
+        found = similarity(sinusoidal(distances, width, dtype=torch.float64))
+        errors.append((found - limit).abs().max().item())
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-3
+    curvatures = -limit.log() / distances[1:].square()
+    assert curvatures[0] > 300 * curvatures[2]
+    assert limit[2] > 0.4  # far from 0, where a Gaussian with the similarity of neighbours has exp(−10⁴ λ) < 1e-100
+    assert math.exp(-1e4 * curvatures[0].item()) < 1e-100
+    distances = torch.tensor([0, 1, 5, 20])
+    found = similarity(fourier(distances, 128, sharpness=0.01, dtype=torch.float64))
+    sharpness = -found.log() / distances[1:].square()
+    torch.testing.assert_close(sharpness, torch.full_like(sharpness, 0.01), rtol=1e-2, atol=0)
+
+
+def test_positions_are_counted_from_0_or_1_and_added_or_appended() -> None:  # SPEC A0.10
+    """With first=1 the pair of k is that of k + 1, and an appended position leaves the token as it is."""
+    positions = torch.arange(7)
+    paper, note = (sinusoidal(positions, 8, first=first, dtype=torch.float64) for first in (0, 1))
+    torch.testing.assert_close(note[:, :6], paper[:, 2:])
+    torch.testing.assert_close(note[:, 6], (positions.double() * 10000.0 ** (-2 * 4 / 8)).sin())
+    for appended in (0, 4):
+        embedding = TokenEmbedding(5, 12, appended=appended)
+        ids = torch.tensor([1, 2, 1])
+        tokens, result = embedding.tokens(ids) * math.sqrt(12 - appended), embedding(ids, torch.arange(3))
+        vectors = sinusoidal(torch.arange(3), appended or 12)
+        torch.testing.assert_close(result, torch.cat((tokens, vectors), -1) if appended else tokens + vectors)

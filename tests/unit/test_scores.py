@@ -1,5 +1,6 @@
 """Location scores and custom scores."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from regard.core import masks
 from regard.core.source import Source
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
-from regard.layers.scores import Location, make_score
+from regard.layers.scores import Additive, Location, make_score
 from regard.look import Look, Tap
 from regard.models.build import build
 from regard.models.contract import ModelSettings
+from regard.models.decoder_only import DecoderOnlySettings
+from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
@@ -142,6 +145,54 @@ def test_a_custom_score_works_in_every_model_and_in_its_folder(settings: ModelSe
         UserError, match=r"uses the custom score 'manhattan', which is not part of regard: load it with .*scores="
     ):
         regard.load(tmp_path / "m")
+
+
+class Sizes(regard.Score):
+    """A dot product that knows what it was made with."""
+
+    name = "sizes"
+
+    def __init__(self, query_width: int, key_width: int, width: int, max_source: int, beyond: str) -> None:
+        self.sizes = (query_width, key_width, width, max_source, beyond)
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return query[..., :3] @ prepared[..., :3].transpose(-1, -2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "width", "number"),
+    [
+        (RnnSettings(width=20, encoder_width=12, frontend="sound", channels=3, embedding=12), (20, 12), 1),
+        (TransformerSettings(width=20, heads=2, key_dim=6, encoder_layers=1, frontend="sound", channels=3), (6, 6), 5),
+        (DecoderOnlySettings(width=20, heads=4, layers=3), (5, 5), 3),
+        (EncoderOnlySettings(width=20, heads=4, layers=3), (5, 5), 3),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_settings_reach_every_score(settings: ModelSettings, width: tuple[int, int], number: int) -> None:  # SPEC A2.6
+    """In self-attention, cross-attention and fusion; its widths there are those of a head."""
+    made: list[Sizes] = []
+
+    def make(query_width: int, key_width: int, width: int, max_source: int, beyond: str) -> Sizes:
+        made.append(Sizes(query_width, key_width, width, max_source, beyond))
+        return made[-1]
+
+    settings = replace(settings, score="sizes", score_width=7, max_positions=11, beyond="ignore")
+    if isinstance(settings, EncoderOnlySettings):
+        EncoderOnly(settings, 17, 5, {"sizes": make})
+    else:
+        build(settings, 40, 19, {"sizes": make}, auxiliary=17)
+    reads_file = settings.traits.frontend == "sound"
+    fused = [score.sizes for score in made if score.sizes[:2] != width]
+    assert [score.sizes for score in made if score.sizes[:2] == width] == [(*width, 7, 11, "ignore")] * number
+    fused_width = (settings.embedding if isinstance(settings, RnnSettings) else settings.width) // 4
+    assert fused == ([(fused_width, fused_width, 7, 11, "ignore")] if reads_file else [])
+
+
+def test_additive_by_its_other_form_keeps_the_dtype() -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        score = Additive.concat(torch.randn(13, 7, dtype=dtype), torch.randn(13, dtype=dtype), query_width=3)
+        assert {parameter.dtype for parameter in score.parameters()} == {dtype}
 
 
 def test_scores_are_created_from_the_sizes_that_they_require() -> None:

@@ -17,7 +17,7 @@ from regard.contracts import Event, Hypothesis
 from regard.core.largest import largest
 from regard.core.source import Source
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
-from regard.decoding.search import common_prefix, expand, sample
+from regard.decoding.search import Ended, Sentence, common_prefix, expand, sample
 from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
 from regard.models.contract import Decoded, Memory, Step
@@ -140,6 +140,7 @@ def test_an_output_that_does_not_end_is_stopped_and_marked() -> None:
     assert end.hypotheses[0].ids == (A, A, A, A)
     assert not end.hypotheses[0].finished
     assert end.hypotheses[0].log_prob == pytest.approx(math.log(0.2 * 0.9**3))
+    assert end.hypotheses[0].rank_score == pytest.approx(end.hypotheses[0].log_prob / ((5 + 4) / 6) ** 0.6)  # without <eos>
     assert [event.ids for event in growing] == [(A,)] * 4
     (*_, end) = search([1], max_length=2)  # exactly long enough
     assert end.hypotheses[0].finished
@@ -401,6 +402,39 @@ def test_options_restrict_what_is_sampled() -> None:
     assert [drawn(temperature=0.5).count(token) for token in range(4)] == pytest.approx(
         [100 * one / 30 for one in squares], abs=1
     )
+
+
+def sampled(probabilities: Sequence[float], uniform: float, dtype: torch.dtype = torch.float64, **options: Any) -> int:
+    """Returns the token that this random number selects."""
+    scores = torch.tensor([[probabilities]], dtype=torch.float64).log().to(dtype)
+    total, chance = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[uniform]], dtype=torch.float64)
+    return int(sample(total, scores, 9, chance, SearchOptions(sample=True, **options)).token_BK)
+
+
+def test_the_nucleus_at_exact_ties() -> None:
+    """The smallest set whose probabilities sum to at least top_p: of four equal tokens, half of the probability is two tokens,
+    those with the lowest ids."""
+    for top_p, tokens in ((0.25, {0}), (0.5, {0, 1}), (0.75, {0, 1, 2}), (0.76, {0, 1, 2, 3}), (1.0, {0, 1, 2, 3})):
+        assert {sampled([0.25] * 4, uniform / 100, top_p=top_p) for uniform in range(100)} == tokens
+    assert [sampled([0.25] * 4, uniform) for uniform in (0.0, 0.2499, 0.25, 0.5, 0.75, 0.9999)] == [0, 0, 1, 2, 3, 3]
+
+
+def test_improbable_tokens_are_sampled_too() -> None:
+    """Probabilities are added up in float64: a token of 1e-9 has its share of the random numbers in every dtype."""
+    for dtype in (torch.float64, torch.float32):
+        assert sampled([1 - 1e-9, 1e-9], 1 - 0.5e-9, dtype) == 1
+        assert sampled([1 - 1e-9, 1e-9], 1 - 2e-9, dtype) == 0
+
+
+def test_finished_outputs_rank_before_stopped_ones() -> None:
+    def output(rank_score: float, finished: bool) -> Ended:
+        return Ended(Hypothesis((A,), rank_score, rank_score, finished), ())
+
+    sentence = Sentence(make_requests([[A]])[0], limit=5)
+    for rank_score, finished in ((-1.0, False), (-3.0, True), (-2.0, True), (-0.5, False), (-4.0, True)):
+        sentence.keep(output(rank_score, finished), 4)
+    ranks = [(kept.hypothesis.rank_score, kept.hypothesis.finished) for kept in sentence.kept]
+    assert ranks == [(-2.0, True), (-3.0, True), (-4.0, True), (-0.5, False)]
 
 
 # --- streaming ---------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from table import MODELS, has_cross, make_model, make_source, make_targets
 from test_attention import Largest
 
+from regard.core import masks
 from regard.core.attention import ScaledDot
 from regard.core.mechanism import Mechanism
 from regard.core.taps import attend_with_look
@@ -96,6 +97,57 @@ def test_summaries_equal_the_matrix(name: str) -> None:  # SPEC A9.2
         positions = torch.arange(weights.shape[-1])
         away = (positions[:, None] - positions).abs()
         torch.testing.assert_close(found.distance, (weights * away).sum(-1))
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("tile", [1, 7 * 3, 1 << 19])
+def test_summaries_with_alibi_equal_the_matrix(tile: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each head has a slope of its own, also where a tile holds fewer rows than all heads have."""
+    monkeypatch.setattr("regard.core.summary.TILE", tile)
+    layer = MultiHeadAttention(12, 4, kv_heads=kv_heads, alibi=True).double()
+    layer.slopes_H = torch.tensor([3.0, 1.0, 0.3, 0.1])
+    x, allow = torch.randn(2, 7, 12).double(), masks.first(torch.tensor([7, 4]), 7)[:, None, None]
+    look = Look((Tap("encoder"), Tap("encoder", what="summary"), Tap("encoder", head=2, rows=(5, 1), what="summary")))
+    weights, summary, part = layer.attend(layer.queries(x), *layer.keys_values(x), allow, look).seen
+    positions = torch.arange(7)
+    away = (positions[:, None] - positions).abs()
+    for found, expected, rows in (
+        (summary.summary, weights.weights_BHTS, away),
+        (part.summary, weights.weights_BHTS[:, 2:3, [5, 1]], away[[5, 1]]),
+    ):
+        torch.testing.assert_close(found.top_weights, expected.topk(7).values)
+        torch.testing.assert_close(found.mass, expected.sum(-2))
+        torch.testing.assert_close(found.entropy, torch.special.entr(expected).sum(-1))
+        if found.distance is not None:
+            torch.testing.assert_close(found.distance, (expected * rows).sum(-1))
+    assert summary.summary.distance is not None
+    means = summary.summary.distance[0].mean(-1)
+    assert (means.diff() > 0).all()  # the gentler the slope, the further a head attends
+
+
+def test_equal_weights_have_unequal_effects() -> None:  # SPEC A0.11
+    """Equal keys get equal weights. What the output loses without a value is α v W_o: its norm is another for every value, and
+    0 for a value that the output projection does not read."""
+    layer = MultiHeadAttention(6, 1, bias=False).double()
+    x, memory = torch.randn(1, 1, 6).double(), torch.randn(1, 4, 6).double()
+    with torch.no_grad():
+        layer.key.weight.zero_()  # all keys are equal
+        layer.value.weight.copy_(torch.eye(6))
+        layer.output.weight[:, 0] = 0.0
+        memory[0, 2] = torch.eye(6)[0]  # only in the direction that is not read
+    query, (keys, values) = layer.queries(x), layer.keys_values(memory)
+    attended = layer.attend(query, keys, values, None, Look((Tap("cross"), Tap("cross", what="norms"))))
+    weights, norms = (seen.weights_BHTS[0, 0, 0] for seen in attended.seen)
+    torch.testing.assert_close(weights, torch.full((4,), 0.25).double())
+    effects = []
+    for key in range(4):
+        without = values.clone()
+        without[:, :, key] = 0
+        effects.append((attended.context - layer.attend(query, keys, without, None, None).context).norm())
+    torch.testing.assert_close(norms, torch.stack(effects))
+    assert norms[2] < 1e-9
+    assert norms[[0, 1, 3]].min() > 0.01
+    assert norms[[0, 1, 3]].max() > 1.2 * norms[[0, 1, 3]].min()
 
 
 def output_weights(model: Model, one: Seen) -> torch.Tensor | None:

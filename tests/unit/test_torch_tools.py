@@ -16,7 +16,7 @@ from torch.export import export
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard.core import attention, masks
+from regard.core import attention, masks, window
 
 WIDTH, HEADS = 12, 3
 QUERIES, KEYS = 5, 7
@@ -73,6 +73,9 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "unnormalised": lambda: Attend(SCORES["scaled_dot"](WIDTH), attention="unnormalised"),
     "hard": lambda: Attend(SCORES["scaled_dot"](WIDTH), attention="hard"),
     "gated": lambda: Attend(SCORES["scaled_dot"](WIDTH), attention="gated"),
+    "window": lambda: Attend(SCORES["additive"](WIDTH), window=2),
+    "window, location": lambda: Attend(SCORES["location"](WIDTH), window=2),
+    "window, hard": lambda: Attend(SCORES["scaled_dot"](WIDTH), window=2, attention="hard"),
     "grouped": lambda: Layer(SCORES["scaled_dot"](WIDTH // HEADS), kv_heads=1),
     "alibi": lambda: Blocks(lambda: SCORES["scaled_dot"](WIDTH // HEADS), positions="alibi"),
     "rotary, post-norm, gelu": lambda: Blocks(
@@ -178,7 +181,7 @@ def test_precision(name: str, score: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OTHERS if name not in ("hard", "gated")]
+    "name", [name for name in OTHERS if not name.endswith(("hard", "gated"))]
 )  # a rounded score chooses another key
 @pytest.mark.parametrize("how", ["float32", "bfloat16", "autocast"])
 def test_precision_of_other_attention(name: str, how: str) -> None:
@@ -222,6 +225,18 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @each_module
 def test_func_in_tiles(name: str) -> None:
     check_func(make(name, "additive"))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks as small as a window, so that a short sequence has several."""
+    monkeypatch.setattr(window, "BLOCK", 1)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["window", "window, hard"])
+def test_func_in_blocks(name: str) -> None:
+    check_func(make(name))
 
 
 # --- random numbers ----------------------------------------------------------------------------------------------------------

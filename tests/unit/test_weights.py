@@ -235,6 +235,33 @@ def test_tiles_draw_the_same_numbers_again_in_their_backward_pass(attention: str
     assert torch.autograd.gradcheck(run, wrt)
 
 
+@pytest.mark.parametrize("attention", ["soft", "hard", "gated"])
+def test_every_tile_draws_numbers_of_its_own(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal queries in different tiles get different samples; their shares are those of one large tile."""
+    query, key = torch.randn(1, 11).double().expand(2000, 11), torch.randn(7, 11).double()
+    dropout = 0.4 if attention == "soft" else 0.0
+    shares = []
+    for tile in (1 << 22, 7, 2 * 7):  # all rows at once, row by row, two at a time
+        monkeypatch.setattr(core_attention, "TILE", tile)
+        result = regard.attend(query, key, torch.eye(7).double(), attention=attention, dropout=dropout, generator=seeded(7))
+        weights = result if isinstance(result, Tensor) else result.context
+        assert len(weights.unique(dim=0)) > 5
+        shares.append((weights > 0).double().mean(0))
+    for share in shares[1:]:
+        torch.testing.assert_close(share, shares[0], atol=0.06, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_entropy_and_log_probability_have_their_gradients(attention: str) -> None:  # SPEC A3.2
+    query, key, value, allow = inputs()
+
+    def parts(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        result = regard.attend(query, key, value, allow=allow, attention=attention, generator=seeded(3))
+        return result.log_prob, result.entropy
+
+    assert torch.autograd.gradcheck(parts, (query.requires_grad_(), key.requires_grad_()))
+
+
 def test_dropout_leaves_out_weights_and_keeps_the_mean() -> None:
     query, key = torch.randn(5, 11).double(), torch.randn(7, 11).double()
     value, allow = torch.eye(7).double(), masks.causal(5, 7)

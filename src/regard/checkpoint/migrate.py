@@ -34,6 +34,9 @@ VALUES = {
 }
 """Old names of values, by the new names of their settings."""
 
+FUSION_SCORE = "scaled_dot"
+"""model.fusion_score of models and runs of versions that lacked this setting."""
+
 SOURCE_FIELDS = {"beside": "auxiliary"}
 """Old names of fields in source.json, which has no format number."""
 
@@ -51,6 +54,7 @@ def unreadable(path: Path, number: object) -> str:
 
 def config(given: dict[str, Any]) -> dict[str, Any]:
     """Migrates the content of config.json. `format` keeps the number of the folder."""
+    given = {**given, "model": _with_fusion_score(given.get("model"))}
     if given["format"] != 1:
         return given
     migrated = {**given, "model": _section("model", given.get("model"))}
@@ -59,6 +63,12 @@ def config(given: dict[str, Any]) -> dict[str, Any]:
         if "settings" in training:
             migrated["training"]["settings"] = run_settings(training["settings"])
     return migrated
+
+
+def _with_fusion_score(model: Any) -> Any:
+    """Adds the setting to the families that read files; config.json holds all settings, so a model without it is older."""
+    reads_files = isinstance(model, dict) and model.get("kind") in ("rnn", "transformer")
+    return {"fusion_score": FUSION_SCORE, **model} if reads_files else model
 
 
 def run_settings(given: Any) -> Any:

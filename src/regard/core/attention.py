@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, overload
 
 import torch
@@ -25,6 +25,7 @@ from regard.core.mechanism import Mechanism
 from regard.core.score import Score
 from regard.core.transforms import is_transformed, is_vmapped
 from regard.core.weights import SAMPLED, AttentionType
+from regard.core.window import check_window, in_window, mask_of
 from regard.equality import ByValue
 from regard.errors import check_positive
 from regard.look import Seen
@@ -119,6 +120,8 @@ def attend(
     attention: Literal["soft", "unnormalised"] = "soft",
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
+    window: int | None = None,
+    axes: tuple[int, int] | None = None,
 ) -> Tensor: ...
 
 
@@ -133,6 +136,8 @@ def attend(
     attention: Literal["hard", "gated"],
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
+    window: int | None = None,
+    axes: tuple[int, int] | None = None,
 ) -> AttentionOutput: ...
 
 
@@ -146,6 +151,8 @@ def attend(
     attention: AttentionType = "soft",
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
+    window: int | None = None,
+    axes: tuple[int, int] | None = None,
 ) -> Tensor | AttentionOutput:
     """Computes the context vectors (..., Lq, dv), one per query. The default is scaled dot-product attention on torch's fused
     kernel.
@@ -156,6 +163,10 @@ def attend(
     0/1 gate per key).
     dropout: attention dropout, the probability of dropping a weight; needs a generator.
     generator: source of random numbers for dropout and for the choices of hard and gated attention.
+    window: a query may attend only to keys at most this many positions before or after its own, as under `masks.window`, in
+    time and memory O(L·window) instead of O(L²). (Scores by position, such as Location, and exported graphs use that mask.)
+    axes: (rows, columns) if queries and keys are the cells of a grid, row by row; the window then has this many rows and
+    columns to each side, as under `masks.grid_window`.
 
     Returns the context; for "hard" and "gated" an `AttentionOutput` with the log-probability and entropy of each choice for a
     policy gradient (`regard.losses.policy_gradient`), because no gradient flows through a choice itself. Choices are sampled
@@ -176,7 +187,9 @@ def attend(
     mechanism.check()
     check_tensor("value", value)
     check_shapes(query, key, value, allow)
-    attended = attend_prepared(query, prepare(mechanism.score, key, allow), value, mechanism)
+    if window is not None or axes is not None:
+        check_window(window, axes, query.shape[-2], key.shape[-2])
+    attended = _attend(query, key, value, mechanism, window, axes)
     return attended if attention in SAMPLED else attended.context
 
 
@@ -304,6 +317,26 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
     return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # [:1] broadcasts to all query heads
 
 
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mechanism: Mechanism, window: int | None, axes: tuple[int, int] | None
+) -> AttentionOutput:
+    """Computes attention to all keys, or to those in the window: block by block, or under a mask where blocks are no help."""
+    if window is not None and (mechanism.score.by_position or not query.shape[-2] or torch.compiler.is_exporting()):
+        near = mask_of(query.shape[-2], key.shape[-2], window, axes, query.device)
+        mechanism = replace(mechanism, allow=near if mechanism.allow is None else masks.both(mechanism.allow, near))
+        window = None
+    prepared = prepare(mechanism.score, key, mechanism.allow)
+    if window is None:
+        return attend_prepared(query, prepared, value, mechanism)
+
+    def block(query: Tensor, prepared: Tensor, value: Tensor, allow: Tensor) -> Tensor:
+        return _as_columns(attend_prepared(query, prepared, value, replace(mechanism, allow=allow)))
+
+    repeatable = not mechanism.is_random and not is_transformed()
+    columns = in_window(block, query, prepared, value, mechanism.allow, width=window, axes=axes, repeatable=repeatable)
+    return _from_columns(columns, mechanism)
+
+
 def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
     """Computes `attention_weights` for prepared keys. Only the result is a whole matrix; intermediate tensors are tiles."""
     mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
@@ -332,12 +365,21 @@ def _plain(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism)
     def context(part: slice, seed: int | None) -> Tensor:
         attention = mechanism.weights(query, prepared, part, seed)
         mixture = mechanism.dropped(attention.weights, seed) @ value
-        if attention.log_prob is None or attention.entropy is None:
-            return mixture
-        choices = torch.stack((attention.log_prob, attention.entropy), dim=-1)  # values may have more leading dimensions
-        return torch.cat((mixture, choices.expand(*mixture.shape[:-1], 2)), dim=-1)  # one tensor per tile
+        return _as_columns(AttentionOutput(mixture, attention.log_prob, attention.entropy))
 
-    columns = _in_tiles(context, query, prepared, mechanism)
+    return _from_columns(_in_tiles(context, query, prepared, mechanism), mechanism)
+
+
+def _as_columns(attended: AttentionOutput) -> Tensor:
+    """Returns context, log-probability and entropy as one tensor, so that tiles and blocks can be joined."""
+    if attended.log_prob is None or attended.entropy is None:
+        return attended.context
+    choices = torch.stack((attended.log_prob, attended.entropy), dim=-1)  # values may have more leading dimensions
+    return torch.cat((attended.context, choices.expand(*attended.context.shape[:-1], 2)), dim=-1)
+
+
+def _from_columns(columns: Tensor, mechanism: Mechanism) -> AttentionOutput:
+    """The inverse of `_as_columns`."""
     if mechanism.attention not in SAMPLED:
         return AttentionOutput(columns)
     return AttentionOutput(columns[..., :-2], columns[..., -2], columns[..., -1])

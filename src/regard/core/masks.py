@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.core.checks import check_length, check_tensor
 
-__all__ = ["both", "causal", "first", "not_padding", "positions", "window"]
+__all__ = ["both", "causal", "first", "grid_window", "not_padding", "positions", "window"]
 
 
 def causal(num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
@@ -43,6 +43,28 @@ def window(num_queries: int, num_keys: int | None = None, *, width: int, device:
     all_pairs = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
     diagonal = num_keys - num_queries
     return all_pairs.tril(diagonal + width).triu(diagonal - width)
+
+
+def near(queries: Tensor, keys: Tensor, *, width: int) -> Tensor:
+    """Returns (Lq, Lk) for positions (Lq,) and (Lk,): a query may attend to keys at most `width` positions away."""
+    return (queries[:, None] - keys).abs() <= width
+
+
+def on_grid(rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns the mask of the cells of a grid, row by row: (rows · columns of the queries, rows · columns of the keys).
+
+    rows, columns: masks of the rows and of the columns; a cell may attend to another if both allow it.
+    """
+    return (rows[:, None, :, None] & columns[:, None]).flatten(2).flatten(0, 1)
+
+
+def grid_window(rows: int, columns: int, *, width: int, device: torch.device | str | None = None) -> Tensor:
+    """Returns (rows · columns, rows · columns): a cell may attend to cells at most `width` rows and `width` columns away.
+
+    >>> regard.masks.grid_window(2, 3, width=1)[0]  # the cell at the top left does not see the last column
+    tensor([ True,  True, False,  True,  True, False])
+    """
+    return on_grid(*(window(size, width=width, device=device) for size in (rows, columns)))
 
 
 def not_padding(ids: Tensor, pad: int) -> Tensor:

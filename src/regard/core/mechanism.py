@@ -136,9 +136,14 @@ class Mechanism:
         generator = _make_generator(seed, weights.device)
         return F.dropout(weights, self.dropout) if generator is None else drop_weights(weights, self.dropout, generator)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return bool(self.dropout) or (self.generator is not None and self.attention in SAMPLED)
+
     def draw_seed(self) -> int | None:
         """Draws a seed for the random numbers of one tile, so that the backward pass can repeat them; None if not needed."""
-        if self.generator is None or not (self.dropout or self.attention in SAMPLED):
+        if self.generator is None or not self.is_random:
             return None
         seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
         if torch.compiler.is_exporting() or torch._C._functorch.is_batchedtensor(seed):

@@ -37,6 +37,7 @@ FORMULAS = {
     "dot": "e_j = s · k_j",
     "scaled_dot": "e_j = s · k_j / √d",
     "general": "e_j = s · k_j, k_j = W h_j",
+    "basic": "e_j = s · k_j, k_j = Qᵀ K h_j / d",
     "additive": "e_j = vᵀ tanh(W_b s + k_j), k_j = W_c h_j",
     "location": "e_j = s · k_j, k_j = W_j",
     "cosine": "e_j = cos(s, h_j) / temperature, k_j = h_j / ‖h_j‖",

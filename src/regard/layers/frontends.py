@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.core.positions import sinusoidal
+from regard.core.score import Score
 from regard.core.source import Source
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import RecurrentEncoder
@@ -33,6 +34,10 @@ patches: a picture, whose patches of 8 x 8 pixels are projected (Dosovitskiy et 
 grid: your own features, arranged in a grid. frames: your own features, in a sequence.
 sound: frames of sound; four frames become one position.
 """
+
+
+MakeScore = Callable[[int], Score]
+"""(width of queries and keys) -> a new score function."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,17 @@ class FusionFrontend(Frontend):
     becomes one position with a learned vector; a missing text still has its <eos>.
 
     frontend: frontend of the source. width: width of the vectors. vocab: vocabulary size of the auxiliary texts.
+    make_score: returns the score function for queries and keys of this width; by default scaled dot product.
     """
 
-    def __init__(self, frontend: Frontend, width: int, vocab: int) -> None:
+    def __init__(self, frontend: Frontend, width: int, vocab: int, make_score: MakeScore | None = None) -> None:
         super().__init__()
         self.frontend = frontend
         self.words = nn.Embedding(vocab, width)
         self.reader = RecurrentEncoder("gru", width, width, bidirectional=width % 2 == 0)
         self.norm = nn.LayerNorm(width)
-        self.attention = MultiHeadAttention(width, next(heads for heads in (4, 2, 1) if width % heads == 0))
+        heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
+        self.attention = MultiHeadAttention(width, heads, score=make_score and make_score(width // heads))
         self.nothing = nn.Parameter(torch.randn(width))
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
@@ -81,9 +88,10 @@ class FusionFrontend(Frontend):
         allow_BS = masks.at_least_first(output.allow_BS)
         x_BSD = torch.where((allow_BS & ~output.allow_BS).unsqueeze(-1), self.nothing, output.x_BSD)
         text_BUD, _ = self.reader(self.words(source.auxiliary.values), source.auxiliary.allow)
-        queries, (keys, values) = self.attention.queries(self.norm(x_BSD)), self.attention.keys_values(text_BUD)
+        keys, values = self.attention.keys_values(text_BUD, masks.positions(source.auxiliary.allow))
         fusion_look = look.at("fusion", 0, 1) if look else None
-        attended = self.attention.attend(queries, keys, values, source.auxiliary.allow[:, None, None], fusion_look)
+        queries, allow = self.attention.queries(self.norm(x_BSD)), source.auxiliary.allow[:, None, None]
+        attended = self.attention.attend(queries, keys, values, allow, fusion_look)
         return FrontendOutput(x_BSD + attended.context, allow_BS, output.axes, attended.seen)
 
 
@@ -277,17 +285,26 @@ FRONTENDS: dict[FrontendName, Callable[[int, int, int, bool], Frontend]] = {
 """Name -> function of (numbers per pixel, cell or frame; width; channels of convolutions; whether to add positions)."""
 
 
-def make_frontend(name: FrontendName, size: int, width: int, channels: int, *, positions: bool, auxiliary: int = 0) -> Frontend:
+def make_frontend(
+    name: FrontendName,
+    size: int,
+    width: int,
+    channels: int,
+    *,
+    positions: bool,
+    auxiliary: int = 0,
+    make_score: MakeScore | None = None,
+) -> Frontend:
     """Returns the frontend of this name; with auxiliary texts, a `FusionFrontend` around it.
 
     size: numbers per pixel, cell or frame.
     width: width of the output vectors.
     channels: channels of the convolutions.
     positions: whether to add positions, for encoders that do not depend on order otherwise.
-    auxiliary: vocabulary size of the auxiliary texts; 0 if there are none.
+    auxiliary: vocabulary size of the auxiliary texts; 0 if there are none. make_score: as in `FusionFrontend`.
     """
     frontend = FRONTENDS[name](size, width, channels, positions)
-    return FusionFrontend(frontend, width, auxiliary) if auxiliary else frontend
+    return FusionFrontend(frontend, width, auxiliary, make_score) if auxiliary else frontend
 
 
 GRIDS = ("picture", "patches", "grid")

@@ -20,6 +20,7 @@ from regard.errors import UserError, check_positive, check_sizes, check_whole, d
 __all__ = [
     "SCORES",
     "Additive",
+    "Basic",
     "Cosine",
     "Distance",
     "Dot",
@@ -64,6 +65,37 @@ class General(nn.Module, Score):
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.weight(key)
+        return prepared
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return query @ prepared.transpose(-1, -2)
+
+    def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
+        return query, prepared, 1.0
+
+
+class Basic(nn.Module, Score):
+    """Basic attention of one of the lecture notes: (K h)·(Q s) / d with learned K and Q, and d the width of the states h.
+
+    It is `General` with W = Qᵀ K / d, written as two matrices. Queries and keys may have different widths.
+
+    >>> basic = regard.scores.Basic(query_width=8, key_width=4)
+    >>> regard.attention_weights(torch.randn(3, 8), torch.randn(5, 4), score=basic).shape
+    torch.Size([3, 5])
+    """
+
+    name = "basic"
+    rotary = True
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        super().__init__()
+        check_sizes(query_width=query_width, key_width=key_width)
+        self.query = nn.Linear(query_width, key_width, bias=False)
+        self.key = nn.Linear(key_width, key_width, bias=False)
+
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Returns Qᵀ K h / d, whose dot product with s is the score."""
+        prepared: Tensor = self.key(key) @ self.query.weight / key.shape[-1]
         return prepared
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -143,7 +175,7 @@ class Cosine(Score):
         check_positive("temperature", self.temperature)
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
-        return F.normalize(key, dim=-1)
+        return _unit(key)
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
         query, prepared, scale = self.as_dot(query, prepared)
@@ -151,7 +183,14 @@ class Cosine(Score):
 
     def as_dot(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, float]:
         same_width(query, prepared)
-        return F.normalize(query, dim=-1), prepared, 1.0 / self.temperature
+        return _unit(query), prepared, 1.0 / self.temperature
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Returns x / ‖x‖ along the last axis, and zeros for a zero vector. The largest entry becomes 1 first, so that the squares
+    of very short and very long vectors neither vanish nor overflow."""
+    largest = F.pad(x.detach().abs(), (0, 1)).amax(-1, keepdim=True)  # padded, because the width may be 0
+    return F.normalize(x / torch.where(largest > 0, largest, 1.0), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -250,6 +289,7 @@ SCORES: dict[str, ScoreMaker] = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
     "general": General,
+    "basic": Basic,
     "additive": Additive,
     "location": Location,
     "cosine": Cosine,

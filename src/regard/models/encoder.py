@@ -14,6 +14,7 @@ from regard.layers.blocks import output_and_seen
 from regard.layers.dropout import Dropout
 from regard.layers.embed import TokenEmbedding
 from regard.layers.frontends import Frontend, FrontendOutput, FusionFrontend
+from regard.layers.scores import Location
 from regard.look import Look, Seen
 from regard.models.contract import Memory
 from regard.models.stack import Scores, StackSettings, last_norm, make_embedding, make_encoder_layer
@@ -73,7 +74,10 @@ def with_fusion(traits: Traits, frontend: Frontend) -> Traits:
     """Returns the traits of a model with this frontend: those of its settings, and fusion if it reads an auxiliary text."""
     if not isinstance(frontend, FusionFrontend):
         return traits
-    return replace(traits, attention={**traits.attention, "fusion": (1, frontend.attention.heads)})
+    attention, score = {**traits.attention, "fusion": (1, frontend.attention.heads)}, frontend.attention.score
+    if isinstance(score, Location) and score.beyond == "error":
+        traits = replace(traits, max_positions=min(traits.max_positions or score.max_source, score.max_source))
+    return replace(traits, attention=attention)
 
 
 def masked_mean(x_BSD: Tensor, allow_BS: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from regard.core import latent, masks
 from regard.core.attention import AttentionOutput, scores_prepared
 from regard.core.devices import default_generator
 from regard.core.mechanism import Mechanism
+from regard.core.score import Score
 from regard.core.source import Source
 from regard.core.taps import Capture, attend_with_look, join_steps, look_at_given
 from regard.core.weights import AttentionType
@@ -82,6 +83,8 @@ class RnnSettings(ModelSettings):
     """Name of the score function: a built-in one such as additive or scaled_dot, or your own."""
     score_width: int = 64
     """Width of the hidden layer of the additive score."""
+    fusion_score: str | None = None
+    """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
     """What the model reads: tokens, a picture (by a residual network), a grid or frames of features, or sound."""
     channels: int = 64
@@ -273,7 +276,13 @@ class RnnSeq2Seq(Model):
         else:
             frontend_width = memory_width if grid else settings.embedding
             self.source_embedding = make_frontend(
-                settings.frontend, source_vocab, frontend_width, settings.channels, positions=False, auxiliary=auxiliary
+                settings.frontend,
+                source_vocab,
+                frontend_width,
+                settings.channels,
+                positions=False,
+                auxiliary=auxiliary,
+                make_score=lambda width: _score(settings, settings.fusion_score or settings.score, scores, width, width),
             )
             self.traits = with_fusion(self.traits, self.source_embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
@@ -286,15 +295,7 @@ class RnnSeq2Seq(Model):
         extra = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
         self.decoder = make_stack(cell, extra + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
-            self.score = make_score(
-                settings.score,
-                scores,
-                query_width=width,
-                key_width=memory_width,
-                width=settings.score_width,
-                max_source=settings.max_positions,
-                beyond=settings.beyond,
-            )
+            self.score = _score(settings, settings.score, scores, width, memory_width)
         plain = settings.decoder == "bahdanau" or settings.readout == "plain"
         if settings.decoder == "luong" and not plain:
             self.combine = nn.Linear(memory_width + width, width)
@@ -558,6 +559,21 @@ class RnnSeq2Seq(Model):
             mixture_BRS = torch.cat((log_weights_BRS - choices.overlap_BKTS.flatten(1, 2), log_rest_BR1), dim=-1)
             source_BSV = F.pad(source_BSV, (0, 0, 0, 1))  # weight on no key leaves the token to the state alone
         return Mixture(choices.state_BRV, source_BSV, mixture_BRS, seen=seen)
+
+
+def _score(
+    settings: RnnSettings, name: str, scores: Mapping[str, ScoreMaker] | None, query_width: int, key_width: int
+) -> Score:
+    """Returns the score function of this name, with the sizes of the settings."""
+    return make_score(
+        name,
+        scores,
+        query_width=query_width,
+        key_width=key_width,
+        width=settings.score_width,
+        max_source=settings.max_positions,
+        beyond=settings.beyond,
+    )
 
 
 def _rows(steps: list[Tensor], num_sentences: int) -> Tensor:

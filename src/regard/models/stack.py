@@ -141,19 +141,24 @@ def last_norm(settings: StackSettings) -> nn.Module:
     return make_norm(settings.norm, settings.width, settings.norm_eps) if settings.norm_order == "pre" else nn.Identity()
 
 
+def score_of_width(settings: StackSettings, name: str, scores: Scores, width: int) -> Score:
+    """Returns the score function of this name for queries and keys of this width."""
+    return make_score(
+        name,
+        scores,
+        query_width=width,
+        key_width=width,
+        width=settings.score_width,
+        max_source=settings.max_positions,
+        beyond=settings.beyond,
+    )
+
+
 def _options(settings: StackSettings, scores: Scores) -> LayerOptions:
     """Returns the options of all layers. Position vectors are part of the embedding, so that layers have none of them."""
 
     def score() -> Score:
-        return make_score(
-            settings.score,
-            scores,
-            query_width=settings.head_width,
-            key_width=settings.head_width,
-            width=settings.score_width,
-            max_source=settings.max_positions,
-            beyond=settings.beyond,
-        )
+        return score_of_width(settings, settings.score, scores, settings.head_width)
 
     return LayerOptions(
         feed_forward=settings.feed_forward,

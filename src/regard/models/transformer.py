@@ -15,7 +15,7 @@ from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.decoder import CacheState, TargetDecoder
 from regard.models.encoder import SourceEncoder, with_fusion
-from regard.models.stack import Scores, StackSettings
+from regard.models.stack import Scores, StackSettings, score_of_width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class TransformerSettings(StackSettings):
     """Number of decoder layers."""
     tie: Literal["none", "output", "all"] = "none"
     """Shared matrices: none, output (output matrix = target embedding), or all (= source embedding too; one vocabulary)."""
+    fusion_score: str | None = None
+    """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
     """What the model reads: tokens, picture (by a residual network), patches (of a picture), grid, frames, or sound."""
     channels: int = 64
@@ -81,7 +83,13 @@ class Transformer(Model):
         frontend = None
         if settings.frontend != "tokens":
             frontend = make_frontend(
-                settings.frontend, source_vocab, settings.width, settings.channels, positions=True, auxiliary=auxiliary
+                settings.frontend,
+                source_vocab,
+                settings.width,
+                settings.channels,
+                positions=True,
+                auxiliary=auxiliary,
+                make_score=lambda width: score_of_width(settings, settings.fusion_score or settings.score, scores, width),
             )
             self.traits = with_fusion(self.traits, frontend)
         encoder_vocab = None if frontend or self.traits.shares_vocabulary else source_vocab

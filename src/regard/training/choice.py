@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.training.order import Order
 from regard.training.overrides import override
 from regard.training.resume import Previous
-from regard.training.settings import DataSettings, NormalForm, RunSettings
+from regard.training.settings import DataSettings, RunSettings
 from regard.training.suggest import suggest
 from regard.training.survey import Survey, folder_of, names_files, survey
 from regard.training.transfer import Start
@@ -40,14 +40,12 @@ def choose(order: Order, start: Start, previous: Previous | None = None) -> Choi
     """
     if any(key.startswith("start.") for key in order.changes):
         raise UserError("--set start.…: use --start-from, --encoder-from and --freeze to say what a run starts from")
-    normalise: NormalForm = start.normalise
-    if previous:
-        normalise = previous.settings["data"]["normalise"]
-        if previous.settings["data"]["header"] == "usual" and not order.reading.get("header"):
-            order = replace(order, reading={**order.reading, "header": "usual"})
-    complete = order.complete_settings(normalise)
+    defaults = previous.defaults if previous else start.defaults
+    if previous and previous.settings["data"]["header"] == "usual" and not order.reading.get("header"):
+        order = replace(order, reading={**order.reading, "header": "usual"})
+    complete = order.complete_settings(defaults)
     if complete is None:
-        return _from_data(order, start, normalise)
+        return _from_data(order, start, defaults)
     settings = override(order.with_options(complete, start.settings), _changes(order), order.scores)
     if not settings.data.files:
         name = order.run_file or "settings"
@@ -55,11 +53,12 @@ def choose(order: Order, start: Start, previous: Previous | None = None) -> Choi
     return Choice(settings, _reasons(order), survey(settings.data))
 
 
-def _from_data(order: Order, start: Start, normalise: NormalForm) -> Choice:
-    """Chooses the settings from the data. normalise: the default of data.normalise."""
-    changes, defaults = _changes(order), RunSettings(data=DataSettings(normalise=normalise))
+def _from_data(order: Order, start: Start, defaults: Mapping[str, Any]) -> Choice:
+    """Chooses the settings from the data. defaults: those of data.normalise and model.fusion_score."""
+    changes, normalise = _changes(order), defaults["data.normalise"]
     early = {key: value for key, value in changes.items() if key in READING}
-    reading = override(order.with_options(defaults, start.settings), early).data
+    usual = RunSettings(data=DataSettings(normalise=normalise))
+    reading = override(order.with_options(usual, start.settings), early).data
     unit = str(changes.get("data.source_unit", ""))
     surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
     of_text = bool(unit) and unit not in FILE_CODECS
@@ -67,6 +66,8 @@ def _from_data(order: Order, start: Start, normalise: NormalForm) -> Choice:
     suggestion = suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text, given=changes)
     settings, reasons = order.with_options(suggestion.settings, start.settings), {**suggestion.reasons}
     settings = replace(settings, data=replace(settings.data, normalise=normalise))
+    if "fusion_score" in settings.model.__dataclass_fields__:
+        settings = replace(settings, model=replace(settings.model, fusion_score=defaults["model.fusion_score"]))
     if start.saved:  # take over its model settings, and the units of its vocabularies
         reasons["data.normalise"] = f"as {start.name} normalises texts"
         start_data = start.saved.training.get("settings", {}).get("data", {})

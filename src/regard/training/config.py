@@ -76,8 +76,6 @@ def parse_config(
     if old_names:
         nodes = {migrate.SETTINGS.get(key, key): node for key, node in nodes.items()}
     tree: dict[str, Any] = asdict(RunSettings())
-    for key, value in (defaults or {}).items():
-        put(tree, key, value)
     kind = nodes.pop("model.kind", None)
     if kind is not None:
         chosen = model_tree(str(_value(kind, "")))
@@ -87,6 +85,9 @@ def parse_config(
         else:
             tree["model"] = chosen
     known = dict(leaves(tree))
+    for key, value in (defaults or {}).items():
+        if key in known:
+            put(tree, key, value)
     for key, node in nodes.items():
         if key in known:
             value = _value(node, known[key])

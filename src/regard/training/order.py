@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.layers.scores import ScoreMaker
 from regard.training.config import read_config
 from regard.training.run_folder import RunFolder
-from regard.training.settings import NormalForm, RunSettings, StartSettings
+from regard.training.settings import RunSettings, StartSettings
 from regard.training.spool import DATA, HELD_OUT, Spool
 
 Files = tuple[Path, ...]
@@ -61,17 +61,17 @@ class Order:
             return "as given"
         return f"from {self.run_file}" if self.run_file else "chosen from the data"
 
-    def complete_settings(self, normalise: NormalForm) -> RunSettings | None:
+    def complete_settings(self, defaults: Mapping[str, Any] | None = None) -> RunSettings | None:
         """Returns the settings of the run file, or those that were given; None if they are to be chosen from the data.
 
-        normalise: the default of data.normalise."""
+        defaults: settings that a run file may lack, by key."""
         if isinstance(self.settings, RunSettings):
             return self.settings
-        return read_config(self.run_file, self.scores, {"data.normalise": normalise}) if self.run_file else None
+        return read_config(self.run_file, self.scores, defaults) if self.run_file else None
 
     def start_settings(self) -> StartSettings:
         """Returns the settings of what the run starts from: those of the order or, if it has none, of the run file."""
-        complete = None if self.start != StartSettings() else self.complete_settings("nfc")
+        complete = None if self.start != StartSettings() else self.complete_settings()
         return complete.start if complete else self.start
 
     def with_options(self, settings: RunSettings, start: StartSettings) -> RunSettings:

@@ -53,12 +53,13 @@ def check(tree: Mapping[str, Any], scores: Collection[str] = (), *, typed: bool 
         settings = adapter.validate_json(json.dumps(tree), strict=True) if typed else adapter.validate_python(tree)
     except ValidationError as error:
         wrong += (setting for details in error.errors() for setting in _explain(details))
-    score = tree["model"].get("score")  # a recurrent language model has none
-    try:
-        if isinstance(score, str):
-            check_score_name(score, scores)
-    except UserError as error:
-        wrong.append(WrongSetting("model.score", f"--set model.score={score}: {error}", str(error)))
+    for key in ("score", "fusion_score"):
+        score = tree["model"].get(key)  # a recurrent language model has none
+        try:
+            if isinstance(score, str):
+                check_score_name(score, scores)
+        except UserError as error:
+            wrong.append(WrongSetting(f"model.{key}", f"--set model.{key}={score}: {error}", str(error)))
     return wrong or settings
 
 
@@ -114,6 +115,8 @@ def override(settings: RunSettings, changes: Sequence[str] | Mapping[str, Any], 
             raise UserError(model.on_command_line)
         if "frontend" in model:  # depends on the data, not on the family
             model["frontend"] = settings.model.traits.frontend
+        if "fusion_score" in model:  # that of an older run or model
+            model["fusion_score"] = getattr(settings.model, "fusion_score", None)
         tree["model"] = model
     known = dict(leaves(tree))
     for key, value in pairs.items():

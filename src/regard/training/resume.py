@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from regard.checkpoint.migrate import FUSION_SCORE
 from regard.errors import UserError, plural
 from regard.layers.scores import ScoreMaker
 from regard.training.config import read_config, save_config
@@ -56,6 +57,12 @@ class Previous:
             )
         return cls(num_updates, origin, asdict(read_config(run_folder.config, scores, OLDER, old_names=True)))
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of settings with which the run continues, by key."""
+        fusion_score = self.settings["model"].get("fusion_score", FUSION_SCORE)
+        return {"data.normalise": self.settings["data"]["normalise"], "model.fusion_score": fusion_score}
+
     def check(self, settings: RunSettings, order: Order) -> None:
         """Raises UserError if the run cannot continue with these settings."""
         old, new = self._leaves(settings), _leaves(asdict(settings))
@@ -77,8 +84,8 @@ class Previous:
 
     def _leaves(self, settings: RunSettings) -> dict[str, Any]:
         """Returns the settings of the run by key; those that an older version did not have get their defaults."""
-        defaults = asdict(replace(RunSettings(), model=type(settings.model)()))
-        return {**_leaves(defaults), **OLDER, **_leaves(self.settings)}
+        known = _leaves(asdict(replace(RunSettings(), model=type(settings.model)())))
+        return {**known, **{key: value for key, value in OLDER.items() if key in known}, **_leaves(self.settings)}
 
     def _how_to_train_longer(self, old_train: TrainSettings, settings: RunSettings, order: Order) -> str:
         """Returns a sentence on how to train for more updates than a run started with; "" if no more are requested."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
+from regard.checkpoint.migrate import FUSION_SCORE
 from regard.data.codecs import SourceUnit, check_fit
 from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import LARGEST_SIZE, UserError, plural
@@ -19,7 +20,12 @@ from regard.models.rnn_seq2seq import RnnSettings
 
 NormalForm = Literal["nfc", "none"]
 
-OLDER: dict[str, Any] = {"data.normalise": "none", "data.header": "usual", "data.bad_lines": "stop"}
+OLDER: dict[str, Any] = {
+    "data.normalise": "none",
+    "data.header": "usual",
+    "data.bad_lines": "stop",
+    "model.fusion_score": FUSION_SCORE,
+}
 """Settings that older versions lacked, with values that reproduce what those versions did; runs that they started continue
 with these."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
@@ -64,6 +65,12 @@ class Start:
         """The default of data.normalise: that of the vocabularies which the run takes over."""
         reused = [source.auxiliary if isinstance(source, FileCodec) else source for source in self.codecs]
         return "nfc" if all(codec.normalises for codec in reused if isinstance(codec, Codec)) else "none"
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of settings that this model has decided, by key."""
+        fusion_score = getattr(self.saved.settings, "fusion_score", None) if self.saved else None
+        return {"data.normalise": self.normalise, "model.fusion_score": fusion_score}
 
     def check(self, settings: RunSettings) -> None:
         """Raises UserError if a run with these settings cannot start from this model."""
