@@ -262,6 +262,12 @@ def test_entropy_and_log_probability_have_their_gradients(attention: str) -> Non
     assert torch.autograd.gradcheck(parts, (query.requires_grad_(), key.requires_grad_()))
 
 
+def test_a_gate_at_one_half_is_closed() -> None:  # SPEC A3.2
+    """Without a generator it opens above a probability of ½, that is, for scores above 0."""
+    scores = torch.tensor([[0.0, 1e-9, -1e-9, 3.0]])
+    assert gated_weights(scores).weights.tolist() == [[0.0, 0.5, 0.0, 0.5]]
+
+
 def test_dropout_leaves_out_weights_and_keeps_the_mean() -> None:
     query, key = torch.randn(5, 11).double(), torch.randn(7, 11).double()
     value, allow = torch.eye(7).double(), masks.causal(5, 7)
