@@ -178,6 +178,7 @@ def test_rewards_and_baseline_by_hand() -> None:  # SPEC A3.2
     log_pi, entropy = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1.0, 2.0, 3.0]])
     loss = policy_gradient(reward_to_go(log_p), log_pi, entropy, baseline=-5.0, entropy_bonus=0.5)
     assert loss.item() == pytest.approx(-(-2.0 * 0.1 - 1.0 * 0.2 + 1.0 * 0.3) - 0.5 * 6.0)
+    assert not policy_gradient(log_p, log_pi).requires_grad  # rewards of any origin are held constant
     baseline = Baseline()
     for reward in (-4.0, -2.0):
         baseline = baseline.after(reward)
