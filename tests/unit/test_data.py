@@ -1,5 +1,6 @@
 import csv
 import gzip
+import io
 import json
 import random
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.contracts import SourceText
+from regard.data import lines as lines_module
 from regard.data.batch import Batches, BatchOrder, Example, collate, encode_pairs, lengths, source_batch
 from regard.data.columns import Columns
 from regard.data.corpus import Pair, read_pairs
@@ -608,3 +610,17 @@ def test_segmentation_varies_with_the_update_but_not_with_the_run() -> None:
     found = [Batches(examples, order, segment)(number)[0].source.allow.sum(1).tolist() for number in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
     assert len(set(found[0])) > 1
+
+
+def test_the_longest_line_is_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line ends included; so is the most that a file may unpack to."""
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 6)
+    content = b"12345\n123456\n"
+    read = lines_module.raw_lines(io.BytesIO(content).readline, "f")
+    assert next(read) == b"12345\n"
+    with pytest.raises(UserError, match="f:2: the line is longer than 6 bytes"):
+        next(read)
+    short = b"12345\n1234\n"
+    assert list(lines_module.raw_lines(io.BytesIO(short).readline, "f", most=11)) == [b"12345\n", b"1234\n"]
+    with pytest.raises(UserError, match="f: the file unpacks to more than 10 bytes"):
+        list(lines_module.raw_lines(io.BytesIO(short).readline, "f", most=10))

@@ -61,3 +61,17 @@ def test_multi_head_attention(options: dict[str, object], heads: int | None) -> 
     for sizes in ((3, 4), (7, 7), (1, 1)):
         arguments = inputs(*sizes)
         torch.testing.assert_close(exported(**arguments), layer(**arguments))
+
+
+class InWindow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return regard.attend(x, x, x, window=2)
+
+
+def test_windows() -> None:
+    """The number of blocks depends on the length, so an exported graph has the window as a mask."""
+    model = InWindow()
+    exported = export(model, (torch.randn(2, 5, 16),), dynamic_shapes=({0: Dim("batch"), 1: Dim("length")},)).module()
+    for sizes in ((3, 4), (2, 150), (1, 1)):
+        x = torch.randn(*sizes, 16)
+        torch.testing.assert_close(exported(x), model(x))

@@ -29,6 +29,12 @@ def test_both() -> None:  # SPEC A4.3
     assert combined.int().tolist() == [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]]
 
 
+def test_positions_skip_padding() -> None:  # SPEC A4.1
+    """Wherever it is; padding itself gets 0."""
+    allow = torch.tensor([[True, True, True, True], [True, True, False, False], [False, True, False, True], [False] * 4])
+    assert masks.positions(allow).tolist() == [[0, 1, 2, 3], [0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
 def test_at_least_first() -> None:
     allow = masks.first(torch.tensor([2, 0, 3]), 3)
     assert masks.at_least_first(allow).int().tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]

@@ -5,6 +5,7 @@ import io
 import struct
 import zlib
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -257,3 +258,37 @@ def test_a_map_is_drawn_over_the_picture(tmp_path: Path) -> None:  # SPEC A8.3
     assert all(mean < 170 for r, row in enumerate(means) for c, mean in enumerate(row) if (r, c) != (0, 2))
     with pytest.raises(UserError, match="cross attention of this model has no maps: its source is not a picture or a grid"):
         draw_over(AttentionMap(weights, labels, ("x",), "cross", 0), tmp_path / "white.png", tmp_path / "o.png")
+
+
+def test_more_than_8_bits_are_rounded(tmp_path: Path) -> None:
+    """255 · value / 65,535, to the nearest number; so are numbers from 0 to 1."""
+    values = np.array([[0, 100, 200, 300, 65_278, 65_279, 65_407, 65_535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    assert pixels(tmp_path / "deep.png")[0].tolist() == np.round(values[0] / 257).astype(int).tolist()
+    shares = np.array([[0.0, 0.002, 0.0059, 0.5, 0.9979, 1.0]], dtype=np.float32)
+    Image.fromarray(shares).save(tmp_path / "shares.tiff")
+    assert pixels(tmp_path / "shares.tiff")[0].tolist() == np.round(shares[0] * 255).astype(int).tolist()
+
+
+class Given(Random):
+    """Random numbers that are not random."""
+
+    def __init__(self, *numbers: float) -> None:
+        super().__init__()
+        self.numbers = list(numbers)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self.numbers.pop(0)
+
+
+def test_pictures_move_by_the_given_share_of_their_size() -> None:
+    """A quarter of 8 columns is 2 columns, a sixteenth of 8 rows half a row; edges are repeated, and values rounded."""
+    codec = Pictures(1, 64)
+    columns = torch.arange(0, 80, 10, dtype=torch.uint8).expand(1, 8, 8).contiguous()
+    moved = codec.varied(columns, 0.3, Given(0.25, 0.0, 0.0, 0.0))
+    assert moved[0, 0].tolist() == [20, 30, 40, 50, 60, 70, 70, 70]
+    rows = torch.arange(8, dtype=torch.uint8).view(1, 8, 1).expand(1, 8, 8).contiguous()
+    moved = codec.varied(rows, 0.3, Given(0.0, 0.75 / 8, 0.0, 0.0))
+    assert moved[0, :, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 7]  # 0.75, 1.75, …
+    wider = codec.varied(columns, 0.5, Given(0.0, 0.0, -0.5, 0.0))  # half the width fills the whole
+    assert wider[0, 0].tolist() == [18, 22, 28, 32, 38, 42, 48, 52]

@@ -14,7 +14,7 @@ import torch
 
 from regard.core import masks
 from regard.core.spectrum import log_mel, normalise_bands, resample
-from regard.data.sound import add_noise, change_speed, mask_frames, read_sound
+from regard.data.sound import add_noise, change_speed, mask_frames, read_sound, to_frames, to_row
 from regard.errors import UserError
 from regard.layers.subsample import Subsampling
 
@@ -337,3 +337,25 @@ def test_subsampling_equals_the_formula() -> None:
     expected = (positions - positions.mean(1, keepdims=True)) / np.sqrt(positions.var(1, keepdims=True) + 1e-5)
     found, _ = layer(frames, masks.first(torch.tensor([10]), 10))
     np.testing.assert_allclose(found[0].detach().numpy(), expected, atol=1e-12)
+
+
+# --- limits ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_longest_sound_is_as_long_as_the_limit(tmp_path: Path) -> None:
+    """Two seconds are two seconds; one sample more is too long."""
+    for number in (16_000, 16_001):
+        soundfile.write(tmp_path / f"{number}.wav", noise(number), 8_000)
+    assert read_sound(tmp_path / "16000.wav", 2.0).seconds == 2.0
+    with pytest.raises(UserError, match=r"16001\.wav lasts 2 seconds, the limit is 2; split it at pauses"):
+        read_sound(tmp_path / "16001.wav", 2.0)
+
+
+def test_silence_stays_silent(tmp_path: Path) -> None:
+    """It has no loudest sample to be scaled by; nor is a hiss below 1e-6 made loud."""
+    for name, loudest in (("silence", 0.0), ("hiss", 1e-8)):
+        soundfile.write(tmp_path / f"{name}.wav", loudest * noise(1000), 8_000, subtype="FLOAT")
+        row = to_row(read_sound(tmp_path / f"{name}.wav"), 8_000)
+        assert row.shape == (13, 80)
+        assert row.abs().max() <= 328
+    assert to_frames(torch.zeros(13, 80, dtype=torch.int16)).abs().max() == 0

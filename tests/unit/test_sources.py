@@ -220,6 +220,10 @@ def test_features_are_normalised_by_the_training_data(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.tensor(codec.mean), flat.mean(0))
     torch.testing.assert_close(torch.tensor(codec.deviation)[:2], flat.std(0, unbiased=False)[:2])
     assert codec.deviation[2] == 1.0  # constant: it is not scaled
+    np.save(tmp_path / "steady.npy", np.array([[[1.0, 1.0], [1.0 + 2e-7, 1.0 + 2e-5]]], dtype=np.float32))
+    steady = Grids.fit(["steady.npy"], tmp_path, picture_size=8)
+    assert steady.deviation[0] == 1.0  # a rounding error is no signal
+    assert steady.deviation[1] == pytest.approx(1e-5, rel=0.02)
     row = codec.encode("0.npy")
     assert row.shape == (3, 2, 3)  # (features, rows, columns), as for pictures
     expected = (grids[0][1, 2, 1] - flat.mean(0)[1]) / flat.std(0, unbiased=False)[1]
@@ -351,6 +355,9 @@ def test_augmentation_depends_on_seed_and_update_only() -> None:
     assert not torch.equal(plain.source.values, one.source.values)
     later = batches(0.1)(3 + order.epoch_length)
     assert one.source.values.shape == later[0].source.values.shape
+    variants = [batches(0.1)._example(2, update).source for update in (3, 3, 4)]
+    assert np.array_equal(variants[0], variants[1])
+    assert not np.array_equal(variants[0], variants[2])  # the next update sees another variant
     blank = torch.full((1, 16, 32), 200, dtype=torch.uint8)
     assert torch.equal(codec.varied(blank, 0.3, random.Random(1)), blank)  # beyond the edge, pixels of the edge are repeated
     marked = torch.zeros(1, 16, 32, dtype=torch.uint8)

@@ -99,6 +99,16 @@ def test_summaries_equal_the_matrix(name: str) -> None:  # SPEC A9.2
         torch.testing.assert_close(found.distance, (weights * away).sum(-1))
 
 
+@pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot"])
+def test_distances_are_those_within_one_sequence(name: str) -> None:
+    """A source and a target that happen to be equally long have no distances between them."""
+    model, look = make_model(name), look_for("summary")
+    memory = model.encode(make_source(6, 6), look)
+    for seen in (*memory.seen, *model.decode(make_targets(2, 6), memory, look).seen):
+        assert seen.summary is not None
+        assert (seen.summary.distance is None) == (seen.kind == "cross")
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("tile", [1, 7 * 3, 1 << 19])
 def test_summaries_with_alibi_equal_the_matrix(tile: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ from regard.core.source import Source
 from regard.errors import UserError
 from regard.look import Look, Tap
 from regard.models.build import FAMILIES, build, num_parameters
-from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
+from regard.models.contract import Memory
+from regard.models.encoder import masked_mean
+from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings, Pooling, pool
 from regard.models.transformer import PRESETS, Transformer, TransformerSettings
 from regard.training.overrides import override
 from regard.training.settings import RunSettings
@@ -124,6 +126,15 @@ def test_pooling_ignores_padding(pooling: str) -> None:
         values = alone.values_BSE[0]
         expected = {"mean": values.mean(0), "max": values.amax(0), "first": values[0]}[pooling]
         torch.testing.assert_close(alone.summary_BE[0], expected)
+
+
+def test_pooling_with_padding_before_a_text_and_without_any_text() -> None:
+    values, allow = torch.randn(2, 3, 5), torch.tensor([[False, True, True], [False, False, False]])
+    memory = Memory(values, allow, masked_mean(values, allow), axes=(3,))
+    real = values[0, 1:]
+    expected: dict[Pooling, Tensor] = {"mean": real.mean(0), "max": real.amax(0), "first": real[0]}
+    for how, vector in expected.items():
+        torch.testing.assert_close(pool(memory, how), torch.stack((vector, torch.zeros(5))))
 
 
 def test_every_family_has_a_name() -> None:

@@ -178,6 +178,7 @@ def test_rewards_and_baseline_by_hand() -> None:  # SPEC A3.2
     log_pi, entropy = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1.0, 2.0, 3.0]])
     loss = policy_gradient(reward_to_go(log_p), log_pi, entropy, baseline=-5.0, entropy_bonus=0.5)
     assert loss.item() == pytest.approx(-(-2.0 * 0.1 - 1.0 * 0.2 + 1.0 * 0.3) - 0.5 * 6.0)
+    assert not policy_gradient(log_p, log_pi).requires_grad  # rewards of any origin are held constant
     baseline = Baseline()
     for reward in (-4.0, -2.0):
         baseline = baseline.after(reward)
@@ -260,6 +261,12 @@ def test_entropy_and_log_probability_have_their_gradients(attention: str) -> Non
         return result.log_prob, result.entropy
 
     assert torch.autograd.gradcheck(parts, (query.requires_grad_(), key.requires_grad_()))
+
+
+def test_a_gate_at_one_half_is_closed() -> None:  # SPEC A3.2
+    """Without a generator it opens above a probability of ½, that is, for scores above 0."""
+    scores = torch.tensor([[0.0, 1e-9, -1e-9, 3.0]])
+    assert gated_weights(scores).weights.tolist() == [[0.0, 0.5, 0.0, 0.5]]
 
 
 def test_dropout_leaves_out_weights_and_keeps_the_mean() -> None:
