@@ -291,6 +291,11 @@ def test_no_generator_no_random_numbers() -> None:
     regard.attend(query, key, value, allow=allow, attention="hard", generator=generator)
     regard.attend(query, key, value, allow=allow, dropout=0.3, generator=generator)
     assert torch.equal(before, torch.get_rng_state())
+    state = generator.get_state()
+    for score in (None, make_score("additive")):  # what is certain draws nothing from a generator either
+        regard.attend(query, key, value, score=score, allow=allow, generator=generator)
+        regard.attend(query, key, value, score=score, allow=allow, attention="unnormalised", generator=generator)
+    assert torch.equal(state, generator.get_state())
 
 
 @pytest.mark.parametrize(
