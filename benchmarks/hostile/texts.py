@@ -79,9 +79,9 @@ class Texts(Area):
         self._look(case, reader, alone, folder)
 
     def _check(self, result: Any, options: dict[str, Any], reader: Any) -> None:
-        from regard.cli.translate import Style, as_json, moses
+        from regard.cli.translate import as_json, moses
 
-        record = json.loads(as_json(0, "x", result, Style()))
+        record = json.loads(as_json(0, "x", result, None))
         require(record["text"] == result.text, "the JSON contains a different text")
         require(moses(0, result).count("\n") == len(result.n_best) - 1, "not one line per output")
         require(1 <= len(result.n_best) <= options.get("n_best", 1), f"{len(result.n_best)} outputs")

@@ -392,7 +392,7 @@ def test_translate_reports_how_many_lines_it_normalised(
 ) -> None:
     from regard.cli import translate as command
 
-    monkeypatch.setattr(command, "open_model", lambda *_: translator)
+    monkeypatch.setattr(command, "open_model", lambda *_, **options: translator)
     for options in ({}, {"stream": True}):
         path = tmp_path / "in.txt"
         path.write_text(f"{nfd('café')}\ncafé\nplain\n")
