@@ -90,7 +90,7 @@ Call = tuple[str, tuple[int, ...]]
 def recurrent_calls(settings: RnnSettings) -> list[Call]:
     """The source embeddings, what is between encoder layers, the memory, the target embeddings, and what the output reads."""
     layers = [("encoder.dropout", (3, 7, settings.memory_width))] * (settings.encoder_layers - 1)
-    plain = settings.decoder == "bahdanau" or settings.readout == "plain"
+    plain = settings.decoder == "bahdanau" or (settings.readout == "plain" and not settings.sums_choices)
     read = settings.width + (settings.memory_width if plain else 0)
     return [
         ("dropout", (3, 7, settings.embedding)),

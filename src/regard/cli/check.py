@@ -76,6 +76,8 @@ def _check(
     out: Path | None,
 ) -> int:
     """Does what the options say and returns the exit code."""
+    if as_json and (template or worksheet):
+        raise UserError("--json prints the report on a file; leave it out, or leave out --template and --worksheet")
     if template:
         from importlib.resources import files
 
