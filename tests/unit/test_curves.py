@@ -9,6 +9,7 @@ import pytest
 
 import regard
 from regard.training.curves import HEIGHT, MAX_POINTS, draw_curves, thinned, ticks
+from regard.training.run_folder import RunFolder
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -77,3 +78,13 @@ def test_a_run_draws_its_curves(tmp_path: Path) -> None:
     regard.train(pairs, tmp_path / "model", quiet=True, device="cpu", **settings)
     training, held_out, symbol, sequence = curves_of((tmp_path / "model.run" / "curves.svg").read_text())
     assert [len(curve) for curve in (training, held_out, symbol, sequence)] == [6, 3, 3, 3]
+
+
+def test_a_run_that_starts_over_has_no_curves_of_the_one_before(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.log({"update": 1, "loss": 2.0})
+    folder.draw_curves()
+    assert len(curves_of(folder.curves.read_text())) == 1
+    folder.close()
+    folder.clear()
+    assert not folder.curves.exists()

@@ -1,6 +1,7 @@
 """Several models that write one output together."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,16 @@ def test_members_must_write_the_same_kind_of_output() -> None:
         joint_traits([])
 
 
+def test_traits_are_those_that_all_members_have() -> None:
+    counts, free = member("transformer learned"), member("transformer scaled_dot")
+    assert joint_traits([free.traits, counts.traits]).max_positions == counts.traits.max_positions == 401
+    fewer = replace(counts.traits, max_positions=11)
+    assert joint_traits([fewer, counts.traits]).max_positions == 11
+    soft, hard = member("rnn additive").traits, member("rnn hard").traits
+    assert joint_traits([soft, soft]).soft_cross_attention
+    assert not joint_traits([soft, hard]).soft_cross_attention
+
+
 # --- folders ------------------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +173,12 @@ def test_a_list_of_folders_is_loaded_as_an_ensemble(folders: list[Path]) -> None
     for head, one in enumerate(shown):
         torch.testing.assert_close(torch.from_numpy(attention.weights_HTS[head]), one.layer("cross", 0).numbers["weights"][0])
     assert regard.inspect(together, "abc", max_length=5).gates == ()
+
+
+def test_an_ensemble_splits_texts_as_its_first_model_does(folders: list[Path]) -> None:
+    model = regard.load(folders[0], device="cpu")
+    short = replace(model, reader=replace(model.reader, max_source=5))
+    assert regard.Translator.ensemble([short, model]).reader.max_source == 5
 
 
 def test_an_ensemble_has_no_folder_of_its_own(folders: list[Path], tmp_path: Path) -> None:

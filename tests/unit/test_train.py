@@ -398,3 +398,5 @@ def test_a_model_that_is_only_returned_names_no_temporary_file() -> None:
     model = regard.train(PAIRS, held_out=PAIRS[:3], **TINY)
     assert model.training["settings"]["data"]["files"] == model.training["settings"]["data"]["held_out_files"] == []
     assert regard.train(PAIRS, "kept", **TINY).training["settings"]["data"]["files"] != []
+    Path("pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    assert regard.train("pairs.tsv", **TINY).training["settings"]["data"]["files"] == ["pairs.tsv"]
