@@ -261,7 +261,7 @@ def test_a_checkpoint_is_opened_with_the_averaged_weights(tmp_path: Path, monkey
         regard.load("m.run", update=3)
     with pytest.raises(UserError, match=r"m is a model folder, but update=4 chooses a checkpoint of a run; .*such as m.run"):
         regard.load("m", update=4)
-    with pytest.raises(UserError, match="nowhere is not a run folder, but update=4"):
+    with pytest.raises(UserError, match="nowhere is not a run folder, so it has no checkpoint of update 4"):
         regard.load("nowhere", update=4)
     (Path("m.run") / "checkpoints" / "update-00000006" / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"the checkpoint of update 6 is damaged: .*; there are also those of the updates 2, 4"):

@@ -51,10 +51,11 @@ def _read(run_folder: RunFolder, update: int | None) -> Checkpoint:
     """Reads a checkpoint; by default, the last one."""
     path = run_folder.path
     if update is not None and not run_folder.started:
-        model = "a model folder" if (path / CONFIG).exists() else "not a run folder"
+        if not (path / CONFIG).exists():
+            raise UserError(f"{path} is not a run folder, so it has no checkpoint of update {update}; expected OUT.run")
         raise UserError(
-            f"{path} is {model}, but update={update} chooses a checkpoint of a run; leave update out, or give the run folder, "
-            f"such as {path}.run"
+            f"{path} is a model folder, but update={update} chooses a checkpoint of a run; leave update out, or give the run "
+            f"folder, such as {path}.run"
         )
     checkpoints = run_folder.checkpoints(1)
     updates = checkpoints.updates()
