@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from regard.data.batch import Batch
     from regard.errors import UserError
     from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection, inspect
+    from regard.inspection.drawing import Drawing, draw
     from regard.inspection.explain import Explanation, ExplanationLine, explain
-    from regard.inspection.render import draw
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
@@ -74,7 +74,7 @@ _HOMES = {
     "Look inside": {
         "inspect": "inspection.capture",
         "explain": "inspection.explain",
-        "draw": "inspection.render",
+        "draw": "inspection.drawing",
         "write_page": "inspection.report",
         "Look": "look",
         "Tap": "look",
@@ -114,6 +114,7 @@ _HOMES = {
         "Inspection": "inspection.capture",
         "CapturedLayer": "inspection.capture",
         "CapturedGates": "inspection.capture",
+        "Drawing": "inspection.drawing",
         "Explanation": "inspection.explain",
         "ExplanationLine": "inspection.explain",
         "Cost": "core.costs",
@@ -157,6 +158,7 @@ __all__ = [
     "Cost",
     "Decoded",
     "Dense",
+    "Drawing",
     "Edit",
     "Explanation",
     "ExplanationLine",

@@ -1,5 +1,5 @@
-"""Draws attention as pictures (PNG, SVG or PDF, by file extension) or as shades in the terminal. Only this module uses
-matplotlib."""
+"""Draws the attention of a model as pictures (PNG, SVG or PDF, by file extension) or as shades in the terminal. figures.py and
+diagram.py draw other things; only these three modules use matplotlib."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,37 +49,32 @@ def check_drawing(path: str | Path) -> None:
 
 
 def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over: str | Path | None = None) -> Path:
-    """Draws attention maps, averaged over their heads, next to each other, and returns the path. Rows are target tokens,
-    columns are source tokens.
+    """Draws attention maps to a .png, .svg or .pdf file and returns its path; see `figure_of`. Raises UserError as
+    `check_drawing` does."""
+    check_drawing(path)
+    return save(figure_of(maps, over), path)
+
+
+def figure_of(maps: AttentionMap | Sequence[AttentionMap], over: str | Path | None = None) -> Any:
+    """Returns a figure of attention maps, averaged over their heads, next to each other. Rows are target tokens, columns are
+    source tokens.
 
     Maps over a sound are drawn below each other, on one axis of seconds; each is scaled to its largest weight.
-    path: a .png, .svg or .pdf file. over: the picture that the map belongs to, over which the weights of each word are drawn;
-    or the sound that the maps belong to, whose waveform and spectrogram are drawn above them.
-
-    Raises UserError if matplotlib is missing or the file extension is unknown.
-
-    >>> result = regard.load("model")("cab")
-    >>> regard.draw(result.attention(), "cab.png").name
-    'cab.png'
+    over: the picture that the map belongs to, over which the weights of each word are drawn; or the sound that the maps belong
+    to, whose waveform and spectrogram are drawn above them.
     """
-    check_drawing(path)
     maps = list(maps) if isinstance(maps, Sequence) else [maps]
     if not maps:
         raise ValueError("got no map to draw, expected one or more")
-    for attention in maps:
-        if not isinstance(attention, AttentionMap):
-            what = f"a {type(attention).__name__}"
-            raise TypeError(f"draw expects attention maps, but got {what}; result.attention() returns the map of a result")
     maps = [labelled(attention) for attention in maps]
     if all(attention.seconds for attention in maps):
-        return _draw_over_time(maps, Path(path), over)
+        return _over_time(maps, over)
     if over is not None:
         if len(maps) > 1:
             raise ValueError("got several maps, but only one can be drawn over a picture")
-        return draw_over(maps[0], over, path)
+        return _over_picture(maps[0], over)
     from matplotlib.figure import Figure
 
-    path = Path(path)
     columns = min(3, len(maps))
     rows = math.ceil(len(maps) / columns)
     wide, high = max(len(attention.source) for attention in maps), max(len(attention.target) for attention in maps)
@@ -99,21 +94,24 @@ def draw(maps: AttentionMap | Sequence[AttentionMap], path: str | Path, *, over:
         axes.set_yticks([y - 0.5 for y in range(1, len(target))], minor=True)
         axes.grid(which="minor", color="#e6e6e6", linewidth=0.5)
         axes.tick_params(which="minor", length=0)
-    _save(figure, path)
-    return path
+    return figure
 
 
 def draw_over(attention: AttentionMap, picture: str | Path, path: str | Path) -> Path:
-    """Draws the weights of each word over the picture (Xu et al. 2015, fig. 2), and returns the path.
+    """Draws the weights of each word over the picture, and returns the path; see `_over_picture`."""
+    check_drawing(path)
+    return save(_over_picture(labelled(attention), picture), path)
+
+
+def _over_picture(attention: AttentionMap, picture: str | Path) -> Any:
+    """Returns a figure with the weights of each word over the picture (Xu et al. 2015, fig. 2).
 
     Regions with little weight are veiled, smoothly in the upper row and cell by cell in the lower. Each map is scaled to its
     largest weight, which is printed below it.
     """
-    check_drawing(path)
     from matplotlib.figure import Figure
 
-    attention = labelled(attention)
-    maps_TRC, path, image = attention.maps_TRC, Path(path), open_picture(Path(picture))
+    maps_TRC, image = attention.maps_TRC, open_picture(Path(picture))
     rows, columns = attention.axes
     across = min(6, len(attention.target))
     bands = math.ceil(len(attention.target) / across)
@@ -137,8 +135,7 @@ def draw_over(attention: AttentionMap, picture: str | Path, path: str | Path) ->
                 axes.set_xlabel(f"{largest:.2f}", fontsize=8, color="#66727f", labelpad=2)
             else:
                 axes.set_title(word, pad=3, **font)
-    _save(figure, path)
-    return path
+    return figure
 
 
 class Curve(NamedTuple):
@@ -182,13 +179,12 @@ def draw_curves(panels: Sequence[Panel], path: str | Path, *, across: str) -> Pa
             axes.annotate(words, (x, y), xytext=(8, -14), textcoords="offset points", fontsize=9, parse_math=False)
         axes.grid(which="major", color="#e6e6e6", linewidth=0.6)
         axes.legend(fontsize=8, frameon=False)
-    _save(figure, Path(path))
-    return Path(path)
+    return save(figure, path)
 
 
-def _draw_over_time(maps: Sequence[AttentionMap], path: Path, over: str | Path | None) -> Path:
-    """Draws maps over a sound. Time runs from left to right in all of them, so the positions of the sound are columns for
-    `fusion` as well. over: the sound to draw above them."""
+def _over_time(maps: Sequence[AttentionMap], over: str | Path | None) -> Any:
+    """Returns a figure of maps over a sound. Time runs from left to right in all of them, so the positions of the sound are
+    columns for `fusion` as well. over: the sound to draw above them."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -228,8 +224,7 @@ def _draw_over_time(maps: Sequence[AttentionMap], path: Path, over: str | Path |
         bar = figure.colorbar(image, cax=figure.add_subplot(grid[number, 1]), ticks=[low, high])
         bar.ax.set_title("weight", fontsize=9)
         bar.ax.set_yticklabels([f"{low:.2g}", f"{high:.2g}"], fontsize=9)
-    _save(figure, path)
-    return path
+    return figure
 
 
 def _draw_sound(panels: Sequence[Any], sound: Sound) -> None:
@@ -267,12 +262,17 @@ def labelled(attention: AttentionMap) -> AttentionMap:
 
 
 def _font(maps: Sequence[AttentionMap], size: float) -> dict[str, Any]:
-    """Returns the font of the labels: DejaVu Sans Mono, and for characters that it lacks any installed font that has them."""
+    """Returns the font of the labels of maps."""
+    return font_of((token for map_ in maps for token in (*map_.source, *map_.target)), size)
+
+
+def font_of(labels: Iterable[str], size: float) -> dict[str, Any]:
+    """Returns the font of labels: DejaVu Sans Mono, and for characters that it lacks any installed font that has them."""
     from matplotlib.font_manager import fontManager, get_font
 
     upright = [font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith("Last Resort")]
     files = {font.name: font.fname for font in sorted(upright, key=lambda font: font.weight == 400)}
-    families, missing = list[str](), {char for map_ in maps for token in (*map_.source, *map_.target) for char in token}
+    families, missing = list[str](), {char for token in labels for char in token}
     for family in sorted(files, key=lambda name: ("DejaVu Sans Mono", "DejaVu Sans", name).index(name)):
         available = {char for char in missing if get_font(files[family]).get_char_index(ord(char))}
         families += [family] if available else []
@@ -282,9 +282,12 @@ def _font(maps: Sequence[AttentionMap], size: float) -> dict[str, Any]:
     return {"family": families or ["DejaVu Sans Mono"], "fontsize": size, "parse_math": False}
 
 
-def _save(figure: Any, path: Path) -> None:
-    """Saves a picture under a temporary name first, so that no half-written file is left behind. Warns if a font is missing."""
+def save(figure: Any, path: str | Path) -> Path:
+    """Saves a picture and returns its path. It is written under a temporary name first, so that no half-written file is left
+    behind. Warns if a font is missing."""
     import matplotlib
+
+    path = Path(path)
 
     with new_file(path) as fresh, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -299,6 +302,7 @@ def _save(figure: Any, path: Path) -> None:
             "browser can show",
             stacklevel=3,
         )
+    return path
 
 
 def in_words(attention: AttentionMap) -> Text:
