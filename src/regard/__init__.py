@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from regard.data.batch import Batch
     from regard.errors import UserError
     from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection, inspect
+    from regard.inspection.describe import describe
     from regard.inspection.drawing import Drawing, draw
     from regard.inspection.explain import Explanation, ExplanationLine, explain
+    from regard.inspection.parts import Description, ModelPart
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
@@ -75,6 +77,7 @@ _HOMES = {
         "inspect": "inspection.capture",
         "explain": "inspection.explain",
         "draw": "inspection.drawing",
+        "describe": "inspection.describe",
         "write_page": "inspection.report",
         "Look": "look",
         "Tap": "look",
@@ -115,6 +118,8 @@ _HOMES = {
         "CapturedLayer": "inspection.capture",
         "CapturedGates": "inspection.capture",
         "Drawing": "inspection.drawing",
+        "Description": "inspection.parts",
+        "ModelPart": "inspection.parts",
         "Explanation": "inspection.explain",
         "ExplanationLine": "inspection.explain",
         "Cost": "core.costs",
@@ -158,6 +163,7 @@ __all__ = [
     "Cost",
     "Decoded",
     "Dense",
+    "Description",
     "Drawing",
     "Edit",
     "Explanation",
@@ -167,6 +173,7 @@ __all__ = [
     "Look",
     "Memory",
     "Model",
+    "ModelPart",
     "ModelSettings",
     "MultiHeadAttention",
     "Partial",
@@ -198,6 +205,7 @@ __all__ = [
     "batches",
     "build",
     "cost",
+    "describe",
     "draw",
     "explain",
     "gradient_reach",
