@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import align, check, cost, demo, doctor, evaluate, explain, inspect, score, train, translate
+from regard.cli import align, check, cost, demo, describe, doctor, evaluate, explain, inspect, score, train, translate
 from regard.errors import UserError, UserErrors, is_utf_8
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ app.command("translate")(translate.translate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("inspect")(inspect.inspect)
+app.command("describe")(describe.describe)
 app.command("explain")(explain.explain)
 app.command("align")(align.align)
 app.command("check")(check.check)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
+from typing import cast, overload
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from regard.data.tokenizers.codec import Codec
 from regard.errors import check_whole
 from regard.layers.scores import ScoreMaker
 from regard.models.build import build as build_model
+from regard.models.contract import Model
 from regard.pipeline import Translator
 from regard.training.choice import choose
 from regard.training.data import StartCodecs, make_codecs
@@ -44,9 +46,11 @@ from regard.training.spool import DATA
 from regard.training.survey import folder_of, stream
 from regard.training.train import Data, columns, given_data
 from regard.training.transfer import Start
+from regard.training.untrained import build_model as build_without_data
 from regard.wording import python_words
 
 
+@overload
 def build(
     kind: str,
     data: Data,
@@ -58,27 +62,70 @@ def build(
     scores: Mapping[str, ScoreMaker] | None = None,
     device: str | torch.device = "auto",
     **settings: object,
-) -> Translator:
+) -> Translator: ...
+
+
+@overload
+def build(
+    kind: str,
+    *,
+    num_tokens: int | tuple[int, int],
+    seed: int = 1,
+    scores: Mapping[str, ScoreMaker] | None = None,
+    device: str | torch.device = "auto",
+    **settings: object,
+) -> Model: ...
+
+
+def build(
+    kind: str,
+    data: Data | None = None,
+    *,
+    num_tokens: int | tuple[int, int] | None = None,
+    seed: int = 1,
+    source: str | int | Sequence[str | int] | None = None,
+    target: str | int | None = None,
+    vocabularies: tuple[SourceCodec, Codec] | None = None,
+    scores: Mapping[str, ScoreMaker] | None = None,
+    device: str | torch.device = "auto",
+    **settings: object,
+) -> Translator | Model:
     """Returns an untrained model for some data: `regard.build("transformer", pairs, width=64)`.
+
+    Without data, `regard.build("base", num_tokens=37_000)` returns the torch module alone, which reads and writes token ids.
 
     kind: a family ("rnn", "transformer", "decoder_only", "rnn_lm") or a preset ("tiny", "small", "base", "deep-shallow").
     data: pairs, in any form that `regard.train` takes. The vocabularies are built from all of them, with the units that
     `regard.train` would choose.
+    num_tokens: without data, the number of tokens of both vocabularies, or of source and target. If the source is a picture, a
+    grid, frames or sound, the first is the number of numbers per pixel, cell or frame.
     settings: settings of the model and of the data by name, such as width=64 or source_unit="bpe".
     seed: of the initial weights.  source, target: the columns of the data (see `regard.train`).
     vocabularies: those of another model, (model.source, model.target), instead of new ones.
     scores, device: see `regard.train`.
 
-    Raises UserError if the data or a setting is wrong, and TypeError for an unknown setting or one of training.
+    Raises UserError if the data or a setting is wrong, and TypeError for an unknown setting or one of training, or if there are
+    neither data nor num_tokens.
 
     >>> model = regard.build("rnn", [("cab", "C A B"), ("ad", "A D")], width=16)
     >>> model.settings.width, model.source.pieces("cab")
     (16, ('c', 'a', 'b'))
+    >>> module = regard.build("decoder_only", num_tokens=100, width=16, heads=2)
+    >>> module(None, torch.tensor([[2, 4, 5]])).shape  # sentences, positions, logits
+    torch.Size([1, 3, 100])
     """
     changes = {"model.kind": kind, "seed": seed, **keys_of(settings, "build")}
     for key in changes:
         if key.startswith("train."):
             raise TypeError(f"build() got the setting {key!r}, but it does not train; leave it out, or use regard.train")
+    if data is None:
+        _check_no_data(num_tokens, {"source": source, "target": target, "vocabularies": vocabularies}, changes)
+        with python_words():
+            return build_without_data(
+                kind, cast("int | tuple[int, int]", num_tokens), changes, seed=seed, scores=scores, device=device
+            )
+    if num_tokens is not None:
+        raise TypeError("build() got num_tokens, but the vocabularies follow from the data; leave out one of them")
     with _in_files(data, source, target) as order, settings_restored():
         choice = choose(replace(order, changes=changes, scores=scores or {}), Start())
         chosen, root = choice.settings, folder_of(choice.settings.data.files)
@@ -92,6 +139,18 @@ def build(
     facts = {"settings": json.loads(json.dumps(asdict(recorded))), "header": list(choice.surveyed.counts.header)}
     card = f"# A model built by regard\n\n- Data: {choice.surveyed.counts.describe()}\n"
     return Translator.of_saved(Saved(model.eval(), chosen.model, *codecs, facts, card)).at(Path())
+
+
+def _check_no_data(num_tokens: object, given: Mapping[str, object], changes: Mapping[str, object]) -> None:
+    """Raises TypeError if the sizes of the vocabularies are missing, or if arguments only make sense with data."""
+    if num_tokens is None:
+        raise TypeError(
+            'build() got no data; give pairs, or num_tokens for a model without texts: build("base", num_tokens=8000)'
+        )
+    needless = [name for name, value in given.items() if value is not None]
+    needless += [key for key in changes if key.startswith("data.")]
+    if needless:
+        raise TypeError(f"build() got {', '.join(needless)}, but no data; give data, or leave {needless[0]} out")
 
 
 def batches(
