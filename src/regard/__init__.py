@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from regard.options import SearchKeywords, SearchOptions
     from regard.pipeline import Translator, save
     from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+    from regard.training.distill import distill
     from regard.training.loop import Update
     from regard.training.own_loop import batches, build, loss
     from regard.training.settings import RunSettings
@@ -58,6 +59,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Train": {
         "train": "training.train",
+        "distill": "training.distill",
         "build": "training.own_loop",
         "batches": "training.own_loop",
         "loss": "training.own_loop",
@@ -206,6 +208,7 @@ __all__ = [
     "build",
     "cost",
     "describe",
+    "distill",
     "draw",
     "explain",
     "gradient_reach",
@@ -239,7 +242,8 @@ def load(
     """Loads a model folder and returns a `Translator`.
 
     Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates. A list of
-    folders is loaded as an ensemble: several models that write together, `regard.load(["a", "b", "c"])`.
+    folders is loaded as an ensemble: several models that write together, `regard.load(["a", "b", "c"])`. So is the folder that
+    `regard train --models 3` writes.
 
     Runs no code from the folder and makes no network requests. Raises UserError if the folder cannot be loaded.
 
@@ -252,13 +256,15 @@ def load(
     'C A B'
     """
     from regard.checkpoint.alignment import read_alignment_head
+    from regard.checkpoint.ensemble import members_of
     from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
     from regard.pipeline import Translator
 
-    if not isinstance(path, str | Path):
-        return Translator.ensemble([load(one, update=update, device=device, scores=scores) for one in path])
-    folder, chosen = Path(path), choose_device(device)
+    folders = [member for one in ([path] if isinstance(path, str | Path) else path) for member in members_of(Path(one))]
+    if len(folders) != 1 or not isinstance(path, str | Path):
+        return Translator.ensemble([load(one, update=update, device=device, scores=scores) for one in folders])
+    folder, chosen = folders[0], choose_device(device)
     if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
         from regard.training.checkpoint import load_checkpoint
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from regard.checkpoint import folder
-from regard.checkpoint.folder import Saved
+from regard.checkpoint.folder import CURVES, Saved
 from regard.checkpoint.lock import locked
 from regard.contracts import AlignmentHead, Array, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
 from regard.core.devices import choose_device
@@ -71,7 +71,8 @@ class Translator:
     reader: makes requests of what the user gives.  engine: runs them.
     alignment_head: the layer and head that alignments are read from.
     training: the section `training` of config.json: data, seed, versions, settings of the run and metrics.
-    card: the text of the model card.  alignment_facts: how the alignment head was chosen, as config.json states it.
+    card: the text of the model card.  curves: the picture that it shows (SVG).
+    alignment_facts: how the alignment head was chosen, as config.json states it.
 
     >>> model = regard.load("model")
     >>> model("cab").text
@@ -86,6 +87,7 @@ class Translator:
     training: Mapping[str, Any] = field(default_factory=dict)
     card: str = ""
     alignment_facts: Mapping[str, Any] = field(default_factory=dict)
+    curves: str = ""
 
     @classmethod
     def of_model(
@@ -122,7 +124,7 @@ class Translator:
         """
         facts = saved.training if training is None else training
         translator = cls.of_model(saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts)
-        return replace(translator, card=saved.card, alignment_facts=saved.alignment)
+        return replace(translator, card=saved.card, alignment_facts=saved.alignment, curves=saved.curves)
 
     @classmethod
     def ensemble(cls, members: Sequence[Translator]) -> Translator:
@@ -272,7 +274,8 @@ class Translator:
         if alignment or self.alignment_head != AlignmentHead():
             alignment = {**alignment, **asdict(self.alignment_head)}
         text = self.card if card is None else card
-        saved = Saved(self.model, self.settings, self.source, self.target, self.training, text, alignment)
+        curves = self.curves if CURVES in text else ""
+        saved = Saved(self.model, self.settings, self.source, self.target, self.training, text, alignment, curves)
         with python_words(), locked(out):
             folder.recover(out)
             folder.save(saved, out, replace=overwrite)

@@ -5,7 +5,8 @@ model.safetensors        the weights
 source.tokenizer.json    the tokenizer of the sources
 source.json              if sources are pictures or other files: how they are read, in place of source.tokenizer.json
 target.tokenizer.json    the tokenizer of the targets
-card.md                  the model card: data, error rates with their signature, licence
+card.md                  the model card: data, figures with their signature, settings with their reasons, limits, licence
+curves.svg               the losses and error rates of its run, if there was one; the card shows it
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from regard.layers.scores import SCORES, ScoreMaker
 from regard.models.build import FAMILIES, build, file_readers
 from regard.models.contract import Model, ModelSettings
 
-CONFIG, CARD = "config.json", "card.md"
+CONFIG, CARD, CURVES = "config.json", "card.md", "curves.svg"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
 FILE_SOURCE = "source.json"
-FILES = {CONFIG, CARD, WEIGHTS, SOURCE, FILE_SOURCE, TARGET}
+FILES = {CONFIG, CARD, CURVES, WEIGHTS, SOURCE, FILE_SOURCE, TARGET}
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Saved:
 
     training: data, seed, versions, settings and metrics.  card: the text of card.md.
     alignment: the alignment head and how it was chosen (see checkpoint/alignment.py); empty if none was.
+    curves: the text of curves.svg; empty if there is none.
     """
 
     model: Model
@@ -53,6 +55,7 @@ class Saved:
     training: Mapping[str, Any]
     card: str
     alignment: Mapping[str, Any] = field(default_factory=dict)
+    curves: str = ""
 
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
@@ -70,6 +73,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         source_name(saved.source): saved.source.to_json().encode(),
         TARGET: saved.target.to_json().encode(),
         CARD: saved.card.encode(),
+        **({CURVES: saved.curves.encode()} if saved.curves else {}),
     }
     config = {
         "format": FORMAT,
@@ -77,7 +81,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         "vocabulary": {"source": len(saved.source), "target": len(saved.target)},
         "training": dict(saved.training),
         **({"alignment": dict(saved.alignment)} if saved.alignment else {}),
-        "sha256": {name: sha256(content) for name, content in files.items() if name != CARD},
+        "sha256": {name: sha256(content) for name, content in files.items() if name not in (CARD, CURVES)},
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
     fresh = sibling(folder, "new")
@@ -163,7 +167,8 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     model = load_weights(folder / WEIGHTS, settings, make, scores or {}, number=config["format"])
     check_finite(folder / WEIGHTS, model)
     alignment = config.get("alignment") or {}
-    return Saved(model.eval(), settings, source, target, config["training"], _read_card(folder / CARD), alignment)
+    card, curves = _read_text(folder / CARD), _read_text(folder / CURVES)
+    return Saved(model.eval(), settings, source, target, config["training"], card, alignment, curves)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -243,7 +248,8 @@ def check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, Scor
         )
 
 
-def _read_card(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Returns the text of a file that people read; "" if it is missing."""
     if not path.exists():
         return ""
     try:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import align, check, cost, demo, describe, doctor, evaluate, explain, inspect, score, train, translate
+from regard.cli import align, check, cost, demo, describe, distill, doctor, evaluate, explain, inspect, score, train, translate
 from regard.errors import UserError, UserErrors, is_utf_8
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ def options(
 
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("distill")(distill.distill)
 app.command("translate")(translate.translate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)

@@ -1,8 +1,9 @@
 """regard train pairs.tsv --out model"""
 
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,6 +52,14 @@ HeldOut = Annotated[
         show_default=False,
     ),
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="MINUTES",
+        help="Time for the whole run; fixes the number of updates before the first. Default: chosen from the data.",
+        show_default=False,
+    ),
+]
 
 
 def train(
@@ -71,6 +80,15 @@ def train(
         Path | None,
         typer.Option(help="Model folder to train further, with its settings and vocabulary.", show_default=False),
     ] = None,
+    models: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Number of models with different seeds, trained side by side; OUT becomes an ensemble of them.",
+        ),
+    ] = 1,
+    minutes: Minutes = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the log for TensorBoard, to OUT.run/tensorboard.")
     ] = False,
@@ -86,38 +104,62 @@ def train(
 
     To continue a run that was interrupted or killed, run the same command again.
     """
-    for file in [*files, *(held_out or ())]:
-        if not file.exists():
-            raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
+    check_files(files, held_out)
 
     from regard.data.tokenizers.codec import Codec
     from regard.training.console import RunConsole
+    from regard.training.members import train_members
     from regard.training.order import Order
-    from regard.training.overrides import parse_changes
     from regard.training.session import print_result, train_model
     from regard.training.settings import StartSettings
 
-    changes, errors = parse_changes(set_ or [])
-    if errors:
-        raise UserError("; ".join(errors))
     order = Order(
         data=tuple(files),
         held_out=tuple(held_out or ()),
         out=out,
-        reading={
-            "source_columns": split_columns(from_),
-            "target_column": to,
-            "header": None if header is None else "yes" if header else "no",
-            "bad_lines": "skip" if skip_bad_lines else None,
-        },
-        changes=changes,
+        reading=reading_of(from_, to, header, skip_bad_lines),
+        changes=changes_of(set_),
         scores=load_score(score),
+        minutes=minutes,
         start=StartSettings(model=str(start_from or ""), encoder=str(encoder_from or ""), freeze=freeze),
         tensorboard=tensorboard,
         overwrite=overwrite,
     )
     console = RunConsole()
-    trained = train_model(order, console, prepare_device(device, threads))
-    print_result(trained, console)
-    inputs = "texts" if isinstance(trained.saved.source, Codec) else "names"
+    if models > 1:
+        torch_device = prepare_device(device, None)
+        translator = train_members(order, models, console, torch_device, threads=threads, scores=partial(load_score, score))
+        source = translator.source
+    else:
+        trained = train_model(order, console, prepare_device(device, threads))
+        print_result(trained, console)
+        source = trained.saved.source
+    inputs = "texts" if isinstance(source, Codec) else "names"
     console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {inputs}.txt")
+
+
+def check_files(files: list[Path], held_out: list[Path] | None) -> None:
+    """Raises UserError if a file does not exist; before torch is imported, so that a mistyped name is reported at once."""
+    for file in [*files, *(held_out or ())]:
+        if not file.exists():
+            raise UserError(f"{file}: no such file")
+
+
+def reading_of(from_: str | None, to: str | None, header: bool | None, skip_bad_lines: bool) -> dict[str, Any]:
+    """Returns the data settings that options give by name."""
+    return {
+        "source_columns": split_columns(from_),
+        "target_column": to,
+        "header": None if header is None else "yes" if header else "no",
+        "bad_lines": "skip" if skip_bad_lines else None,
+    }
+
+
+def changes_of(set_: list[str] | None) -> dict[str, Any]:
+    """Returns the arguments of --set by key. Raises UserError with all errors in them."""
+    from regard.training.overrides import parse_changes
+
+    changes, errors = parse_changes(set_ or [])
+    if errors:
+        raise UserError("; ".join(errors))
+    return changes

@@ -16,6 +16,7 @@ from regard.errors import UserError
 
 __all__ = [
     "Baseline",
+    "distillation_loss",
     "doubly_stochastic_loss",
     "policy_gradient",
     "projected_loss",
@@ -90,6 +91,21 @@ def smoothed_loss(log_probs_BTV: Tensor, targets_BT: Tensor, *, pad: int, smooth
             f"label smoothing is {smoothing}, but this model gives some tokens the probability 0; set train.label_smoothing=0"
         )
     return -((1 - smoothing) * log_prob_N + smoothing * log_probs_NV.mean(-1)).sum()
+
+
+def distillation_loss(log_probs_BTV: Tensor, teacher_BTV: Tensor, targets_BT: Tensor, *, pad: int) -> Tensor:
+    """Returns the cross-entropy between a teacher and a model, −Σ_v q(v) log p(v), summed over all targets except padding
+    (word-level knowledge distillation: Hinton et al. 2015; Kim & Rush 2016, 3.1).
+
+    log_probs_BTV: log p, of the model.  teacher_BTV: log q, of the teacher, which gets no gradient.
+
+    >>> p, q = torch.tensor([[[0.5, 0.5]]]).log(), torch.tensor([[[0.75, 0.25]]]).log()
+    >>> regard.losses.distillation_loss(p, q, torch.tensor([[1]]), pad=0)
+    tensor(0.6931)
+    """
+    real_BT = masks.not_padding(targets_BT, pad)
+    log_p_NV, q_NV = log_probs_BTV[real_BT], teacher_BTV.detach()[real_BT].exp()
+    return -(q_NV * log_p_NV.masked_fill(q_NV == 0, 0.0)).sum()  # 0 · log 0 is 0
 
 
 def _check_targets(expected: tuple[int, ...], targets_BT: Tensor) -> None:

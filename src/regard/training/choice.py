@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.training.order import Order
 from regard.training.overrides import override
 from regard.training.resume import Previous
-from regard.training.settings import DataSettings, RunSettings
+from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.suggest import suggest
 from regard.training.survey import Survey, folder_of, names_files, survey
 from regard.training.transfer import Start
@@ -71,10 +71,19 @@ def _from_data(order: Order, start: Start, defaults: Mapping[str, Any]) -> Choic
     if start.saved:  # take over its model settings, and the units of its vocabularies
         reasons["data.normalise"] = f"as {start.name} normalises texts"
         start_data = start.saved.training.get("settings", {}).get("data", {})
-        same = ("source_unit", "target_unit", "shared", "vocabulary") if start.parent else ("source_unit",)
+        same = ("source_unit",) if start.transfer else ("source_unit", "target_unit", "shared", "vocabulary")
         tokens = {name: start_data[name] for name in same if name in start_data}
         settings = replace(settings, model=start.saved.settings, data=replace(settings.data, **tokens))
+    if start.teachers:
+        settings = override(settings, _as_taught(start), order.scores)
+        reasons = {"start.teachers": "their mean is what the model learns", "train.steps": f"as {start.name} was trained"}
     return Choice(override(settings, changes, order.scores), {**reasons, **_reasons(order)}, surveyed)
+
+
+def _as_taught(start: Start) -> dict[str, Any]:
+    """Returns the train settings of the first teacher by key, as far as its folder has them."""
+    train = start.teachers[0].training.get("settings", {}).get("train", {})
+    return {f"train.{name}": value for name, value in train.items() if name in TrainSettings.__dataclass_fields__}
 
 
 def _changes(order: Order) -> dict[str, Any]:

@@ -102,7 +102,8 @@ class TrainingData:
     name, held_out_name: names of the files that the examples and the held-out pairs come from.
     digest: six characters that change when the data changes. unknown: symbols that codecs taken over from another model cannot
     encode, with their counts. header: the names of the columns, if the file has a header. sources: the training sources, unless
-    they are files. origin: the fingerprint of the data and the sha256 of the codecs, which checkpoints record.
+    they are files. description: what was read, and what was left out, in sentences.
+    origin: the fingerprint of the data and the sha256 of the codecs, which checkpoints record.
     """
 
     name: str
@@ -115,6 +116,7 @@ class TrainingData:
     unknown: Counter[str]
     header: tuple[str, ...] = ()
     sources: Sources | None = None
+    description: str = ""
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:

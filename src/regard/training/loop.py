@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.core import masks
-from regard.core.losses import Baseline, doubly_stochastic_loss, policy_gradient, reward_to_go
+from regard.core.losses import Baseline, distillation_loss, doubly_stochastic_loss, policy_gradient, reward_to_go
 from regard.data.batch import Batch
 from regard.data.seeds import derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.look import Look, Tap
-from regard.models.contract import Decoded, Model
+from regard.models.contract import Decoded, Model, Seq2Seq
 from regard.training.learner import Learner, TrainingState
 from regard.training.settings import TrainSettings
 
@@ -92,11 +92,12 @@ def train(
     *,
     seed: int,
     callbacks: Callbacks,
+    teacher: Seq2Seq | None = None,
 ) -> None:
     """Trains from the learner's last update to the end of the run.
 
     batches: returns the micro-batches of an update. Random numbers are a function of (seed, update, batch), so a resumed run
-    repeats them exactly. Raises UserError if training diverges.
+    repeats them exactly. teacher: a model whose distribution this one learns, too. Raises UserError if training diverges.
     """
     model = learner.model.train()
     device = next(model.parameters()).device
@@ -106,7 +107,7 @@ def train(
         num_targets, loss = sum(part.num_targets for part in parts), 0.0
         for part, batch in enumerate(parts):
             torch.manual_seed(derived_seed(seed, "update", number, part))
-            total, baseline = batch_loss(model, batch.to(device), settings, learner.state.baseline)
+            total, baseline = batch_loss(model, batch.to(device), settings, learner.state.baseline, teacher)
             (total / num_targets).backward()
             loss += total.item() / num_targets
             learner.state = replace(learner.state, baseline=baseline)
@@ -145,16 +146,24 @@ def after_validation(state: TrainingState, value: float) -> TrainingState:
 
 
 def batch_loss(
-    model: Model, batch: Batch, settings: TrainSettings, baseline: Baseline | None = None
+    model: Model,
+    batch: Batch,
+    settings: TrainSettings,
+    baseline: Baseline | None = None,
+    teacher: Seq2Seq | None = None,
 ) -> tuple[Tensor, Baseline]:
     """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline.
 
     baseline: that of hard or gated attention; by default the mean reward of the batch itself.
+    teacher: a model in evaluation mode; its distribution takes the place of the targets, by train.teacher_weight.
     """
     memory = model.encode(batch.source)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
     decoded = model.decode(batch.target_in_BT, memory, look)
     total = decoded.loss(batch.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
+    if teacher:
+        taught = distillation_loss(decoded.distribution(), taught_by(teacher, batch), batch.target_out_BT, pad=PAD)
+        total = (1 - settings.teacher_weight) * total + settings.teacher_weight * taught
     if settings.doubly_stochastic:
         weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
         real_BT = masks.not_padding(batch.target_out_BT, PAD)
@@ -163,6 +172,12 @@ def batch_loss(
         return total, baseline or Baseline()
     choices, baseline = hard_attention_loss(decoded, batch, baseline, settings.entropy_bonus)
     return total + choices, baseline
+
+
+@torch.no_grad()
+def taught_by(teacher: Seq2Seq, batch: Batch) -> Tensor:
+    """Returns the log-probabilities (B, T, V) that a teacher gives to the tokens of a batch."""
+    return teacher.decode(batch.target_in_BT, teacher.encode(batch.source)).distribution()
 
 
 def hard_attention_loss(

@@ -28,6 +28,7 @@ class Order:
     settings: complete settings, or the file that has them, if they are not chosen from the data.
     reading: data settings by name, such as source_columns; empty ones are ignored.
     changes: settings by key, such as {"train.steps": 300}.  scores: custom score functions by name.
+    minutes: how long the run may take; the number of updates is then fixed before the first (see `training.minutes`).
     start: the model to start from.  tensorboard: whether to write the log for TensorBoard, too.
     overwrite: whether to start over, and to replace the model folder if it exists.
     """
@@ -40,6 +41,7 @@ class Order:
     reading: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, ScoreMaker] = field(default_factory=dict)
+    minutes: float | None = None
     start: StartSettings = StartSettings()
     tensorboard: bool = False
     overwrite: bool = False

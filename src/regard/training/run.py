@@ -23,6 +23,7 @@ from regard.pipeline import Translator
 from regard.signatures import signature, text_fingerprint
 from regard.training.assess import Assessment, Losses, assess
 from regard.training.callbacks import Listener, RunCallbacks
+from regard.training.card import make_card
 from regard.training.data import TrainingData
 from regard.training.learner import Learner
 from regard.training.loop import train
@@ -55,13 +56,16 @@ def run(
     scores: Mapping[str, ScoreMaker] | None = None,
     transfer: Transfer | None = None,
     start_from: Saved | None = None,
+    teacher: Model | None = None,
+    reasons: Mapping[str, str] | None = None,
     listener: Listener | None = None,
 ) -> Trained:
     """Trains a model and evaluates it on the held-out pairs.
 
     run_folder: the folder for checkpoints and the log, from which the run is resumed; without it, nothing is saved on the way.
     scores: custom score functions by name. transfer: a model whose encoder this one takes over. start_from: a model whose
-    weights are trained further. listener: called after every update; the run stops if it returns False. Raises UserError.
+    weights are trained further. teacher: a model whose distribution this one learns. reasons: those for settings, by key, for
+    the model card. listener: called after every update; the run stops if it returns False. Raises UserError.
     """
     if settings.train.metric == "bleu" and not can_use_sacrebleu():
         raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
@@ -84,15 +88,17 @@ def run(
     validator = Validator(model, training_data, settings, console)
     validator.check()
     learner = Learner(model, settings.train)
+    teacher = teacher.to(device).eval() if teacher else None
     callbacks = RunCallbacks(learner, validator, run_folder, listener)
     with closing(run_folder) if run_folder else nullcontext():
         callbacks.resume()
         with progress_bar(console, settings.train.steps, learner.state.update) as callbacks.show, callbacks.interruptible():
-            train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks)
+            train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks, teacher=teacher)
         callbacks.choose_weights()
         curve = [callbacks.curve[update] for update in sorted(callbacks.curve)]
         stopped = {"stopped-after": learner.state.update} if callbacks.stopped else {}
-        trained = evaluate(validator, curve, learner.state.update / batches.order.epoch_length, stopped)
+        passes = learner.state.update / batches.order.epoch_length
+        trained = evaluate(validator, curve, passes, stopped, reasons or {}, run_folder)
         if run_folder:
             run_folder.log({"update": learner.state.update, "weights": "chosen", "result": trained.assessment.facts()})
             run_folder.draw_curves()
@@ -134,9 +140,16 @@ def first_model(
     return model
 
 
-def evaluate(validator: Validator, curve: Sequence[float], passes: float, others: Mapping[str, object]) -> Trained:
+def evaluate(
+    validator: Validator,
+    curve: Sequence[float],
+    passes: float,
+    others: Mapping[str, object],
+    reasons: Mapping[str, str],
+    run_folder: RunFolder | None,
+) -> Trained:
     """Translates all held-out sources and returns the result of the run. curve: the held-out losses. passes: the number of
-    passes over the data. others: further facts for the signature."""
+    passes over the data. others: further facts for the signature. reasons, run_folder: as in `run`."""
     model, training_data, settings, console = validator.model, validator.training_data, validator.settings, validator.console
     predictions = validator.predict_all()
     num_stopped = sum(not prediction.result.finished for prediction in predictions)
@@ -172,15 +185,7 @@ def evaluate(validator: Validator, curve: Sequence[float], passes: float, others
         training_facts["sources"] = training_data.sources.to_facts()
     codecs, losses = training_data.codecs, Losses(*validator.losses())
     assessment = assess(predictions, rates, training_data.examples, codecs, curve, losses, passes, settings)
-    text = card(training_data, rates, signed, assessment)
-    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text)
+    curves = run_folder.picture() if run_folder else ""
+    text = make_card(model, training_data, settings, reasons, rates, signed, assessment, with_curves=bool(curves))
+    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text, curves=curves)
     return Trained(saved, validator.translator, predictions, rates, signed, assessment)
-
-
-def card(training_data: TrainingData, rates: ErrorRates, signed: str, assessment: Assessment) -> str:
-    """Returns the text of the model card. signed: the signature of the result."""
-    return (
-        f"# A model trained by regard\n\n- Data: {training_data.name}, {plural(len(training_data.examples), 'pair')}\n"
-        f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
-        "- Licence: that of the data, if it covers models; state it here before you share the model\n"
-    )

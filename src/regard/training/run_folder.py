@@ -102,7 +102,11 @@ class RunFolder:
     def draw_curves(self) -> None:
         """Draws the log as a picture, curves.svg."""
         with writing(self.curves, AGAIN):
-            replace_file(self.curves, draw_curves(self._logged()).encode())
+            replace_file(self.curves, self.picture().encode())
+
+    def picture(self) -> str:
+        """Returns the log as a picture (SVG)."""
+        return draw_curves(self._logged())
 
     def _logged(self) -> list[dict[str, Any]]:
         lines = self.log_file.read_text("utf-8").splitlines() if self.log_file.exists() else []

@@ -5,7 +5,9 @@ The command `regard train` and the function `regard.train` are doors to `train_m
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 from rich.console import Console
@@ -15,6 +17,7 @@ from regard.checkpoint.lock import locked
 from regard.training.board import check_tensorboard
 from regard.training.callbacks import Listener
 from regard.training.choice import Choice, choose
+from regard.training.minutes import check_minutes, describe_fixed, fit_to_minutes
 from regard.training.order import Order
 from regard.training.overrides import describe
 from regard.training.resume import Previous, write_settings
@@ -30,6 +33,8 @@ def train_model(order: Order, console: Console, device: torch.device, listener: 
 
     listener: called after every update. Raises UserError.
     """
+    since = time.monotonic()
+    check_minutes(order.minutes, order.changes)
     if order.tensorboard:
         check_tensorboard()
     with locked(order.out):
@@ -46,11 +51,13 @@ def train_model(order: Order, console: Console, device: torch.device, listener: 
         )
         with status:
             choice = choose(order, start, previous)
+        if previous and order.minutes:
+            choice = as_before(choice, previous, console)
         start.check(choice.settings)
         if previous:
             previous.check(choice.settings, order)
         print_choice(choice, order, run_folder, console)
-        trained = _train(choice, order, start, previous, run_folder, console, device, listener)
+        trained = _train(choice, order, start, previous, run_folder, console, device, listener, since)
         if order.save:
             folder.save(trained.saved, order.out, replace=True)
     return trained
@@ -65,9 +72,11 @@ def _train(
     console: Console,
     device: torch.device,
     listener: Listener | None,
+    since: float,
 ) -> Trained:
-    """Tokenises the data, writes run.yaml and makes all updates."""
-    settings, resuming = choice.settings, previous is not None
+    """Tokenises the data, writes run.yaml and makes all updates. since: the `time.monotonic()` at which the run began."""
+    settings, reasons, resuming = choice.settings, choice.reasons, previous is not None
+    start.check_origin(previous.origin if previous else {})
     if not resuming:
         run_folder.clear()
     training_data = from_files(
@@ -79,7 +88,22 @@ def _train(
         resuming=resuming,
         origin=previous.origin if previous else {},
     )
-    if write_settings(run_folder, order, settings, choice.reasons, resuming=resuming) and resuming:
+    training_data = replace(training_data, origin={**training_data.origin, **start.origin})
+    if order.minutes and not resuming:
+        settings, pace = fit_to_minutes(
+            order.minutes,
+            settings,
+            training_data,
+            start,
+            device,
+            scores=order.scores,
+            since=since,
+            keep_validations="train.validate_every" in order.changes,
+        )
+        console.print(f"train.steps={settings.train.steps}: {pace}")
+    if order.minutes:
+        reasons = {**reasons, "train.steps": f"as many as --minutes {order.minutes:g} allows"}
+    if write_settings(run_folder, order, settings, reasons, resuming=resuming) and resuming:
         console.print(f"{run_folder.config} was rewritten with the settings that this run continues with")
     if resuming and not run_folder.checkpoints(1).updates():
         console.print("this run had no checkpoint yet; it starts again from update 0")
@@ -92,8 +116,17 @@ def _train(
         scores=order.scores,
         transfer=start.transfer,
         start_from=start.parent,
+        teacher=start.teacher,
+        reasons=reasons,
         listener=listener,
     )
+
+
+def as_before(choice: Choice, previous: Previous, console: Console) -> Choice:
+    """Returns a choice with the number of updates, and of updates between validations, that a run with --minutes began with."""
+    fixed = {name: previous.settings["train"][name] for name in ("steps", "validate_every")}
+    console.print(describe_fixed(fixed["steps"]))
+    return replace(choice, settings=replace(choice.settings, train=replace(choice.settings.train, **fixed)))
 
 
 def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: Console) -> None:
@@ -104,7 +137,8 @@ def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: C
         console.print(advice)
     where = f"all of them: {run_folder.config}; " if order.save else ""  # or else that file is temporary
     console.print(f"settings {order.settings_from}; {where}change any with --set")
-    console.print(describe(choice.settings, choice.reasons))
+    measured = {"train.steps"} if order.minutes else set()  # it is known, and printed, later
+    console.print(describe(choice.settings, {key: why for key, why in choice.reasons.items() if key not in measured}))
 
 
 def print_result(trained: Trained, console: Console) -> None:

@@ -137,6 +137,8 @@ class TrainSettings:
     """Decay of the moving average of the weights; 0: no average."""
     patience: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
     """Number of validations without improvement after which the run stops; 0: never."""
+    teacher_weight: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """With start.teachers: weight of the loss against their distribution; the rest is the weight of the loss of the targets."""
     metric: Literal["loss", "symbol_error_rate", "sequence_error_rate", "bleu"] = "loss"
     """Metric that decides which validation is the best."""
 
@@ -158,12 +160,18 @@ class StartSettings:
     """Folder of a model whose encoder this one takes over."""
     freeze: bool = False
     """Whether the weights of that encoder stay fixed."""
+    teachers: tuple[str, ...] = ()
+    """Folders of the models whose distribution, the mean of theirs, the model learns (regard distill)."""
 
     def __post_init__(self) -> None:
         if self.freeze and not self.encoder:
             raise UserError("--freeze requires an encoder to freeze; name its model with --encoder-from")
         if self.model and self.encoder:
             raise UserError("--start-from takes a whole model and --encoder-from only an encoder; use one of them")
+        if self.teachers and (self.model or self.encoder):
+            raise UserError(
+                "a model that learns from teachers starts with random weights; leave out start.model and start.encoder"
+            )
 
 
 class AnyFamily:

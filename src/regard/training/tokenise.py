@@ -154,6 +154,7 @@ def from_files(
         unknown,
         header=counts.header,
         sources=division.sources,
+        description=counts.describe(),
         origin={"training_data": fingerprint, "codecs": sums},
     )
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from regard.layers.scores import ScoreMaker
 from regard.pipeline import Translator
 from regard.training.console import RunConsole
 from regard.training.loop import Update
+from regard.training.members import train_members
 from regard.training.order import Files, Order, Rows, are_files
 from regard.training.overrides import flat_settings, keys_of
 from regard.training.session import print_result, train_model
@@ -43,6 +45,8 @@ def train(
     start_from: Path_ | None = None,
     encoder_from: Path_ | None = None,
     freeze: bool = False,
+    models: int = 1,
+    minutes: float | None = None,
     tensorboard: bool = False,
     overwrite: bool = False,
     device: str | torch.device = "auto",
@@ -69,6 +73,9 @@ def train(
     scores: your own score functions, {"name": Class}.
     start_from: a model folder to train further.  encoder_from: a model folder whose encoder the new model starts with.
     freeze: whether that encoder stays unchanged.
+    models: how many models to train, with the seeds 1, 2, …, side by side on the cores, in processes of their own. They are
+    returned as an ensemble; `regard.load(out)` opens it. `threads` is then the number of threads of each model.
+    minutes: how long the run may take; fixes the number of updates before the first.
     tensorboard: whether to write the log for TensorBoard, too.
     overwrite: whether to start over, and to replace the model folder if it exists.
     device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
@@ -85,13 +92,13 @@ def train(
     >>> model("cab").text
     'C A B'
     """
-    if threads is not None:
-        check_whole("threads", threads)
+    if models != 1 and on_update:
+        raise TypeError("on_update follows one run, but there are several models; train them one by one: seed=1, seed=2, …")
     complete, changes = _settings(settings)
     changes = {**changes, **keys_of(overrides, "train")}
-    console = RunConsole(quiet=quiet, words=in_python)
-    with _folder(out) as folder, python_words(_names(folder)), settings_restored(threads):
-        order = Order(
+
+    def order(folder: Path) -> Order:
+        return Order(
             data=given_data(data, "data"),
             held_out=() if held_out is None else given_data(held_out, "held_out"),
             out=folder,
@@ -100,19 +107,49 @@ def train(
             reading={"source_columns": columns(source), "target_column": "".join(columns(target))},
             changes=changes,
             scores=scores or {},
+            minutes=minutes,
             start=StartSettings(model=_text(start_from), encoder=_text(encoder_from), freeze=freeze),
             tensorboard=tensorboard,
             overwrite=overwrite,
         )
-        trained = train_model(order, console, choose_device(device), on_update)
-        print_result(trained, console)
+
+    return train_order(order, out, models=models, on_update=on_update, device=device, threads=threads, quiet=quiet)
+
+
+def train_order(
+    make_order: Callable[[Path], Order],
+    out: Path_ | None,
+    *,
+    models: int = 1,
+    on_update: Callable[[Update], object] | None = None,
+    device: str | torch.device = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+) -> Translator:
+    """Trains what an order says, and returns the model, or the ensemble of several models. Errors name arguments of Python.
+
+    make_order: returns the order for a model folder, which is a temporary one if `out` is None.
+    """
+    for name, number in (("threads", threads), ("models", models)):
+        if number is not None:
+            check_whole(name, number)
+    console = RunConsole(quiet=quiet, words=in_python)
+    with _folder(out) as folder, python_words(_names(folder)), settings_restored(threads if models == 1 else None):
+        order = make_order(folder)
+        if models > 1:
+            load = partial[dict[str, ScoreMaker]](dict, order.scores)
+            ensemble = train_members(order, models, console, choose_device(device), threads=threads, scores=load)
+            facts = ensemble.training
+        else:
+            trained = train_model(order, console, choose_device(device), on_update)
+            print_result(trained, console)
+            facts = json.loads(json.dumps(trained.saved.training))  # as a model folder returns them
         if out is not None:
             console.print(f"\nsaved in {out}")
-    facts = json.loads(json.dumps(trained.saved.training))  # as a model folder returns them
     if out is None:  # rows in memory were in files that no longer exist
         named = {"files": order.data, "held_out_files": order.held_out}
         facts["settings"]["data"] |= {name: [] for name, rows in named.items() if not are_files(rows)}
-    return Translator.of_saved(trained.saved, training=facts).at(Path())
+    return (ensemble if models > 1 else Translator.of_saved(trained.saved, training=facts)).at(Path())
 
 
 def given_data(data: Data, name: str) -> Files | Rows:
@@ -168,7 +205,8 @@ def _folder(out: Path_ | None) -> Iterator[Path]:
 def _names(folder: Path) -> dict[str, str]:
     """Returns what to call the files of rows in memory in error messages."""
     run = folder.resolve().with_name(f"{folder.resolve().name}.run")
-    return {str(run / DATA): "data", str(run / HELD_OUT): "held_out"}
+    names = {DATA: "data", HELD_OUT: "held_out"}
+    return {str(path / file): name for path in (run, folder) for file, name in names.items()}
 
 
 def _text(path: Path_ | None) -> str:

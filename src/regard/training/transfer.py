@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from regard.checkpoint import folder
-from regard.checkpoint.folder import Saved
+from regard.checkpoint.folder import Saved, weights_digest
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, plural
 from regard.layers.scores import ScoreMaker
 from regard.models.contract import Model
+from regard.pipeline import Translator
 from regard.training.data import StartCodecs
 from regard.training.settings import NormalForm, RunSettings, StartSettings
 
@@ -31,33 +33,55 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from. transfer: a model whose encoder is taken over. parent: a model that is trained further."""
+    """What a run starts from. transfer: a model whose encoder is taken over. parent: a model that is trained further.
+    teachers: models from which the new one learns."""
 
     settings: StartSettings = StartSettings()
     transfer: Transfer | None = None
     parent: Saved | None = None
+    teachers: tuple[Saved, ...] = ()
 
     @classmethod
     def load(cls, settings: StartSettings, scores: Mapping[str, ScoreMaker]) -> Start:
-        """Loads the model that the settings name, if any. Raises UserError if it cannot be loaded."""
+        """Loads the models that the settings name, if any. Raises UserError if one cannot be loaded."""
         transfer = Transfer(folder.load(Path(settings.encoder), scores), settings.freeze) if settings.encoder else None
-        return cls(settings, transfer, folder.load(Path(settings.model), scores) if settings.model else None)
+        parent = folder.load(Path(settings.model), scores) if settings.model else None
+        return cls(settings, transfer, parent, tuple(folder.load(Path(name), scores) for name in settings.teachers))
+
+    @cached_property
+    def teacher(self) -> Model | None:
+        """The teachers as one model, an ensemble; None if there are none. Raises UserError if they do not fit together."""
+        return Translator.ensemble(list(map(Translator.of_saved, self.teachers))).model if self.teachers else None
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What checkpoints record of the teachers: the sha256 of their weights."""
+        return {"teachers": [weights_digest(teacher.model) for teacher in self.teachers]} if self.teachers else {}
+
+    def check_origin(self, origin: Mapping[str, Any]) -> None:
+        """Raises UserError if a run learnt from other teachers so far. origin: that of its last checkpoint."""
+        if {**self.origin, **origin}.get("teachers") != self.origin.get("teachers"):
+            raise UserError(
+                f"the weights of {', '.join(self.settings.teachers)} changed since this run started; the run was not modified. "
+                "Restore them to continue, or start a new run with another --out or with --overwrite"
+            )
 
     @property
     def saved(self) -> Saved | None:
-        """The model that this one starts from, as a whole or with its encoder only."""
-        return self.transfer.saved if self.transfer else self.parent
+        """The model that this one starts from, as a whole or with its encoder only; or the first of its teachers."""
+        return self.transfer.saved if self.transfer else self.parent or next(iter(self.teachers), None)
 
     @property
     def name(self) -> str:
         """The folder of that model."""
-        return self.settings.model or self.settings.encoder
+        return self.settings.model or self.settings.encoder or next(iter(self.settings.teachers), "")
 
     @property
     def codecs(self) -> StartCodecs:
         """The codecs that the run takes over."""
-        if self.parent:
-            return StartCodecs(self.parent.source, self.parent.target)
+        whole = self.parent or next(iter(self.teachers), None)
+        if whole:
+            return StartCodecs(whole.source, whole.target)
         return StartCodecs(self.transfer.saved.source if self.transfer else None)
 
     @property
