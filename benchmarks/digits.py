@@ -1,6 +1,7 @@
 """Reads rows of 2 to 6 handwritten digits: "three seven one". No digit of the test rows was seen in training.
 
     python benchmarks/digits.py [parts of names ...] [--steps N]      default: all jobs; the result is written to a file
+    python benchmarks/digits.py --job NAME SEED [STEPS | validate]    one job; validate: on training digits kept for validation
 
 The digits are scikit-learn's, side by side with random gaps and heights on 120 x 24 pixels, which become a grid of 15 x 3
 cells. Models are trained on 6,000 rows and tested on 500 others (greedy search), with three seeds; each seed has different
@@ -10,6 +11,8 @@ rows, initial weights and order of batches. Models and requirements:
                  the attended columns moves left to right, digit by digit, in more than 95 % of the rows
     hard         attends to one cell only (4.1), sampled in training and trained by policy gradient: more than 85 %. The first
                  half of the updates is soft: before the features mean anything, one cell in 45 teaches nothing
+    leave one out  the same with four samples of each row's choices, whose baseline is the mean reward of the other three
+    marginal     attends to one cell only, and adds up all choices (Wu et al. 2018): at least 95 % with hard attention
     seen once    the mean of all cells initialises the decoder, which has no attention: clearly worse (no seed as good as the
                  worst of soft)
     transformer  the same network before a Transformer, with three times the updates; no requirement
@@ -32,6 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from chosen import columns, exact_match, hard_results, percent
 from dated import write_result
 from rich.console import Console
 
@@ -43,7 +47,7 @@ from regard.training.run import Trained, run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from digits import Row, draw_rows, drawn_digits
+from digits import SIDE, Row, draw_rows, drawn_digits
 
 SEEDS = (1, 2, 3)
 NUM_TRAINING, NUM_TEST = 6000, 500
@@ -67,6 +71,12 @@ JOBS: dict[str, Job] = {
     "hard": Job(
         replace(SOFT, attention="hard"), replace(TRAIN, steps=800, learning_rate=2e-3, entropy_bonus=0.01), soft_steps=800
     ),
+    "leave one out": Job(
+        replace(SOFT, attention="hard"),
+        replace(TRAIN, steps=800, learning_rate=2e-3, entropy_bonus=0.01, samples=4, baseline="leave_one_out"),
+        soft_steps=800,
+    ),
+    "marginal": Job(replace(SOFT, attention="marginal", decoder="luong", readout="plain", row_encoder=True)),
     "seen once": Job(replace(SOFT, decoder="fixed", every_step=True)),
     "transformer": Job(
         TransformerSettings(
@@ -86,15 +96,24 @@ JOBS: dict[str, Job] = {
 
 @dataclass(frozen=True)
 class Outcome:
+    """exact: share of rows that are exactly right. hard: the same, if every word attends to its largest weight only.
+    interval: that of `hard`, or without attention of `exact`. ordered: share of rows that are attended to from left to right.
+    aligned: share of words, in rows that are exactly right, whose largest weight is on their digit."""
+
     exact: float
+    hard: float | None
+    interval: str
     ordered: float | None
+    aligned: float | None
     seconds: float
     signature: str
 
 
-def measure(job: Job, seed: int, steps: int | None) -> Outcome:
+def measure(job: Job, seed: int, steps: int | None, *, validate: bool = False) -> Outcome:
     torch.set_num_threads(1)
     seen, unseen = drawn_digits()
+    if validate:
+        seen, unseen = [digit for number, digit in enumerate(seen) if number % 4], seen[::4]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         training = draw_rows(root / "learn", seen, NUM_TRAINING, **ROWS, seed=10 * seed)
@@ -110,13 +129,29 @@ def measure(job: Job, seed: int, steps: int | None) -> Outcome:
         settings = RunSettings(seed=seed, data=DATA, model=job.model, train=train)
         trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
         seconds = time.process_time() - began
-        return Outcome(1 - trained.rates.sequence, ordered(trained, testing), seconds, trained.signature)
+        references, exact = [row.pair.target for row in testing], 1 - trained.rates.sequence
+        if getattr(job.model, "decoder", "") == "fixed":
+            found = exact_match([one.result for one in trained.predictions], [one.references[0] for one in trained.predictions])
+            return Outcome(exact, None, percent(found), None, None, seconds, trained.signature)
+        found = exact_match(hard_results(trained.translator, [row.name for row in testing]), references)
+        shares = ordered(trained, testing), aligned(trained, testing)
+        return Outcome(exact, found.value, percent(found), *shares, seconds, trained.signature)
 
 
-def ordered(trained: Trained, rows: list[Row]) -> float | None:
-    """Returns the share of rows in which attention moves from left to right; None without attention."""
-    if getattr(trained.saved.settings, "decoder", "") == "fixed":
-        return None
+def aligned(trained: Trained, rows: list[Row]) -> float:
+    """Returns the share of words whose largest weight is on their digit, in rows that are exactly right."""
+    predictions = {prediction.source: prediction.result for prediction in trained.predictions}
+    right = [(row, predictions[row.name]) for row in rows if predictions[row.name].text == row.pair.target]
+    hits = [
+        abs(column - middle) <= SIDE / 2 / ROWS["width"]
+        for row, result in right
+        for column, middle in zip(columns(result), row.middles, strict=False)  # <eos> has no digit
+    ]
+    return sum(hits) / max(1, len(hits))
+
+
+def ordered(trained: Trained, rows: list[Row]) -> float:
+    """Returns the share of rows in which attention moves from left to right."""
     predictions = {prediction.source: prediction.result for prediction in trained.predictions}
     count = 0
     for row in rows:
@@ -140,6 +175,8 @@ def verdict(name: str, found: dict[str, list[Outcome]]) -> str:
     if name == "soft":
         moved = all((one.ordered or 0) > 0.95 for one in found[name])
         return f"{'as' if min(exact) > 0.95 and moved else 'NOT as'} required"
+    if name == "marginal":
+        return f"{'as' if min(one.hard or 0 for one in found[name]) >= 0.95 else 'NOT as'} required"
     if name == "hard":
         return f"{'as' if min(exact) > 0.85 else 'NOT as'} required"
     if name == "seen once" and "soft" in found:
@@ -153,7 +190,8 @@ def main(arguments: list[str]) -> None:
     names = [name for name in JOBS if not parts or any(part in name for part in parts)]
     lines = [
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}; seeds {SEEDS}; one thread each",
-        "name; % exactly right per seed; % of rows attended to from left to right; updates; processor seconds",
+        "name; % exactly right per seed; with hard attention; % of rows attended to from left to right; % of words whose",
+        "largest weight is on their digit, in rows that are exactly right; updates; processor seconds",
     ]
     print(*lines, sep="\n", flush=True)
     found: dict[str, list[Outcome]] = {}
@@ -162,11 +200,20 @@ def main(arguments: list[str]) -> None:
         for name, futures in running.items():
             found[name] = outcomes = [future.result() for future in futures]
             exact = " ".join(f"{100 * one.exact:5.1f}" for one in outcomes)
-            moved = " ".join("    -" if one.ordered is None else f"{100 * one.ordered:5.1f}" for one in outcomes)
+            shares = "   ".join(
+                " ".join("    -" if share is None else f"{100 * share:5.1f}" for share in shown)
+                for shown in (
+                    [one.hard for one in outcomes],
+                    [one.ordered for one in outcomes],
+                    [one.aligned for one in outcomes],
+                )
+            )
             job = JOBS[name]
             updates = f"{job.soft_steps}+{job.train.steps}" if job.soft_steps else str(job.train.steps)
             seconds = " ".join(f"{one.seconds:.0f}" for one in outcomes)
-            lines.append(f"{name:<12} {exact}   {moved}   {steps or updates:>8}   {seconds} s  {verdict(name, found)}".rstrip())
+            lines.append(
+                f"{name:<13} {exact}   {shares}   {steps or updates:>8}   {seconds} s  {verdict(name, found)}".rstrip()
+            )
             print(lines[-1], flush=True)
     if not arguments:
         settings = [f"{name}: {JOBS[name]}" for name in names]
@@ -176,7 +223,8 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--job"]:
-        given = int(sys.argv[4]) if len(sys.argv) > 4 else None
-        print(json.dumps(asdict(measure(JOBS[sys.argv[2]], int(sys.argv[3]), given))))
+        given = sys.argv[4] if len(sys.argv) > 4 else ""
+        steps = int(given) if given.isdigit() else None
+        print(json.dumps(asdict(measure(JOBS[sys.argv[2]], int(sys.argv[3]), steps, validate=given == "validate"))))
     else:
         main(sys.argv[1:])

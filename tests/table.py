@@ -171,6 +171,18 @@ FRONTENDS: dict[str, ModelSettings] = {  # models whose source is not text; see 
         channels=8,
         dropout=0.3,
     ),
+    "picture, marginal, rows": RnnSettings(
+        width=20,
+        encoder_width=24,
+        embedding=7,
+        encoder_layers=2,
+        row_encoder=True,
+        attention="marginal",
+        readout="plain",
+        frontend="picture",
+        channels=8,
+        dropout=0.3,
+    ),
     "picture, seen once": RnnSettings(width=20, embedding=7, decoder="fixed", frontend="picture", channels=8, dropout=0.3),
     "picture, transformer": TransformerSettings(
         width=20, heads=2, feed_forward=29, frontend="picture", channels=8, dropout=0.3

@@ -200,6 +200,7 @@ class Traits:
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
     attention: its kinds of attention, with the number of layers and the number of heads in each.
     soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
+    sampled_attention: whether training samples where its cross-attention attends (hard and gated attention).
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
     shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
 
@@ -212,6 +213,7 @@ class Traits:
     max_positions: int | None = None
     attention: Mapping[Kind, tuple[int, int]] = field(default_factory=dict)
     soft_cross_attention: bool = False
+    sampled_attention: bool = False
     frontend: str = "tokens"
     score: str | None = None
     shares_vocabulary: bool = False

@@ -95,7 +95,7 @@ def test_label_smoothing_requires_that_every_token_is_possible() -> None:
 def test_padding_that_is_impossible_does_not_count() -> None:
     decoded, batch = impossible(PAD), Batch(make_source(7, 5, 3), TARGETS, TARGETS, int(REAL.sum()))
     assert decoded.loss(TARGETS, pad=PAD).isfinite()
-    loss, baseline = hard_attention_loss(decoded, batch, Baseline(), entropy_bonus=0.0)
+    loss, baseline = hard_attention_loss(decoded, batch, Baseline(), TrainSettings())
     assert loss.isfinite()
     assert baseline.value == pytest.approx(decoded.log_probs(TARGETS)[REAL].mean().item(), rel=1e-5)
 

@@ -29,7 +29,8 @@ from regard.data.sources import num_positions
 from regard.data.store import Store, write_store
 from regard.errors import UserError
 from regard.look import Look, Tap
-from regard.models.rnn_seq2seq import RnnSettings
+from regard.models.build import build
+from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 from regard.models.transformer import TransformerSettings
 from regard.training.loop import batch_loss
 from regard.training.overrides import override
@@ -575,6 +576,28 @@ def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # 
     model.zero_grad()
     decoded.logits_BTV.sum().backward()  # the logits alone give the score no gradient
     assert all(one.grad is None or not one.grad.any() for name, one in model.named_parameters() if name.startswith("score."))
+
+
+def test_a_recurrent_encoder_reads_each_row_of_a_grid() -> None:
+    """x + [forwards; backwards], each row by itself, with torch's GRU; the second grid has fewer rows and columns."""
+    torch.manual_seed(1)
+    settings = RnnSettings(width=20, encoder_width=12, embedding=7, frontend="grid", row_encoder=True, dropout=0.0)
+    model = build(settings, 3, 9)
+    assert isinstance(model, RnnSeq2Seq)
+    whole, small = (torch.randn(3, *size).numpy() for size in ((4, 5), (2, 3)))
+    memory = model.encode(source_batch([whole, small]))
+    summaries = []
+    for number, grid in enumerate((whole, small)):
+        cells_RCE = model.source_embedding(source_batch([grid])).x_BSD.unflatten(1, grid.shape[1:])[0]
+        expected_RCE = memory.values_BSE[number].unflatten(0, (4, 5))[: grid.shape[1], : grid.shape[2]]
+        for cells_CE, expected_CE in zip(cells_RCE, expected_RCE, strict=True):
+            ahead = model.encoder.forwards[0](cells_CE[None])[0][0]
+            back = model.encoder.backwards[0](cells_CE.flip(0)[None])[0][0].flip(0)
+            torch.testing.assert_close(expected_CE, cells_CE + torch.cat((ahead, back), dim=-1))
+        summaries.append(expected_RCE.mean((0, 1)))
+    torch.testing.assert_close(memory.summary_BE, torch.stack(summaries))
+    with pytest.raises(ValueError, match=r"frontend=tokens has none; set row_encoder=false"):
+        RnnSettings(row_encoder=True)
 
 
 def test_another_kind_of_model_still_reads_pictures() -> None:

@@ -17,21 +17,23 @@ from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
 from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
 from regard.core import losses, masks
 from regard.core.losses import Baseline, sequence_loss
+from regard.core.source import Source
 from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, lengths
 from regard.data.corpus import Pair
 from regard.data.seeds import derived_seed
-from regard.data.tokenizers.codec import EOS
+from regard.data.tokenizers.codec import EOS, PAD
 from regard.errors import UserError
 from regard.layers.dropout import Dropout
+from regard.look import Look
 from regard.models.build import build, num_parameters
-from regard.models.contract import Model, Projected
+from regard.models.contract import Decoded, Memory, Model, Projected
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS, TransformerSettings
 from regard.training import progress
 from regard.training.callbacks import averaged
 from regard.training.data import in_memory
 from regard.training.learner import Learner
-from regard.training.loop import Update, hard_attention_loss, learning_rate, same_rates, train
+from regard.training.loop import Update, batch_loss, hard_attention_loss, learning_rate, most_probable, same_rates, train
 from regard.training.monotone import order_correlation
 from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
@@ -69,9 +71,64 @@ def test_decisions_are_rewarded_relative_to_the_baseline(affects_later_steps: bo
     one, four, end, short = (log_probs[b, t, token].item() for b, t, token in ((0, 0, 1), (0, 1, 4), (0, 2, EOS), (1, 0, EOS)))
     gains = [one + four + end + 6, four + end + 4, end + 2] if affects_later_steps else [one + 2, four + 2, end + 2]
     expected = -sum(gain * log_pi[0, t].item() for t, gain in enumerate(gains)) - (short + 2) * log_pi[1, 0].item()
-    loss, after = hard_attention_loss(decoded, batch, Baseline(-2.0, 1), entropy_bonus=0.0)
+    loss, after = hard_attention_loss(decoded, batch, Baseline(-2.0, 1), TrainSettings())
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert after.value == pytest.approx((-2.0 + (one + four + end + short) / 4) / 2, rel=1e-5)
+
+
+def test_several_samples_share_one_pass_of_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choices differ, the memory does not; the loss is the mean of the samples' losses."""
+    model = make_model("rnn gru, bahdanau, hard", torch.float32).train()
+    batch = collate([Example([5, 6, 7, 8], [4, 5, 6]), Example([9, 4], [7])])
+    memories, decoded = [], []
+    real_encode, real_decode = model.encode, model.decode
+
+    def encode(source: Source) -> Memory:
+        memories.append(real_encode(source))
+        return memories[-1]
+
+    def decode(ids_BT: torch.Tensor, memory: Memory, look: Look | None = None) -> Decoded:
+        assert all(torch.equal(memory.values_BSE[number], memories[0].values_BSE[number // 3]) for number in range(6))
+        decoded.append(real_decode(ids_BT, memory, look))
+        return decoded[-1]
+
+    monkeypatch.setattr(model, "encode", encode)
+    monkeypatch.setattr(model, "decode", decode)
+    total, _ = batch_loss(model, batch, TrainSettings(samples=3, baseline="leave_one_out", entropy_bonus=0.1))
+    assert len(memories) == len(decoded) == 1
+    (result,) = decoded
+    targets, real = (tensor.repeat_interleave(3, 0) for tensor in (batch.target_out_BT, batch.target_out_BT != PAD))
+    assert result.attention_log_prob_BT is not None
+    assert result.attention_entropy_BT is not None
+    assert len({tuple(row.tolist()) for row in result.attention_log_prob_BT[:3]}) > 1
+    log_prob = result.log_probs(targets).masked_fill(~real, 0.0)
+    expected = 0.0
+    for n, t in real.nonzero().tolist():
+        others = [m for m in range(n // 3 * 3, n // 3 * 3 + 3) if m != n]
+        gain = log_prob[n, t:].sum() - sum(log_prob[m, t:].sum() for m in others) / 2
+        choice = gain * result.attention_log_prob_BT[n, t] + 0.1 * result.attention_entropy_BT[n, t]
+        expected -= (log_prob[n, t] + choice).item() / 3
+    assert total.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_most_probable_choices_are_a_baseline() -> None:
+    """Without dropout, and the model is in training mode afterwards."""
+    model = make_model("rnn hard", torch.float32).train()
+    batch = collate([Example([5, 6, 7, 8], [4, 5, 6])])
+    memory = model.encode(batch.source)
+    one, other = (most_probable(model, batch, memory).log_probs(batch.target_out_BT) for _ in range(2))
+    assert torch.equal(one, other)
+    assert all(part.training for part in model.modules())
+    torch.testing.assert_close(one, model.eval().decode(batch.target_in_BT, memory).log_probs(batch.target_out_BT))
+
+
+def test_only_sampled_choices_have_samples() -> None:
+    with pytest.raises(UserError, match=r"baseline=leave_one_out compares several samples .* set train.samples=4"):
+        TrainSettings(baseline="leave_one_out")
+    for changes in (["train.samples=2"], ["train.baseline=self_critical"]):
+        with pytest.raises(UserError, match=r"this model samples no choices; set model.attention=hard"):
+            override(RunSettings(), changes)
+        assert override(RunSettings(), [*changes, "model.attention=gated"]).model.traits.sampled_attention
 
 
 def test_learning_rate_rises_and_falls_towards_zero() -> None:
@@ -486,10 +543,19 @@ def test_a_moving_average_is_used_but_not_trained_on() -> None:
     assert all(map(torch.equal, plain.parameters(), averaged.parameters()))
 
 
-@pytest.mark.parametrize("name", ["rnn additive", "transformer scaled_dot", "rnn hard"])
-def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("rnn additive", {}),
+        ("transformer scaled_dot", {}),
+        ("rnn hard", {}),
+        ("rnn gru, bahdanau, hard", {"samples": 3, "baseline": "leave_one_out"}),
+        ("rnn gates", {"samples": 2, "baseline": "self_critical"}),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(name: str, others: dict[str, Any], tmp_path: Path) -> None:
     """The run is resumed from files by another model, in the middle of an epoch."""
-    settings = TrainSettings(steps=9, batch_tokens=40, accumulate=2, ema=0.9, checkpoint_every=4, validate_every=3)
+    settings = TrainSettings(steps=9, batch_tokens=40, accumulate=2, ema=0.9, checkpoint_every=4, validate_every=3, **others)
     values = [5.0, 4.0, 6.0]
     whole = Learner(make_model(name, torch.float32), settings)
     batches = batches_of(EXAMPLES, settings, 1)

@@ -18,6 +18,7 @@ __all__ = [
     "Baseline",
     "distillation_loss",
     "doubly_stochastic_loss",
+    "leave_one_out",
     "policy_gradient",
     "projected_loss",
     "reward_to_go",
@@ -181,7 +182,7 @@ def policy_gradient(
     reward_BT: R_t, held constant (`reward_to_go`). If a choice affects only its own token, pass log p(y_t) instead: the later
     tokens add nothing in expectation, and the variance is far lower without them.
     attention_log_prob_BT, attention_entropy_BT: log π(a_t) and the entropy of each choice, 0 at padding.
-    baseline: b, a number or one for each t (see `Baseline`); it changes only the variance of the estimate.
+    baseline: b, a number or one for each t (see `Baseline` and `leave_one_out`); it changes only the variance of the estimate.
     entropy_bonus: rewards undecided attention; it also changes the expectation.
     Raises ValueError if the shapes differ, or if there is a bonus but no entropy.
 
@@ -223,6 +224,23 @@ class Baseline:
         """Returns the average with one more reward; `memory` is the share of the old average."""
         share = max(1 - memory, 1 / (self.num_rewards + 1))
         return Baseline(self.value + share * (reward - self.value), self.num_rewards + 1)
+
+
+def leave_one_out(reward_BKT: Tensor) -> Tensor:
+    """Computes a baseline for each of K ≥ 2 samples of one example: the mean reward of the K − 1 others (Kool et al. 2019).
+
+    The others are drawn independently, so the estimate stays unbiased; and unlike a moving average they know the example and
+    the step. Raises ValueError if there is only one sample.
+
+    >>> regard.losses.leave_one_out(torch.tensor([[[-1.0], [-2.0], [-6.0]]]))
+    tensor([[[-4.0000],
+             [-3.5000],
+             [-1.5000]]])
+    """
+    num_samples = reward_BKT.shape[1]
+    if num_samples < 2:
+        raise ValueError(f"leave_one_out compares samples of one example, but there is {num_samples}; expected 2 or more")
+    return (reward_BKT.sum(1, keepdim=True) - reward_BKT) / (num_samples - 1)
 
 
 def doubly_stochastic_loss(weights_BTS: Tensor, real_BT: Tensor, allow_BS: Tensor) -> Tensor:

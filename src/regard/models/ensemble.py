@@ -235,6 +235,7 @@ def joint_traits(members: Sequence[Traits]) -> Traits:
         max_positions=min(limits, default=None),
         attention=attention,
         soft_cross_attention=all(member.soft_cross_attention for member in members),
+        sampled_attention=any(member.sampled_attention for member in members),
         score=first.score if len({member.score for member in members}) == 1 else None,
         shares_vocabulary=any(member.shares_vocabulary for member in members),
     )

@@ -34,7 +34,7 @@ from regard.core.mechanism import Mechanism
 from regard.core.score import Score
 from regard.core.source import Source
 from regard.core.taps import Capture, attend_with_look, join_steps, look_at_given
-from regard.core.weights import AttentionType
+from regard.core.weights import SAMPLED, AttentionType
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepwiseStack, check_cell, make_stack, run, state_width
@@ -87,6 +87,9 @@ class RnnSettings(ModelSettings):
     """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
     """What the model reads: tokens, a picture (by a residual network), a grid or frames of features, or sound."""
+    row_encoder: bool = False
+    """For pictures and grids: whether a recurrent encoder reads each row of cells, so that a cell knows what is left and right
+    of it (Deng et al. 2017)."""
     channels: int = 64
     """Channels of the last stage of the picture network, and of the convolutions over sound."""
     attention: Literal[AttentionType, latent.SummedAttention] = "soft"
@@ -108,6 +111,10 @@ class RnnSettings(ModelSettings):
         if self.frontend == "patches":
             raise ValueError(
                 "frontend=patches requires an encoder with self-attention; set kind=transformer, or frontend=picture"
+            )
+        if self.row_encoder and self.frontend not in GRIDS:
+            raise ValueError(
+                f"row_encoder reads the rows of a grid, but frontend={self.frontend} has none; set row_encoder=false"
             )
         if self.bidirectional and self.memory_width % 2:
             raise ValueError(f"width {self.memory_width} cannot be split evenly between two directions; make it even")
@@ -165,6 +172,7 @@ class RnnSettings(ModelSettings):
             max_positions=self.max_positions if counts else None,
             attention={"cross": (1, 1)} if attends else {},
             soft_cross_attention=attends and self.attention in ("soft", *latent.SUMMED),
+            sampled_attention=attends and self.attention in SAMPLED,
             frontend=self.frontend,
             score=self.score if attends else None,
         )
@@ -286,9 +294,10 @@ class RnnSeq2Seq(Model):
             )
             self.traits = with_fusion(self.traits, self.source_embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
-        if not grid:
+        if not grid or settings.row_encoder:
+            input_width = memory_width if grid else settings.embedding
             self.encoder = RecurrentEncoder(
-                cell, settings.embedding, memory_width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
+                cell, input_width, memory_width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
             )
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
@@ -309,11 +318,18 @@ class RnnSeq2Seq(Model):
             output = self.source_embedding(source, look)
         else:
             output = FrontendOutput(self.source_embedding(source.values), source.allow, (source.values.shape[1],))
-        if self.settings.frontend in GRIDS:  # a grid has no reading order for a recurrent encoder
-            summary_BE = masked_mean(output.x_BSD, output.allow_BS)
-            return Memory(self.dropout(output.x_BSD), output.allow_BS, summary_BE, output.axes, output.seen)
+        if self.settings.frontend in GRIDS:  # a grid as a whole has no reading order for a recurrent encoder
+            x_BSE = self._with_rows(output) if self.settings.row_encoder else output.x_BSD
+            summary_BE = masked_mean(x_BSE, output.allow_BS)
+            return Memory(self.dropout(x_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
         values_BSE, summary_BE = self.encoder(self.dropout(output.x_BSD), output.allow_BS)
         return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
+
+    def _with_rows(self, cells: FrontendOutput) -> Tensor:
+        """Returns x + RNN(x), where the recurrent encoder reads each row of the grid by itself."""
+        rows_NCE, allow_NC = (part.unflatten(1, cells.axes).flatten(0, 1) for part in (cells.x_BSD, cells.allow_BS))
+        read_NCE: Tensor = self.encoder(self.dropout(rows_NCE), allow_NC)[0]
+        return cells.x_BSD + read_NCE.reshape(cells.x_BSD.shape)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> RnnState:
         values_BSE, allow_BS, summary_BE = memory.values_BSE, memory.allow_BS, memory.summary_BE

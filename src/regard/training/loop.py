@@ -11,13 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.core import masks
-from regard.core.losses import Baseline, distillation_loss, doubly_stochastic_loss, policy_gradient, reward_to_go
+from regard.core.losses import (
+    Baseline,
+    distillation_loss,
+    doubly_stochastic_loss,
+    leave_one_out,
+    policy_gradient,
+    reward_to_go,
+)
 from regard.data.batch import Batch
 from regard.data.seeds import derived_seed
 from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.look import Look, Tap
-from regard.models.contract import Decoded, Model, Seq2Seq
+from regard.models.contract import Decoded, Memory, Model, Seq2Seq
 from regard.training.learner import Learner, TrainingState
 from regard.training.settings import TrainSettings
 
@@ -154,24 +161,58 @@ def batch_loss(
 ) -> tuple[Tensor, Baseline]:
     """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline.
 
-    baseline: that of hard or gated attention; by default the mean reward of the batch itself.
+    With several samples of the choices, it is the mean of their losses. baseline: the moving average of hard or gated
+    attention; by default the mean reward of the batch itself.
     teacher: a model in evaluation mode; its distribution takes the place of the targets, by train.teacher_weight.
     """
     memory = model.encode(batch.source)
+    samples, sampled_memory = repeated(batch, memory, settings.samples)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
-    decoded = model.decode(batch.target_in_BT, memory, look)
-    total = decoded.loss(batch.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
+    decoded = model.decode(samples.target_in_BT, sampled_memory, look)
+    total = decoded.loss(samples.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
     if teacher:
-        taught = distillation_loss(decoded.distribution(), taught_by(teacher, batch), batch.target_out_BT, pad=PAD)
+        taught_BTV = taught_by(teacher, batch).repeat_interleave(settings.samples, dim=0)
+        taught = distillation_loss(decoded.distribution(), taught_BTV, samples.target_out_BT, pad=PAD)
         total = (1 - settings.teacher_weight) * total + settings.teacher_weight * taught
     if settings.doubly_stochastic:
         weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
-        real_BT = masks.not_padding(batch.target_out_BT, PAD)
-        total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, memory.allow_BS)
+        real_BT = masks.not_padding(samples.target_out_BT, PAD)
+        total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, sampled_memory.allow_BS)
     if decoded.attention_log_prob_BT is None:
-        return total, baseline or Baseline()
-    choices, baseline = hard_attention_loss(decoded, batch, baseline, settings.entropy_bonus)
-    return total + choices, baseline
+        return total / settings.samples, baseline or Baseline()
+    best_BT = None
+    if settings.baseline == "self_critical":
+        best_BT = token_rewards(most_probable(model, batch, memory), batch)
+    choices, baseline = hard_attention_loss(decoded, samples, baseline, settings, best_BT)
+    return (total + choices) / settings.samples, baseline
+
+
+def repeated(batch: Batch, memory: Memory, num_samples: int) -> tuple[Batch, Memory]:
+    """Returns the targets and the memory of every example as many times, one after the other; an encoder has run only once."""
+    if num_samples == 1:
+        return batch, memory
+
+    def repeat(tensor: Tensor) -> Tensor:
+        return tensor.repeat_interleave(num_samples, dim=0)
+
+    targets = Batch(batch.source, repeat(batch.target_in_BT), repeat(batch.target_out_BT), num_samples * batch.num_targets)
+    values_BSE, allow_BS, summary_BE = map(repeat, (memory.values_BSE, memory.allow_BS, memory.summary_BE))
+    return targets, replace(memory, values_BSE=values_BSE, allow_BS=allow_BS, summary_BE=summary_BE)
+
+
+@torch.no_grad()
+def most_probable(model: Model, batch: Batch, memory: Memory) -> Decoded:
+    """Returns the result of the most probable choices, without dropout."""
+    training = model.training
+    decoded = model.eval().decode(batch.target_in_BT, memory)
+    model.train(training)
+    return decoded
+
+
+def token_rewards(decoded: Decoded, batch: Batch) -> Tensor:
+    """Returns the log-probability of every target token, held constant; 0 at padding."""
+    real_BT = masks.not_padding(batch.target_out_BT, PAD)
+    return decoded.log_probs(batch.target_out_BT).detach().masked_fill(~real_BT, 0.0)
 
 
 @torch.no_grad()
@@ -181,26 +222,35 @@ def taught_by(teacher: Seq2Seq, batch: Batch) -> Tensor:
 
 
 def hard_attention_loss(
-    decoded: Decoded, batch: Batch, baseline: Baseline | None, entropy_bonus: float
+    decoded: Decoded, batch: Batch, baseline: Baseline | None, settings: TrainSettings, best_BT: Tensor | None = None
 ) -> tuple[Tensor, Baseline]:
-    """Returns the policy-gradient loss of hard or gated attention, and the baseline for the next batch.
+    """Returns the policy-gradient loss of hard or gated attention, and the moving average for the next batch.
 
-    baseline: None for the mean reward of the batch itself.
+    batch: each example occurs settings.samples times. baseline: the moving average; None for the mean reward of the batch
+    itself. best_BT: for settings.baseline=self_critical, the `token_rewards` of the most probable choices for each example.
     """
     assert decoded.attention_log_prob_BT is not None
     assert decoded.attention_entropy_BT is not None
+
+    def affected(token_BT: Tensor) -> Tensor:
+        """Sums over the tokens that a choice affects."""
+        return reward_to_go(token_BT) if decoded.affects_later_steps else token_BT
+
     real_BT = masks.not_padding(batch.target_out_BT, PAD)
-    log_prob_BT = decoded.log_probs(batch.target_out_BT).detach().masked_fill(~real_BT, 0.0)
-    mean = (log_prob_BT.sum() / batch.num_targets).item()
-    following = (baseline or Baseline()).after(mean)
-    reward_BT, num_rewards_BT = log_prob_BT, real_BT.to(log_prob_BT.dtype)
-    if decoded.affects_later_steps:
-        reward_BT, num_rewards_BT = reward_to_go(reward_BT), reward_to_go(num_rewards_BT)
+    token_BT = token_rewards(decoded, batch)
+    following = (baseline or Baseline()).after((token_BT.sum() / batch.num_targets).item())
+    reward_BT = affected(token_BT)
+    if settings.baseline == "leave_one_out":
+        expected_BT = leave_one_out(reward_BT.unflatten(0, (-1, settings.samples))).flatten(0, 1)
+    elif best_BT is not None:
+        expected_BT = affected(best_BT).repeat_interleave(settings.samples, dim=0)
+    else:
+        expected_BT = (baseline or following).value * affected(real_BT.to(reward_BT.dtype))
     loss = policy_gradient(
         reward_BT,
         decoded.attention_log_prob_BT * real_BT,
         decoded.attention_entropy_BT * real_BT,
-        baseline=(baseline or following).value * num_rewards_BT,
-        entropy_bonus=entropy_bonus,
+        baseline=expected_BT,
+        entropy_bonus=settings.entropy_bonus,
     )
     return loss, following

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
-from typing import cast, overload
+from typing import Literal, cast, overload
 
 import torch
 from torch import Tensor
@@ -201,14 +201,16 @@ def loss(
     *,
     label_smoothing: float = 0.0,
     entropy_bonus: float = 0.0,
+    samples: int = 1,
+    baseline: Literal["moving", "leave_one_out", "self_critical"] = "moving",
     doubly_stochastic: float = 0.0,
 ) -> Tensor:
     """Returns the mean loss per target token, with its gradient: cross-entropy, by teacher forcing.
 
     Call `model.train()` first, so that dropout is applied. The choices of hard and gated attention are then sampled, and the
-    loss includes their policy gradient, whose baseline is the mean reward of the batch.
+    loss includes their policy gradient; the baseline "moving" is then the mean reward of the batch.
 
-    label_smoothing, entropy_bonus, doubly_stochastic: as the settings of the same names.
+    label_smoothing, entropy_bonus, samples, baseline, doubly_stochastic: as the settings of the same names.
 
     >>> pairs = [("cab", "C A B"), ("ad", "A D")]
     >>> model = regard.build("rnn", pairs, width=16).train()
@@ -217,7 +219,13 @@ def loss(
     >>> all(parameter.grad is not None for parameter in model.parameters())
     True
     """
-    settings = TrainSettings(label_smoothing=label_smoothing, entropy_bonus=entropy_bonus, doubly_stochastic=doubly_stochastic)
+    settings = TrainSettings(
+        label_smoothing=label_smoothing,
+        entropy_bonus=entropy_bonus,
+        samples=samples,
+        baseline=baseline,
+        doubly_stochastic=doubly_stochastic,
+    )
     total, _ = batch_loss(model.model, batch, settings)
     return total / batch.num_targets
 

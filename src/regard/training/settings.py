@@ -123,6 +123,11 @@ class TrainSettings:
     """Maximum gradient norm; larger gradients are scaled down to it."""
     entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Hard and gated attention: weight of the entropy bonus, which rewards undecided attention."""
+    samples: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1
+    """Hard and gated attention: number of times that each example's choices are sampled in an update."""
+    baseline: Literal["moving", "leave_one_out", "self_critical"] = "moving"
+    """Hard and gated attention: what the reward of a choice is compared with: a moving average (moving), the mean of the
+    example's other samples (leave_one_out), or the reward of the most probable choices (self_critical)."""
     doubly_stochastic: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Soft attention: weight of the penalty for not attending equally to all source positions (Xu et al. 2015)."""
     validate_every: Annotated[int, Field(ge=0, le=LARGEST_SIZE)] = 0
@@ -147,6 +152,10 @@ class TrainSettings:
             raise UserError(
                 f"patience is {plural(self.patience, 'validation')}, but validate_every is 0, so there are none before the end"
                 "; set validate_every, e.g. to 500, or patience=0"
+            )
+        if self.baseline == "leave_one_out" and self.samples < 2:
+            raise UserError(
+                "baseline=leave_one_out compares several samples of one example, but samples is 1; set train.samples=4"
             )
 
 
@@ -205,6 +214,11 @@ class RunSettings:
             raise UserError(
                 f"doubly_stochastic is {self.train.doubly_stochastic}, but this model has no soft attention to its source; "
                 "set train.doubly_stochastic=0"
+            )
+        if not traits.sampled_attention and (self.train.samples > 1 or self.train.baseline != "moving"):
+            raise UserError(
+                f"samples is {self.train.samples} and baseline is {self.train.baseline}, but this model samples no choices; "
+                "set model.attention=hard, or train.samples=1 and train.baseline=moving"
             )
         if traits.shares_vocabulary and not self.data.shared:
             raise UserError("tie=all requires one vocabulary for both sides; set data.shared=true, or tie=output")
