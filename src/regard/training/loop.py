@@ -159,7 +159,7 @@ def batch_loss(
         weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
         real_BT = masks.not_padding(batch.target_out_BT, PAD)
         total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, memory.allow_BS)
-    if decoded.attention_log_prob_BT is None:
+    if decoded.attention_log_prob_BT is None or not settings.policy_gradient:
         return total, baseline or Baseline()
     choices, baseline = hard_attention_loss(decoded, batch, baseline, settings.entropy_bonus)
     return total + choices, baseline

@@ -141,6 +141,7 @@ def loss(
     batch: Batch,
     *,
     label_smoothing: float = 0.0,
+    policy_gradient: bool = True,
     entropy_bonus: float = 0.0,
     doubly_stochastic: float = 0.0,
 ) -> Tensor:
@@ -149,7 +150,7 @@ def loss(
     Call `model.train()` first, so that dropout is applied. The choices of hard and gated attention are then sampled, and the
     loss includes their policy gradient, whose baseline is the mean reward of the batch.
 
-    label_smoothing, entropy_bonus, doubly_stochastic: as the settings of the same names.
+    label_smoothing, policy_gradient, entropy_bonus, doubly_stochastic: as the settings of the same names.
 
     >>> pairs = [("cab", "C A B"), ("ad", "A D")]
     >>> model = regard.build("rnn", pairs, width=16).train()
@@ -158,7 +159,12 @@ def loss(
     >>> all(parameter.grad is not None for parameter in model.parameters())
     True
     """
-    settings = TrainSettings(label_smoothing=label_smoothing, entropy_bonus=entropy_bonus, doubly_stochastic=doubly_stochastic)
+    settings = TrainSettings(
+        label_smoothing=label_smoothing,
+        policy_gradient=policy_gradient,
+        entropy_bonus=entropy_bonus,
+        doubly_stochastic=doubly_stochastic,
+    )
     total, _ = batch_loss(model.model, batch, settings)
     return total / batch.num_targets
 

@@ -121,6 +121,9 @@ class TrainSettings:
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Maximum gradient norm; larger gradients are scaled down to it."""
+    policy_gradient: bool = True
+    """Hard and gated attention: whether the choices are trained; if not, they are still sampled, but the model does not learn
+    where to attend."""
     entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Hard and gated attention: weight of the entropy bonus, which rewards undecided attention."""
     doubly_stochastic: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -145,6 +148,11 @@ class TrainSettings:
             raise UserError(
                 f"patience is {plural(self.patience, 'validation')}, but validate_every is 0, so there are none before the end"
                 "; set validate_every, e.g. to 500, or patience=0"
+            )
+        if self.entropy_bonus and not self.policy_gradient:
+            raise UserError(
+                f"entropy_bonus is {self.entropy_bonus}, but it is part of the policy gradient, which is off; "
+                "set policy_gradient=true, or entropy_bonus=0"
             )
 
 
