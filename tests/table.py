@@ -11,7 +11,7 @@ from regard.core.attention import ScaledDot
 from regard.core.score import Score
 from regard.core.source import Source
 from regard.core.spectrum import BANDS
-from regard.layers.scores import Additive, Basic, Cosine, Distance, Dot, General, Location
+from regard.layers.scores import Additive, Basic, Concat, Cosine, Distance, Dot, General, Location
 from regard.models.build import build
 from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
@@ -29,6 +29,7 @@ SCORES: dict[str, Callable[[int], Score]] = {  # name -> (width of queries and k
     "general": lambda width: General(width, width),
     "basic": lambda width: Basic(width, width),
     "additive": lambda width: Additive(width, width, 13),
+    "concat": lambda width: Concat(width, width, 13),
     "location": lambda width: Location(width, 7),
     "cosine": lambda width: Cosine(temperature=0.3),
     "distance": lambda width: Distance(),
@@ -44,6 +45,16 @@ MODELS: dict[str, ModelSettings] = {
     ),
     "rnn basic, bahdanau, wider encoder": RnnSettings(
         width=22, encoder_width=26, embedding=7, decoder="bahdanau", score="basic", dropout=0.3
+    ),
+    "rnn concat, bahdanau with tanh": RnnSettings(
+        width=22,
+        encoder_width=26,
+        embedding=7,
+        decoder="bahdanau",
+        readout_activation="tanh",
+        score="concat",
+        score_width=13,
+        dropout=0.3,
     ),
     "rnn location": RnnSettings(width=22, embedding=7, score="location", max_positions=11, dropout=0.3),
     "rnn, sums of dot products": RnnSettings(width=22, embedding=7, score="scaled_dot", attention="unnormalised", dropout=0.3),
@@ -137,7 +148,10 @@ MODELS: dict[str, ModelSettings] = {
     ),
     "transformer windows": TransformerSettings(width=20, heads=2, feed_forward=29, window=2, activation="gelu", dropout=0.3),
     "decoder only": DecoderOnlySettings(width=20, heads=2, feed_forward=29, layers=2, tie="output", dropout=0.3),
-    "transformer cosine": TransformerSettings(width=20, heads=2, feed_forward=29, score="cosine", dropout=0.3),
+    "transformer cosine": TransformerSettings(
+        width=20, heads=2, feed_forward=29, score="cosine", score_temperature=0.7, dropout=0.3
+    ),
+    "transformer scaled_dot by d": TransformerSettings(width=20, heads=2, feed_forward=29, score_divisor="d", dropout=0.3),
     "transformer distance": TransformerSettings(width=20, heads=2, feed_forward=29, score="distance", dropout=0.3),
     "transformer scaled_dot": TransformerSettings(width=20, heads=2, feed_forward=29, dropout=0.3),
     "transformer additive, 1+3 layers": TransformerSettings(

@@ -412,11 +412,13 @@ def luong_step(
     return Step(state, c, weights, s_tilde, s_tilde @ W_o.T + b_o)
 
 
-def bahdanau_step(state: State, y: Array, cell: Cell, look: Attend, W_o: Array, b_o: Bias) -> Step:
-    """c_t from s_{t−1}; s_t = RNN(s_{t−1}, [c_t; y_{t−1}]); logits = W_o [s_t; c_t] + b_o (Bahdanau et al. 2015, 3.1)."""
+def bahdanau_step(state: State, y: Array, cell: Cell, look: Attend, W_o: Array, b_o: Bias, f: Map | None = None) -> Step:
+    """c_t from s_{t−1}; s_t = RNN(s_{t−1}, [c_t; y_{t−1}]); logits = W_o [s_t; c_t] + b_o (Bahdanau et al. 2015, 3.1), or with
+    an activation f, W_o f([s_t; c_t]) + b_o."""
     c, weights = look(state[0])
     state = cell(concatenate(c, y), *state)
     readout = concatenate(state[0], c)
+    readout = readout if f is None else f(readout)
     return Step(state, c, weights, readout, readout @ W_o.T + b_o)
 
 

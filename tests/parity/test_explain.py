@@ -17,7 +17,7 @@ from regard.core.score import Score
 from regard.errors import UserError
 from regard.inspection.explain import Explanation, explain
 from regard.layers.blocks import SwiGlu
-from regard.layers.scores import Additive, Basic, Cosine, Distance, General, Location
+from regard.layers.scores import Additive, Basic, Concat, Cosine, Distance, General, Location
 from regard.models.decoder import TargetDecoder
 from regard.models.rnn_seq2seq import RnnSeq2Seq
 
@@ -45,6 +45,8 @@ def scores(score: Score, query: Array, keys: Array) -> Array:
         return reference.dot(q, keys)[0]
     if isinstance(score, Additive):
         return np.tanh(query @ array(score.query.weight).T + keys) @ array(score.v)
+    if isinstance(score, Concat):
+        return np.tanh(query @ array(score.weight.weight)[:, : len(query)].T + keys) @ array(score.v)
     if isinstance(score, Cosine):
         return reference.cosine(q, keys, score.temperature)[0]
     assert isinstance(score, Distance)
@@ -131,6 +133,9 @@ def test_recurrent_models(name: str, position: int) -> None:  # SPEC A9.2
             return
         if model.settings.decoder == "bahdanau":
             read = np.concatenate((lines["state"], lines["context"]))
+            if model.settings.readout_activation != "none":
+                assert model.settings.readout_activation == "tanh"
+                read = np.tanh(read)
         elif model.settings.readout == "plain":
             read = np.concatenate((lines["query"], lines["context"]))
         else:

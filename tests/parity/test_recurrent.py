@@ -180,6 +180,15 @@ NORMALISERS: dict[AttentionType, reference.Weighting] = {
 }
 
 
+DIVISORS: dict[object, Callable[[int], tuple[float, ...]]] = {None: lambda d: (), "d": lambda d: (d,), 1: lambda d: (1,)}
+ACTIVATIONS: dict[str, reference.Map | None] = {
+    "none": None,
+    "tanh": np.tanh,
+    "relu": reference.relu,
+    "sigmoid": reference.sigmoid,
+}
+
+
 def score_formula(model: RnnSeq2Seq, real: np.ndarray) -> reference.Score:
     name, score = model.settings.score, model.score
     if name == "general":
@@ -188,13 +197,15 @@ def score_formula(model: RnnSeq2Seq, real: np.ndarray) -> reference.Score:
         return lambda Q, K: reference.basic(Q, K, array(score.key.weight), array(score.query.weight))
     if name == "additive":
         return lambda Q, K: reference.additive(Q, K, *map(array, (score.query.weight, score.key.weight, score.v)))
+    if name == "concat":
+        return lambda Q, K: reference.concat(Q, K, array(score.weight.weight), array(score.v))
     if name == "location":
         return lambda Q, K: reference.location(Q, array(score.weight), real)
     if name == "cosine":
         return lambda Q, K: reference.cosine(Q, K, score.temperature)
     plain: dict[str, reference.Score] = {
         "dot": reference.dot,
-        "scaled_dot": reference.scaled_dot,
+        "scaled_dot": lambda Q, K: reference.scaled_dot(Q, K, *DIVISORS[model.settings.score_divisor](Q.shape[-1])),
         "distance": reference.distance,
     }
     return plain[name]
@@ -222,7 +233,8 @@ def by_formula(model: RnnSeq2Seq, memory: Memory, targets: Tensor) -> tuple[np.n
             logits.append(out)
             continue
         if settings.decoder == "bahdanau":
-            step = reference.bahdanau_step(state, y, cell, look, W_o, b_o)
+            f = ACTIVATIONS[settings.readout_activation]
+            step = reference.bahdanau_step(state, y, cell, look, W_o, b_o, f)
         else:
             W, b = array(model.combine.weight), array(model.combine.bias)
             step = reference.luong_step(state, y, cell, look, W, b, W_o, b_o, fed)
@@ -266,6 +278,47 @@ def test_bahdanau(cell: str, attention: AttentionType, score: str) -> None:  # S
     assert_equals_formula(
         RnnSettings(width=22, embedding=7, cell=cell, decoder="bahdanau", score=score, score_width=13, attention=attention)
     )
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid"])
+def test_bahdanau_with_an_activation_before_the_output(activation: str) -> None:  # SPEC A5.4
+    """logits = W_o f([s_t; c_t]) + b_o: by the formula, and with the gradients of f applied by hand."""
+    settings = RnnSettings(
+        width=22, embedding=7, decoder="bahdanau", readout_activation=activation, score_width=13, dropout=0.0
+    )
+    assert_equals_formula(settings)
+    model, plain = (
+        build(one, SOURCE_VOCAB, TARGET_VOCAB).double()
+        for one in (settings, RnnSettings(**vars(settings) | {"readout_activation": "none"}))
+    )
+    plain.load_state_dict(model.state_dict())
+    source, targets = make_source(7, 3), make_targets(2, 5)
+    states = plain.decode(targets, plain.encode(source)).states_BTD  # [s_t; c_t]
+    by_hand = getattr(torch, activation)(states) @ plain.output.weight.t() + plain.output.bias
+    logits = model.decode(targets, model.encode(source)).logits_BTV
+    weights = torch.randn_like(logits)
+    gradients = [
+        torch.autograd.grad((result * weights).sum(), list(one.parameters()))
+        for result, one in ((logits, model), (by_hand, plain))
+    ]
+    for mine, theirs in zip((logits, *gradients[0]), (by_hand, *gradients[1]), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("divisor", ["d", 1])
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+def test_what_the_scaled_dot_product_divides_by_is_a_setting(divisor: float | str, decoder: str) -> None:  # SPEC A2.2
+    """d, as one of the notes does, or 1: no scale."""
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, score="scaled_dot", score_divisor=divisor)
+    assert_equals_formula(settings)
+    assert build(settings, SOURCE_VOCAB, TARGET_VOCAB).score.divide_by == divisor
+
+
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+def test_the_temperature_of_the_cosine_is_a_setting(decoder: str) -> None:  # SPEC A2.7
+    settings = RnnSettings(width=22, embedding=7, decoder=decoder, score="cosine", score_temperature=0.7)
+    assert_equals_formula(settings)
+    assert build(settings, SOURCE_VOCAB, TARGET_VOCAB).score.temperature == 0.7
 
 
 @every_cell

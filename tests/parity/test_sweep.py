@@ -42,6 +42,7 @@ FORMULAS: dict[str, Callable[[Score, np.ndarray, np.ndarray], np.ndarray]] = {
     "additive": lambda score, Q, K: reference.additive(
         Q, K, array(score.query.weight), array(score.key.weight), array(score.v)
     ),
+    "concat": lambda score, Q, K: reference.concat(Q, K, array(score.weight.weight), array(score.v)),
     "cosine": lambda score, Q, K: reference.cosine(Q, K, score.temperature),
     "distance": lambda score, Q, K: reference.distance(Q, K),
 }

@@ -249,7 +249,7 @@ train:
         "run.yaml:11: model.kv_heads: got -2, expected 1 or more",
         "run.yaml:12: model.norm_eps: got nan, expected a finite number",
         "run.yaml:13: model.score: there is no score 'aditive'; expected one of dot, scaled_dot, general, basic, additive, "
-        "location, cosine, distance, or your own score, passed as "
+        "concat, location, cosine, distance, or your own score, passed as "
         'scores={"aditive": …} or --score file.py:Class; did you mean "additive"?',
         "run.yaml:14: model.cell: got an unknown setting of the model kind transformer, expected one of "
         + ", ".join(asdict(TransformerSettings())),

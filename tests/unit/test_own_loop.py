@@ -152,6 +152,36 @@ def test_the_loss_of_hard_attention_rewards_choices_that_are_better_than_the_mea
     assert torch.equal(regard.loss(model, batch), regard.loss(model, batch)), "choices are not sampled in evaluation mode"
 
 
+@pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
+@pytest.mark.parametrize("attention", ["hard", "gated"])
+def test_without_the_policy_gradient_the_choices_learn_nothing(attention: str, decoder: str) -> None:  # SPEC A3.2
+    """They are still sampled, and the loss is that of the tokens alone: the score gets no gradient, all the rest gets one."""
+    settings = {"width": 8, "embedding": 5, "score": "additive", "attention": attention, "decoder": decoder, "dropout": 0.0}
+    model = regard.build("rnn", PAIRS, **settings).train()
+    batch = next(regard.batches(model, PAIRS))
+
+    def loss_and_gradients(policy_gradient: bool) -> tuple[torch.Tensor, dict[str, float]]:
+        torch.manual_seed(7)
+        loss = regard.loss(model, batch, policy_gradient=policy_gradient)
+        names, parameters = zip(*model.model.named_parameters(), strict=True)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return loss, {name: gradient.abs().sum().item() for name, gradient in zip(names, gradients, strict=True)}
+
+    (_, trained), (loss, without) = loss_and_gradients(True), loss_and_gradients(False)
+    of_score = {name for name in without if name.startswith("score.")}
+    assert of_score
+    assert {name for name, gradient in without.items() if gradient == 0} == of_score
+    assert all(trained[name] > 0 for name in of_score)
+    torch.manual_seed(7)
+    decoded = model.model.decode(batch.target_in_BT, model.model.encode(batch.source))
+    real = batch.target_out_BT != PAD
+    torch.testing.assert_close(loss, -(decoded.log_probs(batch.target_out_BT) * real).sum() / batch.num_targets)
+    again = model.model.decode(batch.target_in_BT, model.model.encode(batch.source))
+    assert not torch.equal(decoded.attention_log_prob_BT, again.attention_log_prob_BT)  # sampled
+    with pytest.raises(UserError, match=r"entropy_bonus is 0\.1, but it is part of the policy gradient, which is off"):
+        regard.loss(model, batch, policy_gradient=False, entropy_bonus=0.1)
+
+
 @pytest.mark.slow
 def test_a_loop_of_ones_own_gives_the_weights_of_train() -> None:
     """The same vocabularies, batches, losses and optimiser, written by hand, are `regard.train` without its held-out pairs."""

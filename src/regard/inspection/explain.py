@@ -39,6 +39,7 @@ FORMULAS = {
     "general": "e_j = s · k_j, k_j = W h_j",
     "basic": "e_j = s · k_j, k_j = Qᵀ K h_j / d",
     "additive": "e_j = vᵀ tanh(W_b s + k_j), k_j = W_c h_j",
+    "concat": "e_j = vᵀ tanh(W [s; h_j]) = vᵀ tanh(W_b s + k_j), k_j = W_c h_j, W = [W_b W_c]",
     "location": "e_j = s · k_j, k_j = W_j",
     "cosine": "e_j = cos(s, h_j) / temperature, k_j = h_j / ‖h_j‖",
     "distance": "e_j = −‖s − k_j‖² / 2d",
@@ -253,7 +254,9 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Explan
     yield ExplanationLine("context", "c = Σ_j α_j h_j", context)
     if attends_first:
         yield ExplanationLine("state", "s_t = RNN(s_{t−1}, [c; y_{t−1}])", new, given=True)
-        yield ExplanationLine("logits", "W_o [s_t; c] + b_o", logits)
+        activation = model.settings.readout_activation
+        readout = "[s_t; c]" if activation == "none" else f"{activation}([s_t; c])"
+        yield ExplanationLine("logits", f"W_o {readout} + b_o", logits)
     elif model.settings.readout == "plain":
         yield ExplanationLine("logits", "W_o [s; c] + b_o", logits)
     else:

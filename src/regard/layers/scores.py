@@ -21,6 +21,7 @@ __all__ = [
     "SCORES",
     "Additive",
     "Basic",
+    "Concat",
     "Cosine",
     "Distance",
     "Dot",
@@ -157,6 +158,38 @@ class Additive(nn.Module, Score):
         return additive_scores(self.query(query), prepared, self.v)
 
 
+class Concat(nn.Module, Score):
+    """Additive score with one matrix, vᵀ tanh(W [s; h]) (Luong et al. 2015, eq. 8, "concat").
+
+    It is `Additive` with W = [W_b W_c]; `Additive.concat` converts it. Queries and keys may have different widths.
+    width: width of the hidden layer, i.e. of v.
+
+    >>> query, key = torch.randn(3, 8), torch.randn(5, 6)
+    >>> concat = regard.scores.Concat(8, 6, 16)
+    >>> weights = regard.attention_weights(query, key, score=concat)
+    >>> additive = regard.scores.Additive.concat(concat.weight.weight, concat.v, query_width=8)
+    >>> torch.allclose(weights, regard.attention_weights(query, key, score=additive))
+    True
+    """
+
+    name = "concat"
+
+    def __init__(self, query_width: int, key_width: int, width: int) -> None:
+        super().__init__()
+        check_sizes(query_width=query_width, key_width=key_width, width=width)
+        self.numbers_per_pair = width
+        self.query_width = query_width
+        self.weight = nn.Linear(query_width + key_width, width, bias=False)
+        self.v = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
+
+    def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Returns the part of W [s; h] that depends on h."""
+        return F.linear(key, self.weight.weight[:, self.query_width :])
+
+    def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return additive_scores(F.linear(query, self.weight.weight[:, : self.query_width]), prepared, self.v)
+
+
 @dataclass(frozen=True)
 class Cosine(Score):
     """Cosine similarity cos(s, h) / temperature. A zero vector scores 0.
@@ -282,8 +315,9 @@ class Location(nn.Module, Score):
 
 ScoreMaker = Callable[..., Score]
 """A class or function that returns a score function. It is called with those of the following arguments that it has as
-parameters: `query_width`, `key_width`, `width` (of a hidden layer), `max_source` (the largest number of source positions) and
-`beyond` (how to treat sources with more positions)."""
+parameters: `query_width`, `key_width`, `width` (of a hidden layer), `max_source` (the largest number of source positions),
+`beyond` (how to treat sources with more positions), and, where the settings of a model give them, `divide_by` and
+`temperature`."""
 
 SCORES: dict[str, ScoreMaker] = {
     "dot": Dot,
@@ -291,6 +325,7 @@ SCORES: dict[str, ScoreMaker] = {
     "general": General,
     "basic": Basic,
     "additive": Additive,
+    "concat": Concat,
     "location": Location,
     "cosine": Cosine,
     "distance": Distance,
@@ -308,12 +343,36 @@ def check_score_name(name: str, custom: Collection[str] | None = None) -> None:
         )
 
 
-def make_score(score: str | ScoreMaker, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: int | str) -> Score:
+OPTIONS = {"score_divisor": "scaled_dot", "score_temperature": "cosine"}
+"""Settings of a model that only one of the built-in scores has."""
+
+
+def check_score_options(names: Collection[str | None], **options: float | str | None) -> None:
+    """Raises ValueError for a setting of `OPTIONS` that is not above 0, or that none of these built-in scores has.
+
+    names: the scores of a model. A score that is not built in may have all options.
+    """
+    built_in = [name for name in names if name is not None]
+    for option, value in options.items():
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            check_positive(option, value)
+        if not any(name == OPTIONS[option] or name not in SCORES for name in built_in):
+            raise ValueError(
+                f"{option} is {value}, but only the score {OPTIONS[option]} has one, and the score is {built_in[0]}; "
+                f"set score={OPTIONS[option]}, or leave out {option}"
+            )
+
+
+def make_score(
+    score: str | ScoreMaker, custom: Mapping[str, ScoreMaker] | None = None, /, **sizes: float | str | None
+) -> Score:
     """Returns a new score function.
 
     score: a key of `SCORES` or of `custom`, or a class or function that returns a score function.
     custom: the user's own score functions by name.
-    sizes: arguments of the constructor, which receives those that it has as parameters.
+    sizes: arguments of the constructor, which receives those that it has as parameters and that are not None.
 
     Raises UserError if there is no such score, if its constructor requires other arguments, or if it does not return a Score.
 
@@ -321,6 +380,7 @@ def make_score(score: str | ScoreMaker, custom: Mapping[str, ScoreMaker] | None 
     >>> score.name, score.weight.weight.shape
     ('general', torch.Size([8, 6]))
     """
+    sizes = {name: size for name, size in sizes.items() if size is not None}
     if isinstance(score, Score) or not (isinstance(score, str) or callable(score)):
         raise UserError(
             f"the score is {shown(score)}, but every attention has a score function of its own; expected one of "

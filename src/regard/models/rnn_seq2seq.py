@@ -3,8 +3,8 @@ states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
 
     Luong     s_t = RNN(s_{t−1}, y_{t−1})    c_t from the scores of s_t against all h_i    s̃_t = tanh(W [c_t; s_t] + b)
               logits from s̃_t; with input feeding the input is [s̃_{t−1}; y_{t−1}] (Luong et al. 2015, 3.3)
-    Bahdanau  c_t from the scores of s_{t−1}    s_t = RNN(s_{t−1}, [c_t; y_{t−1}])    logits = W_o [s_t; c_t] + b_o
-              (Bahdanau et al. 2015, 3.1)
+    Bahdanau  c_t from the scores of s_{t−1}    s_t = RNN(s_{t−1}, [c_t; y_{t−1}])    logits = W_o f([s_t; c_t]) + b_o
+              (Bahdanau et al. 2015, 3.1), f the identity or an activation
     fixed     no attention: C, the final state of the encoder, initialises the decoder (Sutskever et al. 2014), and with
               `every_step` is part of every input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
 
@@ -38,7 +38,7 @@ from regard.core.weights import SAMPLED, AttentionType
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
 from regard.layers.recurrent import Cell, RecurrentEncoder, StepwiseStack, check_cell, make_stack, run, state_width
-from regard.layers.scores import ScoreMaker, make_score
+from regard.layers.scores import ScoreMaker, check_score_options, make_score
 from regard.look import Look
 from regard.models.contract import Memory, Model, ModelSettings, Projected, State, Step
 from regard.models.encoder import masked_mean, with_fusion
@@ -47,6 +47,15 @@ from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source positions  T target positions  R = K·T rows, where K or T is 1  L layers
 # E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)  V vocabulary  J jumps
+
+
+READOUT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+}
+"""`readout_activation` in the settings -> the function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +83,8 @@ class RnnSettings(ModelSettings):
     """For decoder=luong: whether the attentional state s̃ is part of the next input."""
     readout: Literal["mixed", "plain"] = "mixed"
     """For decoder=luong: whether logits are computed from s̃_t (mixed) or from [s_t; c_t] (plain)."""
+    readout_activation: Literal["none", "tanh", "relu", "sigmoid"] = "none"
+    """For decoder=bahdanau: the activation f before the output layer, logits = W_o f([s_t; c_t]) + b_o."""
     bridge: Literal["learned", "none", "zero"] = "learned"
     """Initial decoder state: from the source summary C, tanh(W C + b) (learned) or C itself (none); or 0 (zero), so that the
     decoder knows of the source only what it attends to."""
@@ -82,7 +93,11 @@ class RnnSettings(ModelSettings):
     score: str = "additive"
     """Name of the score function: a built-in one such as additive or scaled_dot, or your own."""
     score_width: int = 64
-    """Width of the hidden layer of the additive score."""
+    """Width of the hidden layer of the scores additive and concat."""
+    score_divisor: float | Literal["d"] | None = None
+    """What the score scaled_dot divides by: d, or a number (1 leaves the scale out); by default √d."""
+    score_temperature: float | None = None
+    """What the score cosine divides by; by default 0.1."""
     fusion_score: str | None = None
     """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
@@ -106,6 +121,9 @@ class RnnSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_score_options(
+            (self.score, self.fusion_score), score_divisor=self.score_divisor, score_temperature=self.score_temperature
+        )
         check_cell(self.cell)
         check_frontend(self.frontend, self.memory_width, self.channels)
         if self.frontend == "patches":
@@ -129,6 +147,11 @@ class RnnSettings(ModelSettings):
             raise ValueError(
                 f"readout=plain omits s̃ and requires decoder=luong without input_feeding, but decoder={self.decoder} and "
                 f"input_feeding={str(self.input_feeding).lower()}; set readout=mixed"
+            )
+        if self.readout_activation != "none" and self.decoder != "bahdanau":
+            raise ValueError(
+                f"readout_activation={self.readout_activation} requires decoder=bahdanau, but the decoder is {self.decoder}; "
+                "set decoder=bahdanau, or readout_activation=none"
             )
         if self.bridge == "none" and (self.memory_width != self.width or self.cell == "lstm"):
             raise ValueError(
@@ -484,6 +507,7 @@ class RnnSeq2Seq(Model):
         context_BRE = attended.context.squeeze(1)
         if self.settings.decoder == "bahdanau" or self.settings.readout == "plain":
             readout = torch.cat((outputs.states_BRD, context_BRE), dim=-1)
+            readout = READOUT_ACTIVATIONS[self.settings.readout_activation](readout)
         else:
             attentional_BRD = outputs.attentional_BRD
             readout = self._attentional(context_BRE, outputs.states_BRD) if attentional_BRD is None else attentional_BRD
@@ -589,6 +613,8 @@ def _score(
         width=settings.score_width,
         max_source=settings.max_positions,
         beyond=settings.beyond,
+        divide_by=settings.score_divisor,
+        temperature=settings.score_temperature,
     )
 
 

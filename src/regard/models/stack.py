@@ -21,7 +21,7 @@ from regard.layers.blocks import (
     make_norm,
 )
 from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position_encoding
-from regard.layers.scores import ScoreMaker, make_score
+from regard.layers.scores import ScoreMaker, check_score_options, make_score
 from regard.models.contract import ModelSettings
 
 Scores = Mapping[str, ScoreMaker] | None
@@ -56,7 +56,11 @@ class StackSettings(ModelSettings):
     score: str = "scaled_dot"
     """Name of the score function: a built-in one such as scaled_dot or additive, or your own."""
     score_width: int = 32
-    """Width of the hidden layer of the additive score."""
+    """Width of the hidden layer of the scores additive and concat."""
+    score_divisor: float | Literal["d"] | None = None
+    """What the score scaled_dot divides by: d, or a number (1 leaves the scale out); by default √d."""
+    score_temperature: float | None = None
+    """What the score cosine divides by; by default 0.1."""
     window: int | None = None
     """Number of positions to either side that self-attention may attend to; by default all."""
     dropout: float = 0.1
@@ -76,6 +80,7 @@ class StackSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_score_options(self.scores, score_divisor=self.score_divisor, score_temperature=self.score_temperature)
         check_position_encoding(self.positions, self.width, self.appended)
         if self.key_dim is None and self.width % self.heads:
             divisor = math.lcm(2, self.heads)  # sinusoidal positions consist of pairs
@@ -101,6 +106,11 @@ class StackSettings(ModelSettings):
         if self.positions == "learned" or (self.score == "location" and self.beyond == "error"):
             limits.append(self.max_positions)
         return min(limits, default=None)
+
+    @property
+    def scores(self) -> tuple[str | None, ...]:
+        """The names of all score functions of the model."""
+        return (self.score,)
 
     @property
     def appended(self) -> int:
@@ -151,6 +161,8 @@ def score_of_width(settings: StackSettings, name: str, scores: Scores, width: in
         width=settings.score_width,
         max_source=settings.max_positions,
         beyond=settings.beyond,
+        divide_by=settings.score_divisor,
+        temperature=settings.score_temperature,
     )
 
 

@@ -45,6 +45,10 @@ class TransformerSettings(StackSettings):
             )
 
     @property
+    def scores(self) -> tuple[str | None, ...]:
+        return self.score, self.fusion_score
+
+    @property
     def traits(self) -> Traits:
         decoder = self.decoder_layers, self.heads
         return Traits(

@@ -178,7 +178,7 @@ def batch_loss(
         weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
         real_BT = masks.not_padding(samples.target_out_BT, PAD)
         total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, sampled_memory.allow_BS)
-    if decoded.attention_log_prob_BT is None:
+    if decoded.attention_log_prob_BT is None or not settings.policy_gradient:
         return total / settings.samples, baseline or Baseline()
     best_BT = None
     if settings.baseline == "self_critical":

@@ -230,7 +230,8 @@ def _as_tuple(value: Any) -> tuple[str, ...]:
 
 def _explain(error: Any) -> Iterator[WrongSetting]:
     """Translates a pydantic error; errors that a settings class raises have the type "value_error"."""
-    where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in FAMILIES) or "model"
+    parts = [part for part in error["loc"] if isinstance(part, str) and part not in FAMILIES]
+    where = ".".join(parts[:2]) or "model"  # parts that follow name one of several types of a setting
     text, value, context = error["msg"].removeprefix("Value error, "), error["input"], error.get("ctx", {})
     on_command_line = f"--set {where}: {text[0].lower()}{text[1:]}"
     if isinstance(context.get("error"), WrongNumbers):

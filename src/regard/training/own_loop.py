@@ -200,6 +200,7 @@ def loss(
     batch: Batch,
     *,
     label_smoothing: float = 0.0,
+    policy_gradient: bool = True,
     entropy_bonus: float = 0.0,
     samples: int = 1,
     baseline: Literal["moving", "leave_one_out", "self_critical"] = "moving",
@@ -210,7 +211,7 @@ def loss(
     Call `model.train()` first, so that dropout is applied. The choices of hard and gated attention are then sampled, and the
     loss includes their policy gradient; the baseline "moving" is then the mean reward of the batch.
 
-    label_smoothing, entropy_bonus, samples, baseline, doubly_stochastic: as the settings of the same names.
+    label_smoothing, policy_gradient, entropy_bonus, samples, baseline, doubly_stochastic: as the settings of the same names.
 
     >>> pairs = [("cab", "C A B"), ("ad", "A D")]
     >>> model = regard.build("rnn", pairs, width=16).train()
@@ -221,6 +222,7 @@ def loss(
     """
     settings = TrainSettings(
         label_smoothing=label_smoothing,
+        policy_gradient=policy_gradient,
         entropy_bonus=entropy_bonus,
         samples=samples,
         baseline=baseline,

@@ -121,6 +121,9 @@ class TrainSettings:
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Maximum gradient norm; larger gradients are scaled down to it."""
+    policy_gradient: bool = True
+    """Hard and gated attention: whether the choices are trained; if not, they are still sampled, but the model does not learn
+    where to attend."""
     entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Hard and gated attention: weight of the entropy bonus, which rewards undecided attention."""
     samples: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1
@@ -156,6 +159,11 @@ class TrainSettings:
         if self.baseline == "leave_one_out" and self.samples < 2:
             raise UserError(
                 "baseline=leave_one_out compares several samples of one example, but samples is 1; set train.samples=4"
+            )
+        if self.entropy_bonus and not self.policy_gradient:
+            raise UserError(
+                f"entropy_bonus is {self.entropy_bonus}, but it is part of the policy gradient, which is off; "
+                "set policy_gradient=true, or entropy_bonus=0"
             )
 
 
