@@ -199,7 +199,8 @@ class RunSettings:
                 "set train.doubly_stochastic=0"
             )
         if traits.shares_vocabulary and not self.data.shared:
-            raise UserError("tie=all requires one vocabulary for both sides; set data.shared=true, or tie=output")
+            which, other = ("copy=true", "copy=false") if self.model.kind == "rnn" else ("tie=all", "tie=output")
+            raise UserError(f"{which} requires one vocabulary for both sides; set data.shared=true, or {other}")
 
 
 DEMO = RunSettings(
