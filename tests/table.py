@@ -72,6 +72,19 @@ MODELS: dict[str, ModelSettings] = {
         jumps=3,
         dropout=0.3,
     ),
+    "rnn monotone, copies, features as a set": RnnSettings(
+        width=22,
+        encoder_width=26,
+        embedding=7,
+        score="general",
+        attention="monotone",
+        readout="plain",
+        bridge="zero",
+        jumps=2,
+        copy=True,
+        features="set",
+        dropout=0.3,
+    ),
     "rnn monotone location, one direction, 2+2 layers": RnnSettings(
         width=22,
         embedding=7,
@@ -235,9 +248,10 @@ def has_cross(name: str) -> bool:
     return "cross" in MODELS[name].traits.attention
 
 
-def make_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
+def make_model(name: str, dtype: torch.dtype = torch.float64, *, features: int = 0) -> Model:
+    """features: how many of the first ids after the special ones are features."""
     torch.manual_seed(5)
-    return build(MODELS[name], SOURCE_VOCAB, TARGET_VOCAB).to(dtype).eval()
+    return build(MODELS[name], SOURCE_VOCAB, TARGET_VOCAB, auxiliary=features).to(dtype).eval()
 
 
 def make_source(*lengths: int, room: int | None = None) -> Source:

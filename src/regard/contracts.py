@@ -202,7 +202,8 @@ class Traits:
     soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
     sampled_attention: whether training samples where its cross-attention attends (hard and gated attention).
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
-    shares_vocabulary: whether its source and its target share one embedding, and so must share one vocabulary.
+    shares_vocabulary: whether its source and its target must share one vocabulary: they share one embedding, or it copies.
+    features_as_set: whether it reads the features of a text without an order; its memory has no positions for them.
 
     >>> traits = regard.load("model").model.traits
     >>> traits.attention, traits.continues_text
@@ -217,6 +218,7 @@ class Traits:
     frontend: str = "tokens"
     score: str | None = None
     shares_vocabulary: bool = False
+    features_as_set: bool = False
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,14 @@ def test_recurrent_models(name: str, position: int) -> None:  # SPEC A9.2
             rows = np.stack([linear(np.concatenate((lines["query"], h)), model.output) for h in lines["states"]])
             if model.settings.attention == "monotone":
                 rows[:-1, 3] = -np.inf
-            np.testing.assert_allclose(lines["logits"], np.log(lines["weights"] @ reference.softmax(rows)), atol=1e-10)
+            probabilities = reference.softmax(rows)
+            if model.settings.copy:
+                pairs = np.stack([np.concatenate((lines["query"], h)) for h in lines["states"]])
+                own = [*translator.source.encode("abcab"), 0]
+                gates = np.where(np.array(own) > 3, 1 / (1 + np.exp(-linear(pairs, model.gate)[:, 0])), 0.0)
+                np.testing.assert_allclose(lines["gates"], gates, atol=1e-10)
+                probabilities = (1 - gates[:, None]) * probabilities + gates[:, None] * np.eye(rows.shape[1])[own]
+            np.testing.assert_allclose(lines["logits"], np.log(lines["weights"] @ probabilities), atol=1e-10)
             check_output(found, translator, position)
             return
         if model.settings.decoder == "bahdanau":

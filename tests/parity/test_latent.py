@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from table import EOS, PAD, make_model, make_source, make_targets
+from table import EOS, PAD, SOURCE_VOCAB, TARGET_VOCAB, make_model, make_source, make_targets
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.core import latent
 from regard.core.source import Source
 from regard.look import Edit, Look, Tap
+from regard.models.contract import Memory
 from regard.models.rnn_seq2seq import RnnSeq2Seq
 
-SUMMED = ["rnn marginal", "rnn monotone", "rnn monotone location, one direction, 2+2 layers"]
+COPIES = "rnn monotone, copies, features as a set"
+SUMMED = ["rnn marginal", "rnn monotone", "rnn monotone location, one direction, 2+2 layers", COPIES]
 every_summed = pytest.mark.parametrize("name", SUMMED)
 
 
@@ -33,6 +35,24 @@ def first_state(model: RnnSeq2Seq, summary_BE: Tensor) -> Tensor | tuple[Tensor,
     return tuple(part.contiguous() for part in first.chunk(2, -1)) if settings.cell == "lstm" else first.contiguous()
 
 
+def decoder_states(model: RnnSeq2Seq, read: Tensor, memory: Memory) -> Tensor:
+    inputs = model.target_embedding(read)
+    if model.settings.features == "set":
+        assert memory.features_BE is not None
+        inputs = torch.cat((memory.features_BE[:, None].expand(-1, read.shape[1], -1), inputs), dim=-1)
+    states: Tensor = model.decoder(inputs, first_state(model, memory.summary_BE))[0]
+    return states
+
+
+def copy_or_not(model: RnnSeq2Seq, log_probs: Tensor, s: Tensor, h: Tensor, own: int) -> Tensor:
+    """Returns log(g [v = own] + (1 − g) p(v)), g = σ(W_g [s; h] + b_g); special tokens are not copied."""
+    if not model.settings.copy or own <= EOS:
+        return log_probs
+    g = model.gate(torch.cat((s, h))).sigmoid()
+    probs = (1 - g) * log_probs.exp() + g * (torch.arange(len(log_probs)) == own)
+    return probs.clamp_min(1e-300).log()  # log 0 has no gradient
+
+
 def enumerate_alignments(model: RnnSeq2Seq, source: Source, ids: list[int]) -> dict[tuple[int, ...], Tensor]:
     """Returns log p(a, y) of every alignment of one sentence, from the formulas: softmax over rows of scores, no sharing.
 
@@ -41,7 +61,8 @@ def enumerate_alignments(model: RnnSeq2Seq, source: Source, ids: list[int]) -> d
     settings, memory = model.settings, model.encode(source)
     h = memory.values_BSE[0]
     read = torch.tensor([[2, *ids[:-1]]])
-    s = model.decoder(model.target_embedding(read), first_state(model, memory.summary_BE))[0][0]
+    s = decoder_states(model, read, memory)[0]
+    tokens = [0] * len(h) if memory.tokens_BS is None else memory.tokens_BS[0].tolist()
     content = model.score.scores(s, model.score.prepare(h))
     size = len(h)
     totals = {}
@@ -57,7 +78,8 @@ def enumerate_alignments(model: RnnSeq2Seq, source: Source, ids: list[int]) -> d
                 total = total + to.log_softmax(0)[position - before]
                 if position < size - 1:
                     logits = torch.cat((logits[:EOS], logits[EOS : EOS + 1] - math.inf, logits[EOS + 1 :]))
-            total, before = total + logits.log_softmax(0)[token], position
+            log_probs = copy_or_not(model, logits.log_softmax(0), s[step], h[position], tokens[position])
+            total, before = total + log_probs[token], position
         totals[alignment] = total
     return totals
 
@@ -66,10 +88,20 @@ def gradients(loss: Tensor, model: torch.nn.Module) -> tuple[Tensor, ...]:
     return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
 
 
-@every_summed
+def make_variant(name: str) -> RnnSeq2Seq:
+    """Returns a model of the table, or one that also copies, or whose first five ids are features."""
+    base, _, variant = name.partition(" + ")
+    model = make_model(base, features=5 if variant == "features" else 0)
+    assert isinstance(model, RnnSeq2Seq)
+    if variant == "copies":
+        model = RnnSeq2Seq(replace(model.settings, copy=True), SOURCE_VOCAB, TARGET_VOCAB).double().eval()
+    return model
+
+
+@pytest.mark.parametrize("name", [*SUMMED, "rnn marginal + copies", f"{COPIES} + features"])
 def test_the_sum_over_all_alignments_is_exact(name: str) -> None:  # SPEC A0.12 A3.2
     """Sentences of different lengths in one batch, so there is padding on both sides."""
-    model, lengths = make_model(name), (5, 2, 4)
+    model, lengths = make_variant(name), (5, 2, 4)
     source = make_source(*lengths)
     outputs = [[7, 4, 11, EOS], [9, 9, 5, EOS], [6, EOS]]
     targets = torch.tensor([[*ids, *[PAD] * (4 - len(ids))] for ids in outputs])
@@ -217,13 +249,17 @@ def test_the_largest_weight_alone_is_hard_attention(name: str) -> None:  # SPEC 
         step = model.step(targets[:, position : position + 1], state, look)
         state = step.state
         torch.testing.assert_close(step.logits_BKV[:, 0], hard.logits_BTV[:, position])
-    s = model.decoder(model.target_embedding(targets), first_state(model, memory.summary_BE))[0]
+    s = decoder_states(model, targets, memory)
     h = memory.values_BSE.gather(1, chosen[..., None].expand(-1, -1, memory.values_BSE.shape[-1]))
     logits = model.output(torch.cat((s, h), dim=-1))
     if "monotone" in name:
         last = chosen == source.allow.sum(1, keepdim=True) - 1
         logits[..., EOS] = logits[..., EOS].masked_fill(~last, -1e9)
     expected = logits.log_softmax(-1)
+    if model.settings.copy:
+        own = source.values.gather(1, chosen)
+        for row, step in itertools.product(range(3), range(6)):
+            expected[row, step] = copy_or_not(model, expected[row, step], s[row, step], h[row, step], int(own[row, step]))
     assert ((hard.logits_BTV - expected).abs() < 1e-9)[expected > -600].all()
 
 
@@ -239,3 +275,37 @@ def test_a_monotone_output_ends_at_the_last_position(name: str) -> None:
     state = model.step(targets[:, :1], model.start(model.encode(source))).state
     after = model.step(torch.full((2, 1), EOS), state, Look((Tap("cross"),))).seen[0].weights_BHTS[:, 0, 0]
     torch.testing.assert_close(after[[0, 1], [6, 2]], torch.ones(2, dtype=torch.float64))
+
+
+def test_features_are_a_set_without_positions() -> None:
+    """By hand: the encoder reads the other tokens, each with the sum of the vectors of the features."""
+    model = make_model(COPIES, features=5)  # the ids 4 to 8
+    assert isinstance(model, RnnSeq2Seq)
+    rows = torch.tensor([[9, 12, 5, 10, 7, 3], [5, 9, 7, 12, 10, 3], [11, 3, 0, 0, 0, 0]])
+    memory = model.encode(Source(rows, rows > 0))
+    assert memory.tokens_BS is not None
+    assert memory.tokens_BS.tolist() == [[9, 12, 10, 3], [9, 12, 10, 3], [11, 3, *memory.tokens_BS[2, 2:].tolist()]]
+    assert memory.allow_BS.sum(1).tolist() == [4, 4, 2]
+    torch.testing.assert_close(memory.values_BSE[0], memory.values_BSE[1])
+    both = model.source_embedding(torch.tensor([5, 7])).sum(0)
+    inputs = torch.cat((both.expand(4, -1), model.source_embedding(torch.tensor([9, 12, 10, 3]))), dim=-1)
+    expected, _ = model.encoder(inputs[None], torch.ones(1, 4, dtype=torch.bool))
+    torch.testing.assert_close(memory.values_BSE[0], expected[0])
+    torch.testing.assert_close(memory.features_BE, torch.stack((both, both, torch.zeros_like(both))))
+
+
+def test_a_copied_token_tells_where_the_alignment_is() -> None:
+    """After a token that only its own position can write, steps and whole passes agree on the next weights."""
+    model, source, targets = make_model(COPIES), make_source(7, 3, 5), make_targets(3, 6)
+    targets[0, 2] = source.values[0, 4]
+    whole = model.decode(targets, model.encode(source), Look((Tap("cross"),)))
+    state = model.start(model.encode(source))
+    for position in range(6):
+        step = model.step(targets[:, position : position + 1], state, Look((Tap("cross"),)))
+        state = step.state
+        torch.testing.assert_close(step.logits_BKV[:, 0], whole.distribution()[:, position])
+        torch.testing.assert_close(step.seen[0].weights_BHTS[:, :, 0], whole.seen[0].weights_BHTS[:, :, position])
+    assert isinstance(model, RnnSeq2Seq)
+    model.gate.bias.data += 20  # now positions write their own token only
+    sure = model.decode(targets[:1], model.encode(make_source(7)), Look((Tap("cross", what="posterior"),)))
+    assert sure.seen[0].weights_BHTS[0, 0, 1, 4] > 0.99  # targets[0, 2] is written in step 1

@@ -7,7 +7,9 @@
 
 The sum is exact if the decoder's state s_t does not depend on the choices. A token is written by a product of two experts, its
 state and its source position: p(v | s_t, h_j) ∝ exp(state_tv + source_jv). Sums over j or v are then matrix products, so no
-tensor (B, T, S, V) exists. All numbers are natural logarithms. Impossible is −1e9, because −∞ would give NaN gradients.
+tensor (B, T, S, V) exists. Where both sides share a vocabulary, a position may also write its own token x_j, with probability
+g_tj (a pointer, Vinyals et al. 2015): g_tj [v = x_j] + (1 − g_tj) p(v | s_t, h_j).
+All numbers are natural logarithms. Impossible is −1e9, because −∞ would give NaN gradients.
 
 B sentences  R rows: T positions of one hypothesis, or K hypotheses in one step  S source positions  V vocabulary
 J number of jumps: 0, 1, …, J − 2 positions, and J − 1 or more  … any leading dimensions
@@ -104,6 +106,30 @@ def distribution(state_BRV: Tensor, source_BSV: Tensor, mixture_BRS: Tensor) -> 
     """
     largest_BR1 = mixture_BRS.detach().amax(-1, keepdim=True)
     return state_BRV + largest_BR1 + _log((mixture_BRS - largest_BR1).exp() @ source_BSV.exp())
+
+
+def where_copied(copied_BRS: Tensor, tokens_BS: Tensor, ids_BR: Tensor) -> Tensor:
+    """Returns copied_BRS at the positions that hold the token of the row; elsewhere impossible, (B, R, S).
+
+    copied_BRS: log p(a = j) + log g_j. tokens_BS: x_j.
+
+    >>> copied = torch.tensor([[[0.2, 0.1, 0.3]]]).log()
+    >>> regard.latent.where_copied(copied, torch.tensor([[5, 7, 5]]), torch.tensor([[5]])).exp()
+    tensor([[[0.2000, 0.0000, 0.3000]]])
+    """
+    return copied_BRS.masked_fill(tokens_BS.unsqueeze(1) != ids_BR.unsqueeze(-1), NEVER)
+
+
+def copied_distribution(copied_BRS: Tensor, tokens_BS: Tensor, vocabulary: int) -> Tensor:
+    """Returns log Σ_j copied_j [v = x_j] for all tokens v of the vocabulary, (B, R, V).
+
+    >>> copied = torch.tensor([[[0.2, 0.1, 0.3]]]).log()
+    >>> regard.latent.copied_distribution(copied, torch.tensor([[2, 0, 2]]), vocabulary=3).exp()
+    tensor([[[0.1000, 0.0000, 0.5000]]])
+    """
+    index_BRS = tokens_BS.unsqueeze(1).expand_as(copied_BRS)
+    nothing_BRV = copied_BRS.new_zeros(*copied_BRS.shape[:2], vocabulary)
+    return _log(nothing_BRV.scatter_add(2, index_BRS, copied_BRS.exp()))
 
 
 # --- monotone alignments -----------------------------------------------------------------------------------------------------

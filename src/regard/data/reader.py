@@ -394,13 +394,20 @@ class Reader:
         return codec.normalised(source) if isinstance(source, str) else tuple(map(codec.normalised, source))
 
     def pieces(self, source: SourceText) -> tuple[str, ...]:
-        """Returns the tokens of a source, also the unknown ones; a file has none."""
-        return () if isinstance(self.codec, FileCodec) else self.codec.pieces(flat(source))
+        """Returns the tokens of a source that have a position, also the unknown ones; a file has none."""
+        return () if isinstance(self.codec, FileCodec) else self.codec.pieces(self._with_positions(source))
+
+    def _with_positions(self, source: SourceText) -> str:
+        """Returns the part of a text that has positions: without its features, if the model reads them as a set."""
+        text = flat(source)
+        return text.partition("\t")[0] if self.traits.features_as_set and self.has_columns else text
 
     def units(self, source: SourceText, tokens: Sequence[str], *, pieces: bool | None = None) -> Units | None:
         """Returns what the links of an alignment count in a normalised source, see `Codec.units`; None for a file, whose
         positions are counted."""
-        return None if isinstance(self.codec, FileCodec) else self.codec.units(flat(source), tokens, pieces=pieces)
+        return (
+            None if isinstance(self.codec, FileCodec) else self.codec.units(self._with_positions(source), tokens, pieces=pieces)
+        )
 
     def unknown(self, source: SourceText) -> tuple[str, ...]:
         """Returns the symbols of a source that are not in the vocabulary."""
@@ -409,7 +416,7 @@ class Reader:
     def labels(self, source: SourceText, axes: tuple[int, ...]) -> tuple[str, ...]:
         """Returns a label for each position of the memory. axes: those of the memory, `Forced.axes`."""
         codec = self.codec
-        return codec.labels(source, axes) if isinstance(codec, FileCodec) else codec.labels(flat(source), axes)
+        return codec.labels(source, axes) if isinstance(codec, FileCodec) else codec.labels(self._with_positions(source), axes)
 
     def title(self, source: SourceText) -> str:
         """Returns a source as one readable string; `data.labels.readable` shows the features in it."""

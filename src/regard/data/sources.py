@@ -223,5 +223,8 @@ SourceCodec = Codec | FileCodec
 
 
 def auxiliary_vocabulary_size(codec: SourceCodec) -> int:
-    """Returns the vocabulary size of the auxiliary texts; 0 if there are none."""
-    return len(codec.auxiliary) if isinstance(codec, FileCodec) and codec.auxiliary is not None else 0
+    """Returns the vocabulary size of what comes with a file or a text: of the auxiliary texts, or the number of features; 0 if
+    there is nothing."""
+    if isinstance(codec, Codec):
+        return codec.num_features
+    return 0 if codec.auxiliary is None else len(codec.auxiliary)

@@ -248,7 +248,13 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Explan
     yield from _attention(model.score, before.prepared_BSA[0], scores, weights, inputs.source, model.settings.attention)
     if model.settings.sums_choices:
         last = "; p_j(<eos>) = 0 except for the last key" if model.settings.attention == "monotone" else ""
-        yield ExplanationLine("logits", f"log Σ_j α_j p_j, p_j = softmax(W_o [s; h_j] + b_o){last}", logits)
+        formula = "log Σ_j α_j p_j"
+        if model.settings.copy:
+            query_part = model.gate(torch.cat((query, torch.zeros_like(before.values_BSE[0, 0]))))
+            gates = (query_part + before.gates_BS[0]).sigmoid()
+            yield ExplanationLine("gates", "g_j = σ(W_g [s; h_j] + b_g), 0 for special tokens", gates, rows=inputs.source)
+            formula = "log Σ_j α_j (g_j [x_j] + (1 − g_j) p_j)"
+        yield ExplanationLine("logits", f"{formula}, p_j = softmax(W_o [s; h_j] + b_o){last}", logits)
         return
     context = weights @ before.values_BSE[0]
     yield ExplanationLine("context", "c = Σ_j α_j h_j", context)

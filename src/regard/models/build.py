@@ -57,7 +57,7 @@ def build(settings: ModelSettings, source_vocab: int, target_vocab: int, scores:
     source_vocab: number of source tokens; with a frontend, numbers per pixel, cell or frame.
     target_vocab: number of target tokens.
     scores: the user's own score functions, by the names used in the settings.
-    auxiliary: vocabulary size of the auxiliary texts; 0 if there are none.
+    auxiliary: vocabulary size of the auxiliary texts, or number of the features of a text; 0 if there are none.
     """
     return FAMILIES[settings.kind].model(settings, source_vocab, target_vocab, scores, auxiliary)
 

@@ -9,7 +9,11 @@ states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
               `every_step` is part of every input, [C; y_{t−1}] (Cho et al. 2014)    logits = W_o s_t + b_o
 
     summed    Luong without input feeding, c_t = h_j for one position j = a_t, logits = W_o [s_t; h_j] + b_o; the probabilities
-              of all choices of j are added up, not sampled (core/latent.py)
+              of all choices of j are added up, not sampled (core/latent.py); with `copy`, position j may also write its own
+              token, with probability σ(W_g [s_t; h_j] + b_g)
+
+With features="set", the features of a source, such as those of an inflected form, have no positions: the sum of their vectors
+is part of every input of the encoder and of the decoder.
 
 s_0 = tanh(W C + b), or C itself, or 0. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training
 runs it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step,
@@ -34,6 +38,7 @@ from regard.core.mechanism import Mechanism
 from regard.core.score import Score
 from regard.core.source import Source
 from regard.core.taps import Capture, attend_with_look, join_steps, look_at_given
+from regard.core.transforms import is_readable
 from regard.core.weights import SAMPLED, AttentionType
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendName, FrontendOutput, check_frontend, make_frontend
@@ -112,6 +117,11 @@ class RnnSettings(ModelSettings):
     marginal and monotone (only to the right) sum over all choices of one key, and require decoder=luong and readout=plain."""
     jumps: int = 4
     """For attention=monotone: moves by 0 to jumps − 1 positions have a learned score each; all longer ones share one."""
+    copy: bool = False
+    """For attention=marginal or monotone: whether a source position may also write its own token; requires data.shared=true."""
+    features: Literal["positions", "set"] = "positions"
+    """How the features of a text are read: like tokens that follow it (positions), or in no order, as the sum of their vectors,
+    which is part of every input of encoder and decoder (set); the decoder does not attend to them then."""
     max_positions: int = 256
     """Number of source positions that the location score supports."""
     beyond: Literal["error", "ignore"] = "error"
@@ -166,8 +176,19 @@ class RnnSettings(ModelSettings):
             raise ValueError(
                 f"every_step requires decoder=fixed, but the decoder is {self.decoder}; set decoder=fixed, or every_step=false"
             )
+        if self.features not in ("positions", "set"):
+            raise ValueError(f"there is no way {self.features!r} to read features; expected positions or set")
+        if self.features == "set" and self.frontend != "tokens":
+            raise ValueError(
+                f"features=set reads the features of a text, but the frontend is {self.frontend}; set features=positions"
+            )
         if self.sums_choices:
             self._check_summed()
+        elif self.copy:
+            raise ValueError(
+                f"copy=true adds a choice to a sum over all choices, but attention is {self.attention}; set "
+                "attention=marginal or attention=monotone, or copy=false"
+            )
 
     def _check_summed(self) -> None:
         """Raises ValueError if the decoder state would depend on the choices, or if the sum over them would be too large."""
@@ -182,6 +203,8 @@ class RnnSettings(ModelSettings):
                 f"attention={self.attention} sums over all choices, which needs logits without a tanh of state and source, but "
                 f"readout is {self.readout}; set readout=plain"
             )
+        if self.copy and self.frontend != "tokens":
+            raise ValueError(f"copy=true writes tokens of the source, but a {self.frontend} has none; set copy=false")
         if self.attention == "monotone" and self.frontend in GRIDS:
             raise ValueError(
                 f"attention=monotone moves from left to right, but a {self.frontend} has no such order; set attention=marginal"
@@ -198,6 +221,8 @@ class RnnSettings(ModelSettings):
             sampled_attention=attends and self.attention in SAMPLED,
             frontend=self.frontend,
             score=self.score if attends else None,
+            shares_vocabulary=self.copy,
+            features_as_set=self.features == "set",
         )
 
     @property
@@ -224,6 +249,8 @@ class RnnState(BatchState):
     hidden_BKLX: recurrent states. fed_BKD: the attentional state s̃ of the last step, for input feeding.
     Exact hard attention: source_BSV: log-probabilities of the tokens by each source position alone. jumps_BSJ: the part of
     the source in the scores of jumps. mixture_BKS: the mixture (see core/latent.py) that the next token comes from.
+    Copying: tokens_BS: the token x_j at each position. gates_BS: the part of the source in the log-odds of g_tj.
+    copied_BKS, state_BKV: as in `Mixture`, for the next token. features_BI: the sum of the vectors of the features.
     """
 
     prepared_BSA: Tensor = per_sentence(grows=1)
@@ -235,30 +262,35 @@ class RnnState(BatchState):
     source_BSV: Tensor = per_sentence(grows=1)
     jumps_BSJ: Tensor = per_sentence(grows=1)
     mixture_BKS: Tensor = per_hypothesis(grows=2)
+    tokens_BS: Tensor = per_sentence(grows=1)
+    gates_BS: Tensor = per_sentence(grows=1)
+    copied_BKS: Tensor = per_hypothesis(grows=2)
+    state_BKV: Tensor = per_hypothesis()
+    features_BI: Tensor = per_sentence()
 
 
 @dataclass(frozen=True)
 class Choices:
     """Which source position each token comes from, see core/latent.py.
 
-    state_BRV: log-probabilities of the tokens by the decoder state alone. prior_BKTS: log p(a_t = j | y_<t).
-    overlap_BKTS: `log_overlap`. read_BKTS: `source_log_probs` of the tokens read. steps: the moves of every step, if monotone.
+    emission: the tokens that each position writes: a `Mixture` in which all positions have the weight 1.
+    prior_BKTS: log p(a_t = j | y_<t). written_BKTS: log p(y_t | s_t, h_j) of the tokens that are read after step t, up to a
+    number for each token; the token after the last step is not known. steps: the moves of every step, if monotone.
     """
 
-    state_BRV: Tensor
+    emission: Mixture
     prior_BKTS: Tensor
-    overlap_BKTS: Tensor
-    read_BKTS: Tensor
+    written_BKTS: Tensor
     steps: Sequence[latent.Moves] = ()
 
     @property
-    def mixture_BKTS(self) -> Tensor:
-        """The mixture that each token comes from."""
-        return self.prior_BKTS - self.overlap_BKTS
+    def mixture(self) -> Mixture:
+        """What each token comes from, given those before it."""
+        return self.emission.weighted(self.prior_BKTS.flatten(1, 2))
 
     def posterior_BKTS(self) -> Tensor:
         """Returns p(a_t = j | y), where y are the tokens read after step t; after the last step there are none."""
-        known_BKTS = latent.after_token(self.mixture_BKTS[:, :, :-1], self.read_BKTS[:, :, 1:])
+        known_BKTS = latent.after_token(self.prior_BKTS[:, :, :-1], self.written_BKTS)
         filtered_BKTS = torch.cat((known_BKTS, self.prior_BKTS[:, :, -1:]), dim=2)
         if not self.steps:
             return filtered_BKTS.exp()
@@ -317,15 +349,21 @@ class RnnSeq2Seq(Model):
             )
             self.traits = with_fusion(self.traits, self.source_embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
+        self.num_features = auxiliary
         if not grid or settings.row_encoder:
-            input_width = memory_width if grid else settings.embedding
+            with_features = settings.embedding if settings.features == "set" else 0
             self.encoder = RecurrentEncoder(
-                cell, input_width, memory_width, settings.encoder_layers, dropout, bidirectional=settings.bidirectional
+                cell,
+                memory_width if grid else with_features + settings.embedding,
+                memory_width,
+                settings.encoder_layers,
+                dropout,
+                bidirectional=settings.bidirectional,
             )
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
         extra = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
-        self.decoder = make_stack(cell, extra + settings.embedding, width, settings.decoder_layers, dropout)
+        self.decoder = make_stack(cell, extra + with_features + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = _score(settings, settings.score, scores, width, memory_width)
         plain = settings.decoder == "bahdanau" or settings.readout == "plain"
@@ -334,9 +372,14 @@ class RnnSeq2Seq(Model):
         self.output = nn.Linear(width + memory_width if plain else width, target_vocab)
         if settings.attention == "monotone":
             self.jump = nn.Linear(width + memory_width, settings.jumps + 1)
+        if settings.copy:
+            self.gate = nn.Linear(width + memory_width, 1)
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
+        features_BI = None
+        if self.settings.features == "set":
+            source, features_BI = self._without_features(source)
         if isinstance(self.source_embedding, Frontend):
             output = self.source_embedding(source, look)
         else:
@@ -345,8 +388,27 @@ class RnnSeq2Seq(Model):
             x_BSE = self._with_rows(output) if self.settings.row_encoder else output.x_BSD
             summary_BE = masked_mean(x_BSE, output.allow_BS)
             return Memory(self.dropout(x_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
-        values_BSE, summary_BE = self.encoder(self.dropout(output.x_BSD), output.allow_BS)
-        return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
+        x_BSI = self.dropout(output.x_BSD)
+        if features_BI is not None:
+            x_BSI = _with_features(features_BI, x_BSI)
+        values_BSE, summary_BE = self.encoder(x_BSI, output.allow_BS)
+        tokens_BS = source.values if self.settings.copy else None
+        return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen, tokens_BS, features_BI)
+
+    def _without_features(self, source: Source) -> tuple[Source, Tensor]:
+        """Returns the source without its features, and the sum of their vectors (B, I).
+
+        Features have the first ids after the special tokens, see `Codec.num_features`.
+        """
+        ids_BS, allow_BS = source.values, source.allow
+        is_feature_BS = allow_BS & (ids_BS > EOS) & (ids_BS <= EOS + self.num_features)
+        features_BI = (self.source_embedding(ids_BS) * is_feature_BS.unsqueeze(-1)).sum(1)
+        others_BS = allow_BS & ~is_feature_BS
+        order_BS = (~others_BS).to(torch.uint8).argsort(dim=1, stable=True)  # the other tokens first
+        lengths_B = others_BS.sum(1)
+        size = max(1, int(lengths_B.max())) if is_readable(lengths_B) and len(lengths_B) else ids_BS.shape[1]
+        order_BS = order_BS[:, :size]
+        return Source(ids_BS.gather(1, order_BS), masks.first(lengths_B, order_BS.shape[1])), self.dropout(features_BI)
 
     def _with_rows(self, cells: FrontendOutput) -> Tensor:
         """Returns x + RNN(x), where the recurrent encoder reads each row of the grid by itself."""
@@ -363,6 +425,14 @@ class RnnSeq2Seq(Model):
             known_BS = self.score.known(prepared_BSA)
             allow_BS = allow_BS if known_BS is None else masks.both(allow_BS, known_BS)
             source_BSV, jumps_BSJ = self._source_parts(values_BSE, allow_BS)
+        nothing_B, tokens_BS = summary_BE[:, :0], memory.tokens_BS
+        gates_BS, num_tokens = values_BSE[:, :0, 0], 0
+        if tokens_BS is None:
+            tokens_BS = allow_BS[:, :0].long()
+        else:
+            gates_BS = F.linear(values_BSE, self.gate.weight[:, self.settings.width :]).squeeze(-1)
+            gates_BS = gates_BS.masked_fill(tokens_BS <= EOS, latent.NEVER)  # special tokens are not copied
+            num_tokens = self.output.out_features
         if self.settings.bridge == "learned":
             hidden_BLX = self.bridge(summary_BE).tanh().unflatten(-1, (self.decoder.num_layers, state_width(self.decoder)))
         elif self.settings.bridge == "zero":
@@ -380,6 +450,11 @@ class RnnSeq2Seq(Model):
             source_BSV=source_BSV,
             jumps_BSJ=jumps_BSJ,
             mixture_BKS=source_BSV.new_zeros(len(allow_BS), 1, source_BSV.shape[1]),
+            tokens_BS=tokens_BS,
+            gates_BS=gates_BS,
+            copied_BKS=gates_BS.new_zeros(len(allow_BS), 1, gates_BS.shape[1]),
+            state_BKV=gates_BS.new_zeros(len(allow_BS), 1, num_tokens),
+            features_BI=nothing_B if memory.features_BE is None else memory.features_BE,
         )
         if prefix_BP is None:
             return state
@@ -411,6 +486,8 @@ class RnnSeq2Seq(Model):
     def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
         """Reads one token of K hypotheses, or T tokens of one. Returns the results of the recurrence and the State after it."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
+        if self.settings.features == "set":
+            embedded_NTI = _with_features(state.features_BI.repeat_interleave(ids_BKT.shape[1], dim=0), embedded_NTI)
         if self.settings.runs_stepwise:
             outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
         else:
@@ -421,19 +498,17 @@ class RnnSeq2Seq(Model):
             states_NTD, hidden_LNX = run(self.decoder, embedded_NTI, state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
             outputs = DecoderStates(states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]))
             fed_ND = state.fed_BKD.flatten(0, 1)
-        mixture_BKS = state.mixture_BKS
         if self.settings.sums_choices:
             dropped_BRD = self.dropout(outputs.states_BRD)
             choices = self._choices(ids_BKT, dropped_BRD, state)
             outputs = DecoderStates(dropped_BRD, choices=choices)
-            mixture_BKS = choices.mixture_BKTS[:, :, -1]
+            state = self._with_last(state, choices.mixture, ids_BKT)
         return outputs, replace(
             state,
             spent=False,
             lengths_B=state.lengths_B + ids_BKT.shape[-1],
             hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
             fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
-            mixture_BKS=mixture_BKS,
         )
 
     def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, Tensor, Tensor]:
@@ -557,24 +632,50 @@ class RnnSeq2Seq(Model):
 
     def _choices(self, ids_BKT: Tensor, states_BRD: Tensor, state: RnnState) -> Choices:
         """Returns how probable each source position is, for every token that follows the tokens read."""
-        width, size = self.settings.width, ids_BKT.shape[1:]
-        state_BRV = F.linear(states_BRD, self.output.weight[:, :width], self.output.bias).log_softmax(-1)
-        overlap_BKTS = latent.log_overlap(state_BRV, state.source_BSV).unflatten(1, size)
-        read_BKTS = latent.source_log_probs(state.source_BSV, ids_BKT.flatten(1)).unflatten(1, size)
+        size, width = ids_BKT.shape[1:], self.settings.width
+        emission = self._emission(states_BRD, state)
+        next_BR = ids_BKT.roll(-1, dims=-1).flatten(1)  # what is rolled to the end, is not used
+        written_BKTS = emission.positions(next_BR).unflatten(1, size)[:, :, :-1]
         mechanism = Mechanism(self.score, state.allow_BS[:, None, None])
         scores_BRS = scores_prepared(states_BRD.unsqueeze(1), state.prepared_BSA.unsqueeze(1), mechanism).squeeze(1)
         forbidden_B1S = ~state.allow_BS.unsqueeze(1)
         scores_BKTS = scores_BRS.masked_fill(forbidden_B1S, latent.NEVER).unflatten(1, size)
         if self.settings.attention == "marginal":
-            return Choices(state_BRV, scores_BKTS.log_softmax(-1), overlap_BKTS, read_BKTS)
+            return Choices(emission, scores_BKTS.log_softmax(-1), written_BKTS)
         jumps_BRJ = F.linear(states_BRD, self.jump.weight[:, :width], self.jump.bias)
         jumps_BKTSJ = jumps_BRJ.unflatten(1, size).unsqueeze(3) + state.jumps_BSJ[:, None, None]
         steps = latent.moves(scores_BKTS, jumps_BKTSJ, state.allow_BS[:, None, None]).unbind(2)
-        mixture_BKS = state.mixture_BKS.masked_fill(forbidden_B1S, latent.NEVER)
-        start_BKS = latent.after_token(mixture_BKS, read_BKTS[:, :, 0])
+        last_BKS = self._last(state).positions(ids_BKT[:, :, 0])
+        start_BKS = last_BKS.masked_fill(forbidden_B1S, latent.NEVER).log_softmax(-1)
         start_BKS = torch.where((state.lengths_B == 0)[:, None, None], latent.first_position(start_BKS), start_BKS)
-        priors = latent.filter_chain(start_BKS, steps, overlap_BKTS.unbind(2), read_BKTS[:, :, 1:].unbind(2))
-        return Choices(state_BRV, torch.stack(priors, dim=2), overlap_BKTS, read_BKTS, steps)
+        priors = latent.filter_chain(start_BKS, steps, [torch.zeros_like(start_BKS)] * len(steps), written_BKTS.unbind(2))
+        return Choices(emission, torch.stack(priors, dim=2), written_BKTS, steps)
+
+    def _emission(self, states_BRD: Tensor, state: RnnState) -> Mixture:
+        """Returns the tokens that each source position writes in the decoder states s_t."""
+        width = self.settings.width
+        state_BRV = F.linear(states_BRD, self.output.weight[:, :width], self.output.bias).log_softmax(-1)
+        mixture_BRS = -latent.log_overlap(state_BRV, state.source_BSV)
+        if not self.settings.copy:
+            return Mixture(state_BRV, state.source_BSV, mixture_BRS)
+        gates_BRS = F.linear(states_BRD, self.gate.weight[:, :width], self.gate.bias) + state.gates_BS.unsqueeze(1)
+        mixture_BRS = mixture_BRS + F.logsigmoid(-gates_BRS)
+        return Mixture(state_BRV, state.source_BSV, mixture_BRS, F.logsigmoid(gates_BRS), state.tokens_BS)
+
+    def _last(self, state: RnnState) -> Mixture:
+        """Returns what the next token comes from, as the last step left it."""
+        if not self.settings.copy:
+            return Mixture(state.state_BKV, state.source_BSV, state.mixture_BKS)
+        return Mixture(state.state_BKV, state.source_BSV, state.mixture_BKS, state.copied_BKS, state.tokens_BS)
+
+    def _with_last(self, state: RnnState, mixture: Mixture, ids_BKT: Tensor) -> RnnState:
+        """Returns a State that holds what the next token comes from."""
+        size = ids_BKT.shape[1:]
+        state = replace(state, mixture_BKS=mixture.mixture_BTS.unflatten(1, size)[:, :, -1])
+        if mixture.copied_BTS is None:
+            return state
+        copied_BKS, state_BKV = (x.unflatten(1, size)[:, :, -1] for x in (mixture.copied_BTS, mixture.state_BTV))
+        return replace(state, copied_BKS=copied_BKS, state_BKV=state_BKV)
 
     def _mixture(
         self, choices: Choices, states_BRD: Tensor, state: RnnState, look: Look | None, positions_BR: Tensor | None
@@ -584,9 +685,8 @@ class RnnSeq2Seq(Model):
 
         positions_BR: as for `_readout`.
         """
-        mixture_BRS, source_BSV = choices.mixture_BKTS.flatten(1, 2), state.source_BSV
         if look is None:
-            return Mixture(choices.state_BRV, source_BSV, mixture_BRS)
+            return choices.mixture
         weights_BHRS = choices.prior_BKTS.flatten(1, 2).exp().unsqueeze(1)
         query, prepared, values = (tensor.unsqueeze(1) for tensor in (states_BRD, state.prepared_BSA, state.values_BSE))
         mechanism = Mechanism(self.score, state.allow_BS[:, None, None])
@@ -594,11 +694,16 @@ class RnnSeq2Seq(Model):
         used_BHRS, seen = look_at_given(
             capture, look, lambda: choices.posterior_BKTS().flatten(1, 2).unsqueeze(1), positions_BR
         )
+        mixture = choices.mixture
         if look.edits or look.grad:
             log_weights_BRS, log_rest_BR1 = latent.log_weights(used_BHRS.squeeze(1))
-            mixture_BRS = torch.cat((log_weights_BRS - choices.overlap_BKTS.flatten(1, 2), log_rest_BR1), dim=-1)
-            source_BSV = F.pad(source_BSV, (0, 0, 0, 1))  # weight on no key leaves the token to the state alone
-        return Mixture(choices.state_BRV, source_BSV, mixture_BRS, seen=seen)
+            mixture = choices.emission.weighted(log_weights_BRS).with_no_key(log_rest_BR1)
+        return replace(mixture, seen=seen)
+
+
+def _with_features(features_NI: Tensor, x_NSI: Tensor) -> Tensor:
+    """Returns inputs [features; x] of a recurrent network; the features are the same at all positions."""
+    return torch.cat((features_NI.unsqueeze(1).expand(-1, x_NSI.shape[1], -1), x_NSI), dim=-1)
 
 
 def _score(

@@ -117,13 +117,14 @@ def first_model(
     a description of it. The sources that it was trained on are added to those of the data."""
     source, target = training_data.codecs
     words = auxiliary_vocabulary_size(source)
+    further = f"{plural(words, 'feature')}, " if isinstance(source, Codec) else f"auxiliary texts of {words} different words, "
     torch.manual_seed(settings.seed)
     model = build(settings.model, len(source), len(target), scores, auxiliary=words)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; "
         f"{plural(len(training_data.examples), 'training pair')}, {training_data.held_out.describe()}; "
         f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
-        f"{f'auxiliary texts of {words} different words, ' if words else ''}"
+        f"{further if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
     )
     if transfer:

@@ -229,7 +229,8 @@ class RunSettings:
                 "set model.attention=hard, or train.samples=1 and train.baseline=moving"
             )
         if traits.shares_vocabulary and not self.data.shared:
-            raise UserError("tie=all requires one vocabulary for both sides; set data.shared=true, or tie=output")
+            which, other = ("copy=true", "copy=false") if self.model.kind == "rnn" else ("tie=all", "tie=output")
+            raise UserError(f"{which} requires one vocabulary for both sides; set data.shared=true, or {other}")
 
 
 DEMO = RunSettings(

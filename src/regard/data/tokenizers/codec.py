@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
+from itertools import takewhile
 from random import Random
 from typing import Any, Literal, get_args
 
@@ -232,6 +233,13 @@ class Codec:
         """Whether a TAB starts a feature."""
         return len(self.tokenizer.pre_tokenizer.pre_tokenize_str("\ta.")) == 1
 
+    @cached_property
+    def num_features(self) -> int:
+        """The number of features whose ids are the first after the special tokens, as in vocabularies of characters, words and
+        symbols."""
+        ids = range(len(SPECIALS), len(self))
+        return sum(1 for _ in takewhile(lambda number: str(self.tokenizer.id_to_token(number)).startswith("\t"), ids))
+
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids; special tokens are not removed."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
@@ -268,11 +276,11 @@ def _train_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader removes them
     room = vocabulary - len(SPECIALS) if unit == "words" else _KEEP_ALL
     counter.train_from_iterator(reader, trainers.WordLevelTrainer(vocab_size=room, special_tokens=[], show_progress=False))
-    symbols = counter.get_vocab().keys() | reader.features
-    reserved = sorted(symbols.intersection(SPECIALS))
+    symbols = counter.get_vocab().keys()
+    reserved = sorted((symbols | reader.features).intersection(SPECIALS))
     if reserved:
         raise UserError(f"the data contains the symbol {reserved[0]!r}, which is reserved; replace it with another symbol")
-    numbers = {symbol: number for number, symbol in enumerate((*SPECIALS, *sorted(symbols)))}
+    numbers = {symbol: number for number, symbol in enumerate((*SPECIALS, *sorted(reader.features), *sorted(symbols)))}
     return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[UNK]), unit, features=bool(reader.features)))
 
 
