@@ -3,13 +3,14 @@ English).
 
     python benchmarks/quality.py DATA [--test] [--models N] [low | medium | high | names | a language ...]
 
-DATA: the folder that holds sigmorphon2021-g2p and google-ar2en. Every task is trained N times, with the seeds 1 to N, by `regard
-train X_train.tsv --held-out X_dev.tsv`, two at a time with one thread each. Settings are chosen on dev sets only; --test reads
-the test sets too, once everything else is decided. mlt_latn and bul were left out of all tuning.
+DATA: the folder that holds sigmorphon2021-g2p and google-ar2en. Every task is trained N times, with the seeds 1 to N, by
+`regard train X_train.tsv --held-out X_dev.tsv`, two at a time with one thread each. Settings are chosen on dev sets; --test
+reads the test sets too, once everything else is decided. mlt_latn and bul were left out of all tuning.
 
 WER is the share of words with an error, CER the symbol error rate, both in per cent with beam 5: the mean of the N models, and
 "together", the N models as an ensemble. "hard" is the WER with `--hard`. CPU seconds are those of one `regard train`, start and
-validations included: the machine may be busy. The result of a whole set is written to a dated file in the folder of this script.
+validations included: the machine may be busy. The result of a whole set is written to a dated file in the folder of this
+script.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from dated import write_result
 
 import regard
 from regard.data.corpus import read_pairs
-from regard.look import Edit
 from regard.evaluation import error_rates
+from regard.look import Edit
 
 SETS = {
     "low": ["ady", "gre", "ita", "mlt_latn", "rum"],

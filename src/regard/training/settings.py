@@ -212,7 +212,17 @@ class RunSettings:
 
 DEMO = RunSettings(
     data=DataSettings(target_unit="symbols"),
-    model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
-    train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
+    model=RnnSettings(
+        cell="lstm",
+        width=128,
+        encoder_width=384,
+        embedding=64,
+        attention="monotone",
+        score="general",
+        readout="plain",
+        bridge="zero",
+        dropout=0.1,
+    ),
+    train=TrainSettings(steps=5000, batch_tokens=512, learning_rate=4e-3, schedule="cosine", weights="last"),
 )
 """Settings for the bundled dictionary; chosen on its dev split (docs/LOG.md)."""
