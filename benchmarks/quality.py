@@ -1,113 +1,152 @@
-"""Quality with nothing configured: letters to phonemes with 800 and with 8,000 pairs (SIGMORPHON 2021).
+"""Quality with nothing configured: letters to phonemes with 800, 8,000 and 33,000 pairs (SIGMORPHON 2021), and names (Arabic to
+English).
 
-    python benchmarks/quality.py DATA [--test] [--seeds N] [languages ...]      DATA: the folder with low/ady_train.tsv, …
+    python benchmarks/quality.py DATA [--test] [--models N] [low | medium | high | names | a language ...]
 
-Every language is trained by `regard train X_train.tsv --held-out X_dev.tsv`, one at a time with one thread. Settings are chosen
-on dev sets only; --test reads the test sets too, once everything else is decided. mlt_latn and bul were left out of all tuning.
-WER is the share of words with an error, with beam 5; "hard" is the same with `--hard`, for models that sum over all choices.
-CPU seconds are those of `regard train`, start and validations included: the machine may be busy. The result is written to a
-dated file in the folder of this script if all low languages were measured.
+DATA: the folder that holds sigmorphon2021-g2p and google-ar2en. Every task is trained N times, with the seeds 1 to N, by
+`regard train X_train.tsv --held-out X_dev.tsv`, two at a time with one thread each. Settings are chosen on dev sets; --test
+reads the test sets too, once everything else is decided. mlt_latn and bul were left out of all tuning.
+
+WER is the share of words with an error, CER the symbol error rate, both in per cent with beam 5: the mean of the N models, and
+"together", the N models as an ensemble. "hard" is the WER with `--hard`. CPU seconds are those of one `regard train`, start and
+validations included: the machine may be busy. The result of a whole set is written to a dated file in the folder of this
+script.
 """
 
 from __future__ import annotations
 
-import resource
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import torch
 from dated import write_result
-from g2p import file_of
 
 import regard
 from regard.data.corpus import read_pairs
+from regard.evaluation import error_rates
 from regard.look import Edit
 
-LOW = ["ady", "gre", "ita", "mlt_latn", "rum"]
+SETS = {
+    "low": ["ady", "gre", "ita", "mlt_latn", "rum"],
+    "medium": ["bul", "dut", "fre", "geo", "hbs_latn", "hun"],
+    "high": ["eng_us"],
+    "names": ["names"],
+}
 LEFT_OUT = ("mlt_latn", "bul")
 HARD = (Edit("cross", key="largest"),)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """rates: WER in per cent by part, such as "dev" or "dev, hard". seconds: of a CPU, for training."""
+    """rates: in per cent, by name, such as "WER dev". seconds: of a CPU, for training one model."""
 
     rates: dict[str, float]
     seconds: float
 
 
-def share_of_wrong_words(model: Path, file: Path, *, hard: bool) -> float:
-    pairs = list(read_pairs([file]).pairs)
-    results = regard.load(model).translate([pair.source for pair in pairs], beam=5, edits=HARD if hard else ())
-    return 100 * statistics.mean(result.text != pair.target for result, pair in zip(results, pairs, strict=True))
+def file_of(data: Path, task: str, part: str) -> Path:
+    if task == "names":
+        return data / "google-ar2en" / f"ar2en-{'eval' if part == 'dev' else part}.txt"
+    (found,) = (data / "sigmorphon2021-g2p").glob(f"*/{task}_{part}.tsv")
+    return found
 
 
-def measure(data: Path, language: str, seed: int, parts: list[str]) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / language
-        command = [sys.executable, "-m", "regard", "train", file_of(data, language, "train"), "--out", model]
-        command += ["--held-out", file_of(data, language, "dev"), "--threads", "1", "--set", f"seed={seed}"]
-        before = cpu_seconds()
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{language}: {done.stdout}{done.stderr}")
-        seconds = cpu_seconds() - before
-        kinds = {"": False, ", hard": True} if "monotone" in done.stdout else {"": False}
-        rates = {
-            part + name: share_of_wrong_words(model, file_of(data, language, part), hard=hard)
-            for part in parts
-            for name, hard in kinds.items()
-        }
-    return Outcome(rates, seconds)
-
-
-def cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+def train(data: Path, task: str, seed: int, out: Path) -> float:
+    """Trains a model. Returns the seconds of a CPU that it took."""
+    command = [sys.executable, "-m", "regard", "train", str(file_of(data, task, "train")), "--out", str(out), "--threads", "1"]
+    command += ["--held-out", str(file_of(data, task, "dev")), "--set", f"seed={seed}"]
+    log = out.with_suffix(".log")
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{task}: {log.read_text()}")
     return used.ru_utime + used.ru_stime
 
 
-def mean(outcomes: list[Outcome]) -> Outcome:
-    rates = {name: statistics.mean(one.rates[name] for one in outcomes) for name in outcomes[0].rates}
-    return Outcome(rates, statistics.mean(one.seconds for one in outcomes))
+def rates(models: Sequence[Path], file: Path, *, edits: Sequence[Edit] = ()) -> tuple[float, float]:
+    """Returns (WER, CER) of one model, or of several together."""
+    pairs = list(read_pairs([file]).pairs)
+    model = regard.load(models[0] if len(models) == 1 else list(models))
+    results = model.translate([pair.source for pair in pairs], beam=5, edits=edits)
+    target = regard.load(models[0]).target
+    found = error_rates(
+        [target.tokens(target.encode(result.text)) for result in results],
+        [(tuple(target.tokens(target.encode(pair.target))),) for pair in pairs],
+    )
+    return 100 * found.sequence, 100 * found.symbol
 
 
-def row(name: str, outcome: Outcome) -> str:
-    return f"| {name} | {' | '.join(f'{rate:.1f}' for rate in outcome.rates.values())} | {outcome.seconds:.0f} |"
+def measure(data: Path, task: str, parts: Sequence[str], num_models: int) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        models = [Path(folder) / f"{task}-{seed}" for seed in range(1, num_models + 1)]
+        with ThreadPoolExecutor(2) as pool:
+            seconds = list(pool.map(lambda item: train(data, task, item[0], item[1]), enumerate(models, 1)))
+        sums = "monotone" in regard.load(models[0]).settings.model.attention
+        found: dict[str, float] = {}
+        for part in parts:
+            file = file_of(data, task, part)
+            single = [rates([model], file) for model in models]
+            found[f"WER {part}"], found[f"CER {part}"] = (statistics.mean(values) for values in zip(*single, strict=True))
+            if sums:
+                found[f"hard {part}"] = statistics.mean(rates([model], file, edits=HARD)[0] for model in models)
+            if num_models > 1:
+                found[f"together {part}"], found[f"together, CER {part}"] = rates(models, file)
+    return Outcome(found, statistics.mean(seconds))
 
 
-def main(data: Path, languages: list[str], parts: list[str], seeds: int) -> None:
-    torch.set_num_threads(1)
+def mean(outcomes: Sequence[Outcome]) -> Outcome:
+    names = [name for name in outcomes[0].rates if all(name in one.rates for one in outcomes)]
+    means = {name: statistics.mean(one.rates[name] for one in outcomes) for name in names}
+    return Outcome(means, statistics.mean(one.seconds for one in outcomes))
+
+
+def row(name: str, names: Sequence[str], outcome: Outcome) -> str:
+    cells = (f"{outcome.rates[key]:.1f}" if key in outcome.rates else "–" for key in names)
+    return f"| {name} | {' | '.join(cells)} | {outcome.seconds:.0f} |"
+
+
+def report(data: Path, tasks: Sequence[str], parts: Sequence[str], num_models: int) -> list[str]:
     found: dict[str, Outcome] = {}
-    for language in languages:
-        found[language] = mean([measure(data, language, seed, parts) for seed in range(1, seeds + 1)])
-        print(row(language, found[language]), flush=True)
+    for task in tasks:
+        found[task] = measure(data, task, parts, num_models)
+        print(task, found[task], flush=True)
     names = list(next(iter(found.values())).rates)
-    lines = [
-        f"{date.today()}, torch {torch.__version__}, one thread, seeds 1 to {seeds}, WER in per cent",
+    return [
+        f"{date.today()}, torch {torch.__version__}, one thread, seeds 1 to {num_models}, per cent",
         "",
-        f"| language | {' | '.join(names)} | CPU s |",
+        f"| task | {' | '.join(names)} | CPU s |",
         "|---" * (len(names) + 2) + "|",
-        *(row(f"{name} (left out of tuning)" if name in LEFT_OUT else name, one) for name, one in found.items()),
-        row("mean", mean(list(found.values()))),
+        *(row(f"{task} (left out of tuning)" if task in LEFT_OUT else task, names, one) for task, one in found.items()),
+        *([row("mean", names, mean(list(found.values())))] if len(found) > 1 else []),
     ]
-    print(*lines, sep="\n")
-    if set(languages) >= set(LOW):
-        write_result(__file__, lines)
+
+
+def main(arguments: list[str]) -> None:
+    torch.set_num_threads(1)
+    data, *wanted = arguments
+    parts, num_models = ["dev"], 1
+    if "--test" in wanted:
+        wanted.remove("--test")
+        parts = ["dev", "test"]
+    if "--models" in wanted:
+        index = wanted.index("--models")
+        num_models = int(wanted[index + 1])
+        del wanted[index : index + 2]
+    for name in wanted or ["low"]:
+        lines = report(Path(data), SETS.get(name, [name]), parts, num_models)
+        print(*lines, sep="\n", flush=True)
+        if name in SETS:
+            write_result(__file__, lines, name)
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[2:]
-    parts, seeds = ["dev"], 1
-    if "--test" in arguments:
-        arguments.remove("--test")
-        parts = ["dev", "test"]
-    if "--seeds" in arguments:
-        index = arguments.index("--seeds")
-        seeds = int(arguments[index + 1])
-        del arguments[index : index + 2]
-    main(Path(sys.argv[1]), arguments or LOW, parts, seeds)
+    main(sys.argv[1:])

@@ -262,6 +262,19 @@ def test_the_weights_that_were_chosen_are_named(capsys: pytest.CaptureFixture[st
     assert "the model has the weights of " in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_last_weights_instead_of_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    """Validations only inform, so the weights are those of a run without any. The best ones are not kept."""
+    given = {**TINY, "validate_every": 2, "metric": "sequence_error_rate"}
+    last = regard.train(PAIRS, "m", **{**given, "weights": "last", "quiet": False})
+    assert "the model has the weights of update 6\n" in capsys.readouterr().out
+    assert not list(Path("m.run/best").glob("*/*"))
+    assert same(last, regard.train(PAIRS, **TINY))
+    assert not same(last, regard.train(PAIRS, **given))
+    with pytest.raises(UserError, match=r"weights=last takes the weights after the last update, but average=2 averages"):
+        regard.train(PAIRS, **TINY, weights="last", average=2)
+
+
 # --- what stays as it was ----------------------------------------------------------------------------------------------------
 
 

@@ -274,7 +274,7 @@ def test_settings_are_changed_by_name() -> None:
         (["train.steps"], r"--set train.steps: expected key=value"),
         (
             ["qqq=3"],
-            r"no setting 'qqq'; expected one of seed, data.files, .*data.source_unit, .*train.metric, start.model, .*$",
+            r"no setting 'qqq'; expected one of seed, data.files, .*data.source_unit, .*train.metric, .*start.model, .*$",
         ),
         (["train.steps=many"], r"--set train.steps: input should be a valid integer.*got 'many'"),
         (["train.steps=0"], r"--set train.steps: input should be greater than or equal to 1, got '0'"),
@@ -334,7 +334,7 @@ def spelled(order: int) -> list[Pair]:
     return [Pair(word, " ".join(word.upper()[::order])) for word in words]
 
 
-def test_few_strings_in_the_order_of_their_sources_get_monotone_attention() -> None:
+def test_strings_in_the_order_of_their_sources_get_monotone_attention() -> None:
     pairs, reversed_pairs = spelled(1), spelled(-1)
     found = suggest(pairs)
     assert found.settings.model == RnnSettings(
@@ -348,16 +348,32 @@ def test_few_strings_in_the_order_of_their_sources_get_monotone_attention() -> N
         dropout=0.3,
     )
     assert (found.settings.train.steps, found.settings.train.schedule) == (600, "cosine")
-    assert found.reasons["model.attention"].startswith("only 300 pairs, whose targets have the order of their sources (corr")
-    assert suggest(pairs, 5000).settings.train.steps == 2200
+    assert found.settings.train.weights == "last"
+    assert found.reasons["model.attention"].startswith(
+        "targets have the order of their sources (correlation 1.00): each symbol"
+    )
+    assert suggest(pairs, 3000).settings.train.steps == 1300
+    many = suggest(pairs, 50_000).settings
+    assert (many.model.width, many.model.dropout) == (128, 0.1)  # type: ignore[union-attr]
+    assert many.train.steps == 8000
     with_features = [Pair((pair.source, "V"), pair.target) for pair in pairs]
     long = [Pair(pair.source * 9, " ".join(pair.target.split() * 9)) for pair in pairs]
     for others in (reversed_pairs, with_features, long, pairs[:1]):
         assert suggest(others).settings.model.attention == "soft", others[0]  # type: ignore[union-attr]
-    assert suggest(pairs, 5001).settings.model.attention == "soft"  # type: ignore[union-attr]
     for name in ("model.decoder", "model.score", "model.kind"):
         assert suggest(pairs, given={name}).settings.model.attention == "soft"  # type: ignore[union-attr]
     assert suggest(pairs, given={"model.width"}).settings.model.attention == "monotone"  # type: ignore[union-attr]
+
+
+def test_few_different_words_are_symbols() -> None:
+    """Commands of a small language; the same sentence many times is no such language."""
+    rng = random.Random(1)
+    commands = [" ".join(rng.choices(["walk", "jump", "turn left", "turn right", "twice"], k=4)) for _ in range(400)]
+    pairs = [Pair(command, " ".join(f"I_{word.upper()}" for word in reversed(command.split()))) for command in commands]
+    found = suggest(pairs).settings
+    assert (found.data.source_unit, found.data.target_unit) == ("symbols", "symbols")
+    assert found.model.decoder == "bahdanau"  # type: ignore[union-attr]
+    assert suggest(pairs[:1] * 400).settings.data.source_unit == "bpe"
 
 
 def test_the_order_of_pairs() -> None:

@@ -84,6 +84,8 @@ class RunCallbacks:
         return validation.value(self.settings.train.metric)
 
     def save_best(self) -> None:
+        if self.settings.train.weights == "last":
+            return
         with self.learner.evaluation_weights() as model:
             if self.run_folder:
                 self.best.write(Checkpoint(self.learner.state.update, {}, model.state_dict(), {}), (self.best_saved,))
@@ -124,17 +126,18 @@ class RunCallbacks:
         self.best.prune((self.best_saved,))
 
     def choose_weights(self) -> None:
-        """Loads the weights with the best validation result: those of the best validation so far, the last ones, or the average
-        of the last checkpoints. Of equal results, the earliest counts. Prints which weights were chosen."""
+        """Loads the weights that train.weights asks for, and prints which they are. The best ones are those of the best
+        validation so far, the last ones, or the average of the last checkpoints; of equal results, the earliest counts."""
         train, learner, state = self.settings.train, self.learner, self.learner.state
         with learner.evaluation_weights() as model:
             chosen: Mapping[str, Tensor] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         learner.average = []
         name_chosen = f"update {state.update}"
         others: dict[str, Mapping[str, Tensor]] = {}
-        if state.best is not None and state.update % train.validate_every:
+        takes_best = state.best is not None and train.weights == "best"
+        if takes_best and state.update % train.validate_every:
             others["the last update"] = chosen
-        if state.best is not None:
+        if takes_best:
             chosen, name_chosen = self._best_weights(), f"update {state.best_at}"
         if self.run_folder and (updates := averaged(train, state.update)):
             others[f"{plural(len(updates), 'checkpoint')}, averaged"] = self._average(updates)

@@ -149,8 +149,16 @@ class TrainSettings:
     """With start.teachers: weight of the loss against their distribution; the rest is the weight of the loss of the targets."""
     metric: Literal["loss", "symbol_error_rate", "sequence_error_rate", "bleu"] = "loss"
     """Metric that decides which validation is the best."""
+    weights: Literal["best", "last"] = "best"
+    """Which weights the model gets: those with the best validation result, or those after the last update, which a few held-out
+    pairs cannot mislead."""
 
     def __post_init__(self) -> None:
+        if self.weights == "last" and self.average:
+            raise UserError(
+                f"weights=last takes the weights after the last update, but average={self.average} averages checkpoints; "
+                "set weights=best, or average=0"
+            )
         if self.patience and not self.validate_every:
             raise UserError(
                 f"patience is {plural(self.patience, 'validation')}, but validate_every is 0, so there are none before the end"
@@ -235,7 +243,17 @@ class RunSettings:
 
 DEMO = RunSettings(
     data=DataSettings(target_unit="symbols"),
-    model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
-    train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
+    model=RnnSettings(
+        cell="lstm",
+        width=128,
+        encoder_width=384,
+        embedding=64,
+        attention="monotone",
+        score="general",
+        readout="plain",
+        bridge="zero",
+        dropout=0.1,
+    ),
+    train=TrainSettings(steps=5000, batch_tokens=512, learning_rate=4e-3, schedule="cosine", weights="last"),
 )
 """Settings for the bundled dictionary; chosen on its dev split (docs/LOG.md)."""

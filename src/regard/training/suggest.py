@@ -29,11 +29,13 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Side:
-    """Statistics of one side of the data. words, characters: the mean number per line."""
+    """Statistics of one side of the data. words, characters: the mean number per line. is_closed: whether the same few words
+    occur again and again."""
 
     words: float
     characters: float
     alphabet: frozenset[str]
+    is_closed: bool = False
 
     @property
     def width(self) -> float:
@@ -42,8 +44,8 @@ class Side:
 
     @property
     def is_symbols(self) -> bool:
-        """Whether the words are symbols, such as phonemes: several per line, and short."""
-        return self.words > 1.5 and self.width <= 3
+        """Whether the words are symbols, such as phonemes or commands: several per line, and short or few."""
+        return self.words > 1.5 and (self.width <= 3 or self.is_closed)
 
     @property
     def is_sentences(self) -> bool:
@@ -94,7 +96,7 @@ def suggest(
         return _for_files(codec, number, example, target)
     if source.is_sentences and target.is_sentences:
         return _for_sentences(number, source, target)
-    if number <= MOST_MONOTONE and max(source.tokens, target.tokens) <= LONGEST_MONOTONE and not ATTENDS & set(given):
+    if max(source.tokens, target.tokens) <= LONGEST_MONOTONE and not ATTENDS & set(given):
         symbols = [(source.split(pair.source), target.split(pair.target)) for pair in pairs if isinstance(pair.source, str)]
         if len(symbols) == len(pairs) and (order := order_correlation(symbols)) >= SAME_ORDER:
             return _for_monotone_strings(number, source, target, order)
@@ -104,37 +106,64 @@ def suggest(
 def side_of(texts: Sequence[str]) -> Side:
     """Returns the statistics of some lines."""
     words = sum(max(1, len(text.split())) for text in texts) / len(texts)
-    return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts))
+    lines = set(texts)
+    vocabulary = {word for line in lines for word in line.split()}
+    is_closed = len(vocabulary) <= min(MOST_CLOSED, len(lines) / 4)
+    return Side(words, sum(map(len, texts)) / len(texts), frozenset().union(*texts), is_closed)
 
 
-MOST_MONOTONE = 5000
+MOST_CLOSED = 200
+"""A vocabulary is closed if it has at most so many words, and at most a quarter of the number of different lines."""
+
+
 LONGEST_MONOTONE = 40
 SAME_ORDER = 0.85
-"""Strings get monotone attention if there are at most MOST_MONOTONE pairs, with at most LONGEST_MONOTONE tokens per side on
-average, whose order correlates at least so much."""
+"""Strings get monotone attention if they have at most LONGEST_MONOTONE tokens per side on average, and their order correlates
+at least so much."""
 ATTENDS = {"model.kind", "model.decoder", "model.input_feeding", "model.readout", "model.attention", "model.score"}
 """Whoever gives one of these settings chooses how the model attends."""
 
 
+@dataclass(frozen=True)
+class Size:
+    """Sizes of a model with monotone attention, and of its training, for at most so many pairs."""
+
+    most_pairs: float
+    width: int
+    encoder_width: int
+    dropout: float
+    batch_tokens: int
+    learning_rate: float
+    most_steps: int
+
+
+MONOTONE_SIZES = (
+    Size(3000, 96, 320, 0.3, 352, 2e-3, 4000),
+    Size(20_000, 96, 320, 0.3, 352, 2e-3, 4000),
+    Size(float("inf"), 128, 384, 0.1, 512, 4e-3, 8000),
+)
+
+
 def _for_monotone_strings(number: int, source: Side, target: Side, order: float) -> Suggestion:
     count = plural(number, "pair")
-    train = TrainSettings(learning_rate=2e-3, schedule="cosine", warmup=0.08, batch_tokens=352)
+    size = next(size for size in MONOTONE_SIZES if number <= size.most_pairs)
+    train = TrainSettings(learning_rate=size.learning_rate, schedule="cosine", warmup=0.08, batch_tokens=size.batch_tokens)
     epoch = number * max(source.tokens, target.tokens) / train.batch_tokens
-    steps = _rounded(min(4000, max(600, 22 * epoch)))
+    steps = _rounded(min(size.most_steps, max(600, 22 * epoch)))
     settings = RunSettings(
         data=DataSettings(source_unit=source.unit, target_unit=target.unit),
         model=RnnSettings(
             cell="lstm",
-            width=96,
-            encoder_width=320,
+            width=size.width,
+            encoder_width=size.encoder_width,
             embedding=64,
             attention="monotone",
             score="general",
             readout="plain",
             bridge="zero",
-            dropout=0.3,
+            dropout=size.dropout,
         ),
-        train=replace(train, steps=steps, validate_every=_rounded(steps / 4), metric="symbol_error_rate"),
+        train=replace(train, steps=steps, validate_every=_rounded(steps / 4), metric="symbol_error_rate", weights="last"),
     )
     return Suggestion(
         settings,
@@ -142,10 +171,13 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
             "data.source_unit": str(source),
             "data.target_unit": str(target),
             "model.kind": "a recurrent model with attention is best and fastest for short strings",
-            "model.attention": f"only {count}, whose targets have the order of their sources (correlation {order:.2f}): "
+            "model.attention": f"targets have the order of their sources (correlation {order:.2f}): "
             "each symbol comes from one source position, and these only move to the right",
-            "model.dropout": f"only {count}",
-            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 22 passes, in 600 to 4,000 updates",
+            "model.width": f"for {count}",
+            "model.dropout": f"for {count}",
+            "train.steps": f"{steps / epoch:.1f} passes over {count}; "
+            f"the aim is 22 passes, in 600 to {size.most_steps:,} updates",
+            "train.weights": "the learning rate falls to 0, so the last weights are the best; few held-out pairs mislead",
         },
     )
 
@@ -159,7 +191,7 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
     train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
     settings = RunSettings(
         data=DataSettings(source_unit=source.unit, target_unit=target.unit),
-        model=RnnSettings(width=192, embedding=64, encoder_layers=2, dropout=dropout),
+        model=RnnSettings(width=192, embedding=64, encoder_layers=2, decoder="bahdanau", dropout=dropout),
         train=train,
     )
     return Suggestion(
@@ -168,6 +200,7 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
             "data.source_unit": str(source),
             "data.target_unit": str(target),
             "model.kind": "a recurrent model with attention is best and fastest for short strings",
+            "model.decoder": LAST_CONTEXT,
             "model.dropout": ("only " if number < 30_000 else "") + count,
             "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 20 passes, in 600 to 8,000 updates",
         },
@@ -220,7 +253,7 @@ FILE_AND_TEXT = "a file and its auxiliary text, which is read as words; position
 def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     words = {word for pair in pairs for word in pair.target.split()}
     count = plural(number, "pair")
-    closed = len(words) <= min(200, len(pairs) / 4)
+    closed = len(words) <= min(MOST_CLOSED, len(pairs) / 4)
     few = number < 20_000
     steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
     settings = RunSettings(
