@@ -84,7 +84,7 @@ JOBS = {
     "leave one out": Job(
         replace(SOFT, attention="hard"), 1000, soft_steps=1000, sampling={"samples": 4, "baseline": "leave_one_out"}
     ),
-    "marginal": Job(replace(SOFT, attention="marginal", decoder="luong", readout="plain", row_encoder=True), 2000),
+    "marginal": Job(replace(SOFT, attention="marginal", decoder="luong", readout="plain", row_encoder=True), 1400),
     "seen once": Job(replace(SOFT, decoder="fixed", every_step=True), 2000),
 }
 
