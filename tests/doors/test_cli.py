@@ -100,6 +100,7 @@ def test_a_model_folder_records_its_training(model: Path) -> None:
     assert sorted(path.name for path in model.iterdir()) == [
         "card.md",
         "config.json",
+        "curves.svg",
         "model.safetensors",
         "source.tokenizer.json",
         "target.tokenizer.json",

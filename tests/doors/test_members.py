@@ -125,7 +125,7 @@ def test_the_first_error_of_a_model_is_that_of_all(workspace: Path, regard_comma
     done = regard_command("train", "words.tsv", "--models", "2", "--out", "wrong", "--set", "model.width=0", cwd=workspace)
     assert done.returncode == 1
     assert done.stderr.startswith("regard: model ")
-    assert "model.width" in done.stderr
+    assert "width is 0, expected 1 or more" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (workspace / "wrong" / "ensemble.json").exists()
 
@@ -149,7 +149,7 @@ def test_every_command_takes_the_folder_of_an_ensemble(ensemble: Path, workspace
     for command, expected in (
         (["evaluate", "all", "few.tsv"], "exact match"),
         (["score", "all", "few.tsv"], "K AE T"),
-        (["inspect", "all", "cat"], "cross"),
+        (["inspect", "all", "cat"], "c a t <eos>"),
         (["translate", "all", "few.txt", "--align"], f"{text} ||| "),
         (["translate", "all", "few.txt", "--stream"], f"{text}\n"),
     ):

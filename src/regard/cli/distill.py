@@ -32,7 +32,7 @@ def distill(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Train one model that learns from an ensemble: it is smaller and faster, and better than if it had learnt alone.
+    """Train one model that learns from an ensemble, and is as small and fast as one of its models.
 
     The model has the vocabularies and the settings of the first teacher; --set changes the settings.
 

@@ -42,8 +42,8 @@ def make_card(
         "Quality": f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
         + (f"\n![Losses and error rates over the updates of the run]({CURVES})\n" if with_curves else ""),
         "Settings": _settings(settings, reasons),
-        "Limits": _limits(model, training_data, assessment),
-        "Use": _use(training_data.codecs.source, model),
+        "Limits": _limits(model, training_data, settings, assessment),
+        "Use": _use(training_data.codecs.source),
     }
     body = "".join(f"\n## {title}\n\n{text}" for title, text in sections.items())
     return f"# A model trained by regard\n\n{_summary(model, training_data, settings)}\n{body}"
@@ -96,7 +96,7 @@ def _cell(value: object) -> str:
     return one_line(value, 500).replace("|", "\\|")
 
 
-def _limits(model: Model, training_data: TrainingData, assessment: Assessment) -> str:
+def _limits(model: Model, training_data: TrainingData, settings: RunSettings, assessment: Assessment) -> str:
     """Returns what the model was not trained for, and what its figures do not say."""
     source, target = training_data.codecs
     longest, outputs = (int(lengths_N.max()) for lengths_N in training_data.lengths)
@@ -107,7 +107,7 @@ def _limits(model: Model, training_data: TrainingData, assessment: Assessment) -
         "has seen nothing"
         + (f", and it counts {model.traits.max_positions:,} positions" if model.traits.max_positions else ""),
     ]
-    if isinstance(source, Codec):
+    if isinstance(source, Codec) and settings.data.source_unit != "bpe":  # which has a token for every byte
         lines.append(f"Symbols: it knows {len(source):,} source and {len(target):,} target tokens; others become <unk>")
     if len(training_data.examples) < FEW:
         lines.append("Few pairs: it gets frequent patterns right and guesses the rest")
@@ -116,7 +116,7 @@ def _limits(model: Model, training_data: TrainingData, assessment: Assessment) -
     return "".join(f"- {line}\n" for line in lines)
 
 
-def _use(source: Codec | FileCodec, model: Model) -> str:
+def _use(source: Codec | FileCodec) -> str:
     """Returns how to load the model."""
     example = "picture.png" if isinstance(source, FileCodec) and source.unit == "picture" else "a text"
     if isinstance(source, FileCodec) and source.unit != "picture":

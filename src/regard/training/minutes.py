@@ -52,7 +52,7 @@ def check_minutes(minutes: float | None, changes: Mapping[str, object]) -> None:
     if not 0 < minutes < 1e6:
         raise UserError(f"--minutes is {minutes:g}, expected a number of minutes, such as 10")
     if "train.steps" in changes:
-        raise UserError("--minutes fixes the number of updates, and so does --set train.steps; use one of them")
+        raise UserError("--minutes fixes the number of updates, and so does train.steps; use one of them")
 
 
 def fit_to_minutes(
