@@ -61,7 +61,8 @@ def test_parameters_add_up(name: str) -> None:
 
 def sizes(shape: str, **letters: int) -> list[int]:
     """Returns a shape as numbers."""
-    return [int(eval(size, {}, letters)) for size in shape.strip("()").split(", ")]
+    products = re.sub(r"(\d)([A-Z])", r"\1*\2", shape.strip("()"))  # 2S
+    return [int(eval(size, {}, letters)) for size in products.split(", ")]
 
 
 def shapes_of_a_pass(model: Any, source: Source, target_BT: Tensor) -> dict[str, torch.Size]:

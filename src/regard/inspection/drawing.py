@@ -50,7 +50,7 @@ class Drawing:
     'weights.png'
     """
 
-    def __init__(self, figure: Any, path: Path | None = None) -> None:
+    def __init__(self, figure: object, path: Path | None = None) -> None:
         self._figure, self.path = figure, path
 
     def __repr__(self) -> str:
