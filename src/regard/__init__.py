@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from regard.errors import UserError
     from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection, inspect
     from regard.inspection.describe import describe
+    from regard.inspection.description import Description
     from regard.inspection.drawing import Drawing, draw
     from regard.inspection.explain import Explanation, ExplanationLine, explain
-    from regard.inspection.parts import Description, ModelPart
+    from regard.inspection.parts import ModelPart
     from regard.inspection.report import write_page
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
@@ -120,7 +121,7 @@ _HOMES = {
         "CapturedLayer": "inspection.capture",
         "CapturedGates": "inspection.capture",
         "Drawing": "inspection.drawing",
-        "Description": "inspection.parts",
+        "Description": "inspection.description",
         "ModelPart": "inspection.parts",
         "Explanation": "inspection.explain",
         "ExplanationLine": "inspection.explain",

@@ -108,8 +108,17 @@ model("banana", edit=regard.Edit.off(layer=0))  # call-arg
 model("banana", edits="off")  # arg-type
 regard.Edit.off("crss")  # arg-type
 regard.Edit.cut(query=3)  # call-arg
-regard.draw(attention, "a.png")
-regard.draw(result, "a.png")  # arg-type
+assert_type(regard.draw(attention, "a.png"), regard.Drawing)
+regard.draw(result, "a.png")
+regard.draw(torch.ones(2, 3), kind="lines", rows=["a", "b"], columns="xyz", scale=None)
+regard.draw({"loss": [1.0, 0.5]}, scale="log")
+regard.draw([[1.0, 2.0]], kind="line")  # arg-type
+regard.draw(([1.0, 0.5], [[1.0, 2.0]]), kind="arrows", colour="red")  # call-arg
+assert_type(regard.describe("base").draw("a.svg"), regard.Drawing)
+assert_type(regard.describe(model, num_tokens=(8, 9)).parts, tuple[regard.ModelPart, ...])
+regard.describe(3)  # arg-type
+assert_type(regard.build("base", num_tokens=100, width=64), regard.Model)
+regard.build("base")  # call-overload
 inspection = regard.inspect(model, "banana", what=("weights", "norms"), beam=2)
 assert_type(inspection, regard.Inspection)
 assert_type(inspection.layer("cross", -1), regard.CapturedLayer)

@@ -316,16 +316,16 @@ def test_results_are_compared_by_value() -> None:
     assert Source(ids, ids > 1) != Source(ids, ids > 1, Source(ids, ids > 0))
 
 
-def test_draw_requires_maps(tmp_path: Path) -> None:
+def test_draw_refuses_what_it_cannot_draw(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = Result("x", (), "abc", (), 0.0, 0.0, True, (), ())
-    words = r"draw expects attention maps, but got a {}; result.attention\(\) returns the map of a result"
-    refused(lambda: regard.draw(result, tmp_path / "a.png"), words.format("Result"))
-    refused(lambda: regard.draw([attention_map(), result], tmp_path / "a.png"), words.format("Result"))
-    refused(lambda: regard.draw(torch.ones(2, 3), tmp_path / "a.png"), words.format("Tensor"))
+    words = "draw expects numbers, an attention map or a result, but got a {}"
+    refused(lambda: regard.draw(torch.nn.Linear(1, 1), tmp_path / "a.png"), words.format("Linear"))
+    refused(lambda: regard.draw([attention_map(), result], tmp_path / "a.png"), "a list of attention maps that holds a Result")
     refused(lambda: regard.write_page(attention_map(), tmp_path / "a.html"), "write_page expects the result of regard.inspect")
     assert list(tmp_path.iterdir()) == []
-    assert regard.draw(attention_map(), tmp_path / "a.png").is_file()
+    assert regard.draw(attention_map(), tmp_path / "a.png").path == tmp_path / "a.png"
+    assert (tmp_path / "a.png").is_file()
 
 
 @pytest.mark.slow

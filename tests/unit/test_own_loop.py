@@ -47,6 +47,38 @@ def test_a_model_is_built_by_the_name_of_its_family_or_preset() -> None:
         regard.build("rnn", PAIRS, widht=3)
 
 
+def test_a_model_without_data_is_a_module() -> None:
+    for kind in ("rnn", "rnn_lm", "transformer", "decoder_only"):
+        model = regard.build(kind, num_tokens=(11, 13), width=8, **({} if "rnn" in kind else {"heads": 2}))
+        assert isinstance(model, regard.Model)
+        assert not model.training
+        source = None if model.traits.continues_text else torch.tensor([[4, 5, 10]])
+        assert model(source, torch.tensor([[2, 12]])).shape == (1, 2, 13)
+    assert regard.build("tiny", num_tokens=9).settings == PRESETS["tiny"]
+    assert regard.build("transformer", num_tokens=9, tie="all").traits.shares_vocabulary
+    assert regard.build("rnn", num_tokens=(3, 9), frontend="picture").traits.frontend == "picture"
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one, other = (regard.build("rnn", num_tokens=9, seed=seed, **SMALL) for seed in (3, 3))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+
+
+def test_mistakes_without_data() -> None:
+    with pytest.raises(TypeError, match=r"build\(\) got no data; give pairs, or num_tokens"):
+        regard.build("base")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"build\(\) got num_tokens, but the vocabularies follow from the data"):
+        regard.build("base", PAIRS, num_tokens=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"build\(\) got source, data.source_unit, but no data"):
+        regard.build("base", num_tokens=3, source="en", source_unit="bpe")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="num_tokens is 0, expected a whole number, 1 or more"):
+        regard.build("base", num_tokens=(3, 0))
+    with pytest.raises(UserError, match=r'kind="bse": expected one of rnn, .*did you mean "base"'):
+        regard.build("bse", num_tokens=3)
+    with pytest.raises(UserError, match="width 10 is not divisible by 8 heads"):
+        regard.build("base", num_tokens=3, width=10)
+
+
 def test_the_weights_depend_on_the_seed_alone_and_random_numbers_stay() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

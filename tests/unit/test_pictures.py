@@ -241,8 +241,9 @@ def test_a_map_is_drawn_over_the_picture(tmp_path: Path) -> None:  # SPEC A8.3
     weights[0, 0, 2] = 1.0
     labels = tuple(f"{row},{column}" for row in range(2) for column in range(4))
     attention = AttentionMap(weights, labels, ("$x_",), "cross", 0, (2, 4))
-    path = regard.draw(attention, tmp_path / "o.png", over=tmp_path / "white.png")
-    drawn = np.asarray(Image.open(path).convert("L")).astype(int)
+    drawing = regard.draw(attention, tmp_path / "o.png", over=tmp_path / "white.png")
+    assert drawing.path is not None
+    drawn = np.asarray(Image.open(drawing.path).convert("L")).astype(int)
     dimmed = drawn < 200
     rows = np.flatnonzero(dimmed.mean(1) > 0.2)  # not the rows of the title
     assert len(rows)

@@ -9,7 +9,7 @@ from regard.cli.options import Score, Set, load_score, make_console
 from regard.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from regard.inspection.parts import Description
+    from regard.inspection.description import Description
 
 
 def describe(

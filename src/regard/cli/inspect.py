@@ -48,7 +48,7 @@ def inspect(
     from regard.data.source_text import file_and_text
     from regard.errors import UserError
     from regard.inspection.capture import translate_whole
-    from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw_over, in_terminal, in_words
+    from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw, draw_over, in_terminal, in_words
     from regard.look import Kind
 
     if kind not in get_args(Kind):
@@ -103,7 +103,7 @@ def inspect(
         if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
             drawn = draw_over(attention, file, out)
         else:
-            drawn = regard.draw(attention, out, over=file if attention.seconds else None)
+            drawn = draw(attention, out, over=file if attention.seconds else None)
     console.print(f"written to {drawn}")
     for warning in caught:
         print(f"regard: {warning.message}", file=sys.stderr)

@@ -17,7 +17,8 @@ from torch import nn
 from regard.core.score import Score
 from regard.core.spectrum import BANDS
 from regard.errors import UserError, did_you_mean, plural, shown
-from regard.inspection.parts import Description, ModelPart, Role
+from regard.inspection.description import Description
+from regard.inspection.parts import ModelPart, Role
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.blocks import ResidualConnection, SwiGlu, TransformerLayer
 from regard.layers.embed import IN_ATTENTION, Output, TokenEmbedding
@@ -424,7 +425,7 @@ class _Reader:
                 block[-1].out_features,
             )
         elif isinstance(block, Convolution):
-            (reach,) = block.convolution.padding
+            reach = block.convolution.kernel_size[0] // 2
             formula, width = f"Σ_o W_o x_(i+o), o = −{reach} … {reach}", block.value_width
         elif isinstance(block, Dense):
             formula, width = f"Σ_j W_ij x_j over {block.length} positions", block.width
@@ -535,7 +536,8 @@ class _Reader:
         if isinstance(frontend, FusionFrontend):
             return self.fusion(frontend)
         if isinstance(frontend, ResNetFrontend):
-            return [_input("picture", _shape("B", frontend.halve[0].in_channels // 2, "H", "W")), *self.resnet(frontend)]
+            channels = cast(nn.Conv2d, frontend.halve[0]).in_channels // 2  # it reads raw and standardised values
+            return [_input("picture", _shape("B", channels, "H", "W")), *self.resnet(frontend)]
         if isinstance(frontend, PatchFrontend):
             project = frontend.project
             read = _input("picture", _shape("B", project.in_channels, "H", "W"))
@@ -548,10 +550,9 @@ class _Reader:
         if isinstance(frontend, SoundFrontend):
             return self.sound(frontend.subsampling, frontend.positions)
         if isinstance(frontend, FrameFrontend):
-            project = frontend.project
-            shape = _shape("B", "S", project.out_features)
-            part = self.leaf("frames", project, "x W + b", shape, "embedding")
-            return [_input("frames", _shape("B", "S", project.in_features)), part, *_sines(frontend.positions, shape)]
+            shape = _shape("B", "S", frontend.project.out_features)
+            part = self.leaf("frames", frontend.project, "x W + b", shape, "embedding")
+            return [_input("frames", _shape("B", "S", frontend.project.in_features)), part, *_sines(frontend.positions, shape)]
         inner = [part for child in frontend.children() for part in self.parts(child, "S")]
         return [_around(type(frontend).__name__, inner, parameters=self.count(frontend), role="embedding")]
 

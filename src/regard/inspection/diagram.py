@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from regard.inspection.parts import Description, ModelPart
+from regard.inspection.parts import ModelPart
 from regard.inspection.render import font_of
 
 WIDTH, HEIGHT, GAP = 3.1, 0.5, 0.36
@@ -99,20 +99,20 @@ class Stack:
         self.boxes.append(Box(part, self.x, bottom + HEIGHT / 2, copies, entry, label, branch))
 
 
-def diagram(description: Description) -> Any:
-    """Returns the diagram as a matplotlib figure."""
+def diagram(title: str, parameters: int, parts: Sequence[ModelPart]) -> Any:
+    """Returns the diagram of a model as a matplotlib figure. parameters: of the whole model."""
     from matplotlib.figure import Figure
 
-    stacks = [_stack(part, WIDTH / 2 + number * (WIDTH + BETWEEN)) for number, part in enumerate(_stacks(description.parts))]
+    stacks = [_stack(part, WIDTH / 2 + number * (WIDTH + BETWEEN)) for number, part in enumerate(_stacks(parts))]
     left, wide = 0.9, len(stacks) * (WIDTH + BETWEEN) - BETWEEN + 0.6
     high = max(stack.top for stack in stacks) + GAP + 0.2
     figure = Figure(figsize=(left + wide, high + 0.6))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-left, wide), ylim=(0, high + 0.6))
     axes.axis("off")
-    font = font_of(_texts(description), 8)
-    title = f"{description.title}\n{description.parameters:,} parameters"
-    axes.text((wide - left) / 2, high + 0.25, title, ha="center", va="center", color=INK, **(font | {"fontsize": 10}))
+    font = font_of([title, "×…,", *(text for part in parts for text in _texts(part))], 8)
+    headline = f"{title}\n{parameters:,} parameters"
+    axes.text((wide - left) / 2, high + 0.25, headline, ha="center", va="center", color=INK, **(font | {"fontsize": 10}))
     for number, stack in enumerate(stacks):
         _draw_stack(axes, stack, font)
         _draw_readings(axes, stack, stacks[number - 1] if number else None, font)
@@ -146,9 +146,9 @@ def _draw_stack(axes: Any, stack: Stack, font: Font) -> None:
         corner = stack.x - WIDTH / 2 - 0.24, low
         _rectangle(axes, corner, (WIDTH + 0.48, high - low), COLOURS["layer"], "#b9c0c8", f"layer {part.module}", zorder=0)
         if part.copies > 1:
-            number = f"{part.copies} ×"
+            times = f"{part.copies} ×"
             axes.text(
-                corner[0] - 0.08, (low + high) / 2, number, ha="right", va="center", color=INK, **(font | {"fontsize": 12})
+                corner[0] - 0.08, (low + high) / 2, times, ha="right", va="center", color=INK, **(font | {"fontsize": 12})
             )
     for number, box in enumerate(stack.boxes):
         _draw_box(axes, box, font)
@@ -264,14 +264,8 @@ def _draw_feedback(axes: Any, giver: Box, reader: Box, font: Font) -> None:
     axes.text(lane - 0.04, height, label, ha="right", va="center", color=INK, **(font | {"fontsize": 7}))
 
 
-def _texts(description: Description) -> Iterator[str]:
-    """Yields all texts, for the choice of a font."""
-
-    def texts(part: ModelPart) -> Iterator[str]:
-        yield from (part.name, part.formula, part.shape)
-        for inner in part.parts:
-            yield from texts(inner)
-
-    yield description.title + "×…,"
-    for part in description.parts:
-        yield from texts(part)
+def _texts(part: ModelPart) -> Iterator[str]:
+    """Yields all texts of a part, for the choice of a font."""
+    yield from (part.name, part.formula, part.shape)
+    for inner in part.parts:
+        yield from _texts(inner)

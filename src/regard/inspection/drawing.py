@@ -50,7 +50,7 @@ class Drawing:
     'weights.png'
     """
 
-    def __init__(self, figure: Any, path: Path | None = None) -> None:
+    def __init__(self, figure: object, path: Path | None = None) -> None:
         self._figure, self.path = figure, path
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ def _attention_maps(what: Drawable) -> list[AttentionMap] | None:
     for one in what:
         if not isinstance(one, AttentionMap):
             raise TypeError(f"got a list of attention maps that holds a {type(one).__name__}; draw results one by one")
-    return list(what)  # type: ignore[arg-type]
+    return list(what)
 
 
 def _heads(maps: Sequence[AttentionMap], labels: Labels) -> tuple[Array, Labels]:
@@ -203,7 +203,7 @@ def _figure(
         if not what:
             raise ValueError("got an empty dictionary, expected numbers by name")
         what = {str(name): _numbers(values) for name, values in what.items()}
-        if kind is None and all(values.ndim == 1 for values in what.values()):
+        if kind is None and any(values.ndim == 1 for values in what.values()):
             kind = "curves"
         if kind != "curves":
             labels = {**labels, "rows" if kind == "bars" else "panels": tuple(what)}
@@ -246,17 +246,13 @@ def _panels_figure(
     if hidden.any() and kind == "bars":
         raise ValueError("got −∞ or a mask, which bars cannot show; draw a map, or weights after the softmax")
     number, high, wide = values_PRC.shape
-    if kind == "arcs":
-        words = _labels("columns", labels, wide) or _labels("rows", labels, high)
-        names = {"rows": words, "columns": words}
-    else:
-        names = {"rows": _labels("rows", labels, high), "columns": _labels("columns", labels, wide)}
     low, most, diverging = _scale(values_PRC[~hidden], scale, kind)
     small = max(high, wide) <= MOST_NUMBERS and number <= 4 and not is_mask
     panels = replace(
         frame,
         values_PRC=values_PRC,
-        **names,
+        rows=_labels("rows", labels, high),
+        columns=_labels("columns", labels, wide),
         titles=_labels("panels", labels, number),
         scale=(low, most),
         diverging=diverging,
@@ -321,8 +317,13 @@ def _arrows(what: Any, labels: Labels, frame: Panels) -> Any:
             )
         if not np.isfinite(vectors).all():
             raise UserError(f"the {name} hold NaN or infinity, so they cannot be drawn")
-    names = {"rows": _labels("rows", labels, len(queries)), "columns": _labels("columns", labels, len(keys))}
-    panels = replace(frame, values_PRC=(queries @ keys.T)[None], titles=_labels("panels", labels, len(queries)), **names)
+    panels = replace(
+        frame,
+        values_PRC=(queries @ keys.T)[None],
+        rows=_labels("rows", labels, len(queries)),
+        columns=_labels("columns", labels, len(keys)),
+        titles=_labels("panels", labels, len(queries)),
+    )
     return figures.arrows_figure(queries, keys, panels)
 
 

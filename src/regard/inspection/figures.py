@@ -94,7 +94,7 @@ def map_figure(panels: Panels) -> Any:
     colours = _colours("RdBu" if panels.diverging else "Blues")
     if panels.is_mask:
         colours = ListedColormap(["#f7f7f7", BLUE])
-    colours.set_bad(HIDDEN)
+    colours = colours.with_extremes(bad=HIDDEN)
     drawn = [
         _map(axes, number, panels, colours, font, upright, cell) for number, axes in _axes(figure, panels, down, across, font)
     ]
@@ -215,7 +215,8 @@ def arcs_figure(panels: Panels, *, directed: bool) -> Any:
     directed: True draws all arcs above, with an arrowhead at the column. False draws arcs to the left above the words, and arcs
     to the right below, so that the weights of both directions can be told apart.
     """
-    from matplotlib.patches import FancyArrowPatch, Path
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
 
     words = panels.columns or panels.rows or tuple(map(str, range(panels.values_PRC.shape[-1])))
     places, total = _spread(words, 11)
@@ -438,7 +439,7 @@ def curves_figure(curves: Sequence[Curve], panels: Panels, *, log_x: bool, log_y
 def _colours(name: str) -> Any:
     import matplotlib
 
-    return matplotlib.colormaps[name].copy()
+    return matplotlib.colormaps[name]
 
 
 def _figure(size: tuple[float, float], panels: Panels) -> Any:

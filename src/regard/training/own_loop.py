@@ -55,6 +55,7 @@ def build(
     kind: str,
     data: Data,
     *,
+    num_tokens: None = None,
     seed: int = 1,
     source: str | int | Sequence[str | int] | None = None,
     target: str | int | None = None,
@@ -68,9 +69,13 @@ def build(
 @overload
 def build(
     kind: str,
+    data: None = None,
     *,
     num_tokens: int | tuple[int, int],
     seed: int = 1,
+    source: None = None,
+    target: None = None,
+    vocabularies: None = None,
     scores: Mapping[str, ScoreMaker] | None = None,
     device: str | torch.device = "auto",
     **settings: object,
