@@ -27,6 +27,8 @@ class TransformerSettings(StackSettings):
     """Number of encoder layers."""
     decoder_layers: int = 2
     """Number of decoder layers."""
+    look_ahead_mask: bool = True
+    """Whether the decoder has the look-ahead mask. Without it, a position sees in training the tokens that it is to write."""
     tie: Literal["none", "output", "all"] = "none"
     """Shared matrices: none, output (output matrix = target embedding), or all (= source embedding too; one vocabulary)."""
     fusion_score: str | None = None
@@ -57,6 +59,7 @@ class TransformerSettings(StackSettings):
             soft_cross_attention=True,
             frontend=self.frontend,
             score=self.score,
+            looks_ahead=not self.look_ahead_mask,
             shares_vocabulary=self.tie == "all",
         )
 
@@ -99,7 +102,13 @@ class Transformer(Model):
         encoder_vocab = None if frontend or self.traits.shares_vocabulary else source_vocab
         self.encoder = SourceEncoder(settings, settings.encoder_layers, encoder_vocab, scores, frontend)
         self.decoder = TargetDecoder(
-            settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
+            settings,
+            settings.decoder_layers,
+            target_vocab,
+            scores,
+            cross=True,
+            tied=settings.tie != "none",
+            causal=settings.look_ahead_mask,
         )
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:

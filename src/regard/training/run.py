@@ -32,6 +32,12 @@ from regard.training.settings import RunSettings
 from regard.training.transfer import Transfer, start_encoder
 from regard.training.validation import Prediction, Validator, rates_of
 
+LOOKS_AHEAD = (
+    "look_ahead_mask=false: in training each position sees the tokens that it is to write, so losses and scores of given "
+    "outputs say nothing about what the model writes"
+)
+"""What a run and its model card say of a model without the look-ahead mask."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -120,6 +126,8 @@ def first_model(
         f"{f'auxiliary texts of {words} different words, ' if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
     )
+    if model.traits.looks_ahead:
+        console.print(LOOKS_AHEAD)
     if transfer:
         number = start_encoder(model, transfer)
         console.print(
@@ -172,15 +180,18 @@ def evaluate(validator: Validator, curve: Sequence[float], passes: float, others
         training_facts["sources"] = training_data.sources.to_facts()
     codecs, losses = training_data.codecs, Losses(*validator.losses())
     assessment = assess(predictions, rates, training_data.examples, codecs, curve, losses, passes, settings)
-    text = card(training_data, rates, signed, assessment)
+    text = card(training_data, rates, signed, assessment, looks_ahead=model.traits.looks_ahead)
     saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text)
     return Trained(saved, validator.translator, predictions, rates, signed, assessment)
 
 
-def card(training_data: TrainingData, rates: ErrorRates, signed: str, assessment: Assessment) -> str:
-    """Returns the text of the model card. signed: the signature of the result."""
+def card(
+    training_data: TrainingData, rates: ErrorRates, signed: str, assessment: Assessment, *, looks_ahead: bool = False
+) -> str:
+    """Returns the text of the model card. signed: the signature of the result. looks_ahead: as in `Traits`."""
     return (
         f"# A model trained by regard\n\n- Data: {training_data.name}, {plural(len(training_data.examples), 'pair')}\n"
         f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
+        f"{f'- {LOOKS_AHEAD}' + chr(10) if looks_ahead else ''}"
         "- Licence: that of the data, if it covers models; state it here before you share the model\n"
     )
