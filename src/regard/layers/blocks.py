@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.positions import Layout
+from regard.core.window import Window, check_window
 from regard.errors import check_flags, check_sizes, did_you_mean, shown
 from regard.layers import torch_layers
 from regard.layers.attention import KeysValues, MultiHeadAttention, only_kind
@@ -292,34 +293,59 @@ class TransformerEncoderLayer(TransformerLayer):
 
     @overload
     def forward(
-        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: None = None
+        self,
+        x: Tensor,
+        *,
+        allow: Tensor | None = None,
+        positions: Tensor | None = None,
+        window: int | None = None,
+        axes: tuple[int, int] | None = None,
+        look: None = None,
     ) -> Tensor: ...
 
     @overload
     def forward(
-        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: Look
+        self,
+        x: Tensor,
+        *,
+        allow: Tensor | None = None,
+        positions: Tensor | None = None,
+        window: int | None = None,
+        axes: tuple[int, int] | None = None,
+        look: Look,
     ) -> AttentionOutput: ...
 
     def forward(
-        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: Look | None = None
+        self,
+        x: Tensor,
+        *,
+        allow: Tensor | None = None,
+        positions: Tensor | None = None,
+        window: int | None = None,
+        axes: tuple[int, int] | None = None,
+        look: Look | None = None,
     ) -> Tensor | AttentionOutput:
         """Returns the output (B, S, D); with a look, an `AttentionOutput` with the output as `context`.
 
         allow: attention mask, True = may attend: (S, S), (B, S, S) or (B, H, S, S), any size may be 1; a key padding mask
         (B, S) is passed as allow[:, None].
         positions: positions of the tokens; by default they count from 0, and a score by position skips padding.
+        window, axes: as in `attend`: the positions near each other, which may attend to each other, and those of a grid.
         look: taps and edits of this layer, of kind "encoder".
         """
         attention = self.attention
         attention.check_sequence("x", x, attention.width)
         if allow is not None:
             allow = attention.mask_for_heads(allow, x, x)
+        if window is not None or axes is not None:
+            check_window(window, axes, x.shape[-2], x.shape[-2])
+        near = None if window is None else Window(window, axes)
         if positions is None:
             positions = attention.key_positions(x, allow)
         inner = self.around_attention.before(x)
         keys_values = attention.keys_values(inner, positions)
         attention_look = None if look is None else only_kind(look, "encoder")
-        attended = attention.attend(attention.queries(inner, positions), *keys_values, allow, attention_look)
+        attended = attention.attend(attention.queries(inner, positions), *keys_values, allow, attention_look, window=near)
         output = self.feed(self.around_attention.after(x, attended.context))
         return output if look is None else replace(attended, context=output)
 

@@ -15,6 +15,7 @@ from regard.contracts import PAD
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.taps import split_hypotheses
+from regard.core.window import Window
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import TransformerDecoderLayer, output_and_seen
 from regard.layers.dropout import Dropout
@@ -156,10 +157,11 @@ class TargetDecoder(nn.Module):
     ) -> tuple[Projected, WholeSelfAttention]:
         """Returns the output and the self-attention that computed it. keep: whether the latter keeps its keys and values."""
         num_positions, device = ids_BT.shape[1], ids_BT.device
-        allow = masks.causal(num_positions, device=device) if self.causal else masks.not_padding(ids_BT, PAD)[:, None, None]
-        if self.window is not None:
-            allow = masks.both(allow, masks.window(num_positions, width=self.window, device=device))
-        whole = WholeSelfAttention(allow, causal=self.causal and self.window is None, keep=keep)
+        window = None if self.window is None else Window(self.window, causal=self.causal)
+        allow = None if self.causal else masks.not_padding(ids_BT, PAD)[:, None, None]
+        if self.causal and window is None:
+            allow = masks.causal(num_positions, device=device)
+        whole = WholeSelfAttention(allow, window, causal=self.causal and window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
         x_BTD, seen = self._stack(x_BTD, whole, self._source(memory), memory.allow_BS, look)
         return Projected(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), whole
@@ -206,19 +208,21 @@ class TargetDecoder(nn.Module):
 class WholeSelfAttention:
     """Self-attention over a whole sequence at once.
 
-    allow: the mask. causal: whether it is exactly the causal mask. keep: whether to keep keys and values, as the start of a
-    cache.
+    allow: the mask. window: the keys near each query, to which it may attend if the mask allows it too.
+    causal: whether the mask is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
     """
 
-    def __init__(self, allow: Tensor, *, causal: bool, keep: bool = False) -> None:
-        self.allow, self.causal, self.keep = allow, causal, keep
+    def __init__(self, allow: Tensor | None, window: Window | None = None, *, causal: bool, keep: bool = False) -> None:
+        self.allow, self.window, self.causal, self.keep = allow, window, causal, keep
         self.kept: list[KeysValues] = []
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> AttentionOutput:
         keys, values = attention.keys_values(x_BTD)
         if self.keep:
             self.kept.append((keys, values))
-        return attention.attend(attention.queries(x_BTD), keys, values, self.allow, look, causal=self.causal)
+        return attention.attend(
+            attention.queries(x_BTD), keys, values, self.allow, look, causal=self.causal, window=self.window
+        )
 
 
 class CachedSelfAttention:
