@@ -160,6 +160,21 @@ MODELS: dict[str, ModelSettings] = {
         dropout=0.3,
     ),
     "transformer windows": TransformerSettings(width=20, heads=2, feed_forward=29, window=2, activation="gelu", dropout=0.3),
+    "transformer without residuals": TransformerSettings(
+        width=20, heads=2, feed_forward=29, residual=False, norm_order="post", dropout=0.3
+    ),
+    "transformer without norms and W_V, tied": TransformerSettings(
+        width=20, heads=2, feed_forward=29, norm="none", project_values=False, tie="output", dropout=0.3
+    ),
+    "transformer without W_O, post-norm": TransformerSettings(
+        width=20, heads=2, kv_heads=1, feed_forward=29, project_output=False, norm_order="post", dropout=0.3
+    ),
+    "transformer with one head, without W_O and W_V": TransformerSettings(
+        width=20, heads=1, feed_forward=29, project_values=False, project_output=False, positions="none", dropout=0.3
+    ),
+    "transformer without look-ahead mask": TransformerSettings(
+        width=20, heads=2, feed_forward=29, look_ahead_mask=False, dropout=0.3
+    ),
     "decoder only": DecoderOnlySettings(width=20, heads=2, feed_forward=29, layers=2, tie="output", dropout=0.3),
     "transformer cosine": TransformerSettings(
         width=20, heads=2, feed_forward=29, score="cosine", score_temperature=0.7, dropout=0.3

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from regard.pipeline import Translator, save
     from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
     from regard.training.distill import distill
+    from regard.training.gradients import gradient_by_layer
     from regard.training.loop import Update
     from regard.training.own_loop import batches, build, loss
     from regard.training.settings import RunSettings
@@ -64,6 +65,7 @@ _HOMES = {
         "build": "training.own_loop",
         "batches": "training.own_loop",
         "loss": "training.own_loop",
+        "gradient_by_layer": "training.gradients",
         "save": "pipeline",
         "RunSettings": "training.settings",
         "Update": "training.loop",
@@ -212,6 +214,7 @@ __all__ = [
     "distill",
     "draw",
     "explain",
+    "gradient_by_layer",
     "gradient_reach",
     "inspect",
     "latent",

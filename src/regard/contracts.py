@@ -22,8 +22,9 @@ from regard.options import SearchOptions
 
 Array = NDArray[Any]
 
-EOS = 3
-"""The id of <eos>, which ends every output, in every vocabulary; the other special tokens are in data/tokenizers/codec.py."""
+PAD, EOS = 0, 3
+"""The ids of padding, and of <eos>, which ends every output, in every vocabulary; the other special tokens are in
+data/tokenizers/codec.py."""
 
 # --- what goes in ------------------------------------------------------------------------------------------------------------
 
@@ -202,6 +203,8 @@ class Traits:
     soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
     sampled_attention: whether training samples where its cross-attention attends (hard and gated attention).
     frontend: what it reads, "tokens" or the name of a frontend.  score: the name of its score function, if it has one.
+    looks_ahead: whether its decoder has no look-ahead mask: in training a position sees the tokens that it is to write, and a
+    pass over a given output says nothing about what the model writes step by step.
     shares_vocabulary: whether its source and its target must share one vocabulary: they share one embedding, or it copies.
     features_as_set: whether it reads the features of a text without an order; its memory has no positions for them.
 
@@ -217,6 +220,7 @@ class Traits:
     sampled_attention: bool = False
     frontend: str = "tokens"
     score: str | None = None
+    looks_ahead: bool = False
     shares_vocabulary: bool = False
     features_as_set: bool = False
 

@@ -3,7 +3,7 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
-from regard.models.decoder import CausalSelfAttention
+from regard.models.decoder import WholeSelfAttention
 
 
 def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention() -> None:  # SPEC A0.6
@@ -23,7 +23,7 @@ def test_an_encoder_with_a_look_ahead_mask_is_a_decoder_without_cross_attention(
         return output(x)
 
     def decoder_stack(ids: Tensor) -> Tensor:
-        x, causal = embedding(ids), CausalSelfAttention(masks.causal(7), exact=True)
+        x, causal = embedding(ids), WholeSelfAttention(masks.causal(7), causal=True)
         for number, layer in enumerate(decoder):
             x = layer(x, self_attend=lambda attention, y, number=number: causal(number, None, attention, y))
         return output(x)

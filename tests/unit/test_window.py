@@ -2,19 +2,26 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-from table import SCORES
+from table import SCORES, SOURCE_VOCAB, TARGET_VOCAB, make_source, make_targets
 from test_attention import Largest
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard
 from regard import masks
+from regard.core import taps
 from regard.core import window as window_module
 from regard.core.attention import attend
+from regard.core.mechanism import Alibi, Mechanism
+from regard.core.window import Window
+from regard.data.batch import source_batch
 from regard.layers.scores import Location
+from regard.models.build import build
+from regard.models.transformer import TransformerSettings
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -185,3 +192,92 @@ def test_wrong_windows_are_explained(options: dict[str, object], words: str) -> 
     x = torch.randn(2, 15, 8)
     with pytest.raises(ValueError, match=re.escape(words)):
         attend(x, x, x, **options)
+
+
+# --- windows of models -------------------------------------------------------------------------------------------------------
+
+
+def both_ways(compute: Callable[[], list[Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compares the blocks of a model with the mask."""
+    blocks = compute()
+    with monkeypatch.context() as patch:
+        patch.setattr(taps, "_saves", lambda *_: False)
+        masked = compute()
+    for mine, theirs in zip(blocks, masked, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def results(model: regard.Model, source: regard.Source, targets: Tensor) -> list[Tensor]:
+    """The logits, the states of the encoder, and the gradients of all parameters."""
+    memory = model.encode(source)
+    logits = model.decode(targets, memory).logits_BTV
+    direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype)
+    gradients = torch.autograd.grad((logits * direction).sum(), list(model.parameters()), materialize_grads=True)
+    real = memory.values_BSE[memory.allow_BS]
+    return [logits, real, *gradients]
+
+
+@pytest.mark.parametrize("switches", [{}, {"score": "location"}, {"positions": "rotary"}, {"look_ahead_mask": False}], ids=str)
+def test_a_model_with_a_window_equals_its_mask(
+    switches: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:  # SPEC A3.3
+    """Sentences of many blocks, with padding; values and gradients."""
+    settings = TransformerSettings(width=20, heads=2, feed_forward=29, window=3, dropout=0.0, **switches)
+    model = build(settings, SOURCE_VOCAB, TARGET_VOCAB).double()
+    both_ways(lambda: results(model, make_source(13, 6, 11), make_targets(3, 17)), monkeypatch)
+
+
+def test_a_model_with_a_window_over_a_grid_equals_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A3.3
+    """±w rows and columns of cells, for pictures of different sizes; the window row by row is another one."""
+    settings = TransformerSettings(width=20, heads=2, feed_forward=29, frontend="grid", window=1, grid_window=True, dropout=0.0)
+    model = build(settings, 3, TARGET_VOCAB).double()
+    generator = torch.Generator().manual_seed(2)
+    grids = [torch.randn(3, *axes, generator=generator).numpy() for axes in ((5, 7), (4, 3))]
+    source = source_batch(grids)
+    source = regard.Source(source.values.double(), source.allow)
+    both_ways(lambda: results(model, source, make_targets(2, 5)), monkeypatch)
+    (seen,) = model.encode(source, regard.Look((regard.Tap("encoder", 0),))).seen
+    assert torch.equal(seen.weights_BHTS[0, 0] > 0, masks.grid_window(5, 7, width=1))
+    one = build(replace(settings, grid_window=False), 3, TARGET_VOCAB).double()
+    (seen,) = one.encode(source, regard.Look((regard.Tap("encoder", 0),))).seen
+    assert torch.equal(seen.weights_BHTS[0, 0] > 0, masks.window(35, width=1))
+
+
+def test_a_window_of_a_model_saves_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A3.3
+    """Forwards and backwards, in the encoder and in the decoder: twice the length is twice the work, and no tensor is L x L."""
+    monkeypatch.setattr(window_module, "BLOCK", 16)
+    settings = TransformerSettings(
+        width=8, heads=1, feed_forward=8, encoder_layers=1, decoder_layers=1, window=16, positions="none", dropout=0.0
+    )
+    model = build(settings, SOURCE_VOCAB, TARGET_VOCAB)
+
+    def measured(length: int) -> tuple[int, int]:
+        ids = torch.full((1, length), 5)
+        encode = lambda: model.encode(regard.Source(ids, ids > 0)).values_BSE.sum()  # noqa: E731
+        memory = model.encode(regard.Source(ids[:, :1], ids[:, :1] > 0))
+        decode = lambda: model.decoder._decode(ids, memory, None)[0].states_BTD.sum()  # noqa: E731
+        with (
+            FlopCounterMode(display=False) as counter,
+            Largest() as largest,
+            torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        ):
+            encode().backward()
+            decode().backward()
+        return counter.get_total_flops(), largest.numel
+
+    (short, small), (long, large) = measured(512), measured(1024)
+    assert short * 1.9 <= long <= short * 2.2
+    assert small <= 512 * 16
+    assert large <= 1024 * 16
+
+
+def test_windows_that_do_not_save_are_masks() -> None:
+    """ALiBi, and sequences of one block."""
+    mechanism, query = Mechanism(regard.scores.ScaledDot()), torch.randn(1, 1, 9, 4)
+    assert taps._saves(Window(3), query, mechanism)
+    assert not taps._saves(Window(9), query, mechanism)
+    assert not taps._saves(
+        Window(3), query, replace(mechanism, alibi=Alibi(torch.ones(1), torch.zeros(1, 9), torch.zeros(1, 9)))
+    )
+    with pytest.raises(ValueError, match="window is None and the model reads grid; set window, or grid_window=false"):
+        TransformerSettings(frontend="grid", grid_window=True)

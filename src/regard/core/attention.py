@@ -25,7 +25,7 @@ from regard.core.mechanism import Mechanism
 from regard.core.score import Score
 from regard.core.transforms import is_transformed, is_vmapped
 from regard.core.weights import SAMPLED, AttentionType
-from regard.core.window import check_window, in_window, mask_of
+from regard.core.window import Window, check_window, in_window
 from regard.equality import ByValue
 from regard.errors import check_positive
 from regard.look import Seen
@@ -189,7 +189,7 @@ def attend(
     check_shapes(query, key, value, allow)
     if window is not None or axes is not None:
         check_window(window, axes, query.shape[-2], key.shape[-2])
-    attended = _attend(query, key, value, mechanism, window, axes)
+    attended = _attend(query, key, value, mechanism, None if window is None else Window(window, axes))
     return attended if attention in SAMPLED else attended.context
 
 
@@ -317,24 +317,31 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
     return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # [:1] broadcasts to all query heads
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, mechanism: Mechanism, window: int | None, axes: tuple[int, int] | None
-) -> AttentionOutput:
+def _attend(query: Tensor, key: Tensor, value: Tensor, mechanism: Mechanism, window: Window | None) -> AttentionOutput:
     """Computes attention to all keys, or to those in the window: block by block, or under a mask where blocks are no help."""
     if window is not None and (mechanism.score.by_position or not query.shape[-2] or torch.compiler.is_exporting()):
-        near = mask_of(query.shape[-2], key.shape[-2], window, axes, query.device)
-        mechanism = replace(mechanism, allow=near if mechanism.allow is None else masks.both(mechanism.allow, near))
-        window = None
+        mechanism, window = under_mask(mechanism, window, query, key), None
     prepared = prepare(mechanism.score, key, mechanism.allow)
     if window is None:
         return attend_prepared(query, prepared, value, mechanism)
+    return attend_in_window(query, prepared, value, mechanism, window)
+
+
+def attend_in_window(query: Tensor, prepared: Tensor, value: Tensor, mechanism: Mechanism, window: Window) -> AttentionOutput:
+    """Computes attention to the keys in a window, block by block: in time and memory O(L·w). There is at least one query."""
 
     def block(query: Tensor, prepared: Tensor, value: Tensor, allow: Tensor) -> Tensor:
         return _as_columns(attend_prepared(query, prepared, value, replace(mechanism, allow=allow)))
 
     repeatable = not mechanism.is_random and not is_transformed()
-    columns = in_window(block, query, prepared, value, mechanism.allow, width=window, axes=axes, repeatable=repeatable)
+    columns = in_window(block, query, prepared, value, mechanism.allow, window, repeatable=repeatable)
     return _from_columns(columns, mechanism)
+
+
+def under_mask(mechanism: Mechanism, window: Window, query: Tensor, key: Tensor) -> Mechanism:
+    """Returns the mechanism with the window as part of its mask."""
+    near = window.mask(query.shape[-2], key.shape[-2], query.device)
+    return replace(mechanism, allow=near if mechanism.allow is None else masks.both(mechanism.allow, near))
 
 
 def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:

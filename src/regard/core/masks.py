@@ -45,9 +45,13 @@ def window(num_queries: int, num_keys: int | None = None, *, width: int, device:
     return all_pairs.tril(diagonal + width).triu(diagonal - width)
 
 
-def near(queries: Tensor, keys: Tensor, *, width: int) -> Tensor:
-    """Returns (Lq, Lk) for positions (Lq,) and (Lk,): a query may attend to keys at most `width` positions away."""
-    return (queries[:, None] - keys).abs() <= width
+def near(queries: Tensor, keys: Tensor, *, width: int, causal: bool = False) -> Tensor:
+    """Returns (Lq, Lk) for positions (Lq,) and (Lk,): a query may attend to keys at most `width` positions away.
+
+    causal: whether it may attend only to itself and to earlier keys.
+    """
+    distance = queries[:, None] - keys
+    return (distance >= 0) & (distance <= width) if causal else distance.abs() <= width
 
 
 def on_grid(rows: Tensor, columns: Tensor) -> Tensor:

@@ -14,10 +14,19 @@ import torch
 from torch import Tensor
 
 from regard.core import masks
-from regard.core.attention import AttentionOutput, attend_prepared, same_heads, scores_prepared, weights_prepared
+from regard.core.attention import (
+    AttentionOutput,
+    attend_in_window,
+    attend_prepared,
+    same_heads,
+    scores_prepared,
+    under_mask,
+    weights_prepared,
+)
 from regard.core.mechanism import Mechanism, pick_axis, select_axis
 from regard.core.summary import block_size, summarise_prepared, summarise_weights
 from regard.core.weights import SAMPLED
+from regard.core.window import Window
 from regard.look import Edit, Look, Seen, Summary, Tap, check_positions, pick
 
 TOP = 8
@@ -32,6 +41,7 @@ def attend_with_look(
     look: Look | None,
     output_HvD: Tensor | None = None,
     positions_BR: Tensor | None = None,
+    window: Window | None = None,
 ) -> AttentionOutput:
     """Computes `attend_prepared`; `seen` of the result holds what the Look requests, in the order of its taps.
 
@@ -39,15 +49,26 @@ def attend_with_look(
     and the taps consume no random numbers: they use a copy of the generator.
     output_HvD: each head's part of the output projection, W_o; norms are measured after it.
     positions_BR: the positions of the queries, which edits refer to, (B or 1, R or 1); by default 0, 1, 2, …
+    window: the keys that a query may attend to, in addition to the mask. It saves time and memory where there is more than one
+    block of queries, except with ALiBi, with edits and gradients of the weights, and in exported graphs.
     """
+    if window is not None and not _saves(window, query_BHRd, mechanism):
+        mechanism, window = under_mask(mechanism, window, query_BHRd, prepared), None
+
+    def attend() -> AttentionOutput:
+        if window is None:
+            return attend_prepared(query_BHRd, prepared, value, mechanism)
+        return attend_in_window(query_BHRd, prepared, value, mechanism, window)
+
     if look is None:
-        return attend_prepared(query_BHRd, prepared, value, mechanism)
-    capture = Capture(query_BHRd, prepared, value, mechanism, output_HvD)
+        return attend()
+    masked = mechanism if window is None else under_mask(mechanism, window, query_BHRd, prepared)
+    capture = Capture(query_BHRd, prepared, value, masked, output_HvD)
     if not (look.edits or look.grad):
         seen = tuple(map(capture.read, look.taps))
-        return replace(attend_prepared(query_BHRd, prepared, value, mechanism), seen=seen)
+        return replace(attend(), seen=seen)
     touched = _all_touched(look, query_BHRd, prepared.shape[-2], positions_BR)
-    mechanism = _with_cuts(mechanism.without_unknown(prepared), prepared, touched)
+    mechanism = _with_cuts(masked.without_unknown(prepared), prepared, touched)
     weights = weights_prepared(query_BHRd, prepared, _copy_generator(mechanism))
     for edit, rows in touched.items():
         if not edit.masked:
@@ -57,6 +78,13 @@ def attend_with_look(
     if mechanism.attention in SAMPLED:
         return replace(attend_prepared(query_BHRd, prepared, value, mechanism), context=weights @ value, seen=seen)
     return AttentionOutput(mechanism.dropped(weights, mechanism.draw_seed()) @ value, seen=seen)
+
+
+def _saves(window: Window, query_BHRd: Tensor, mechanism: Mechanism) -> bool:
+    """Returns whether a window is computed block by block. Otherwise it is a mask: if one block holds all queries, with ALiBi,
+    and in exported graphs, whose length is not known."""
+    num_queries = query_BHRd.shape[-2] if window.axes is None else max(window.axes)
+    return num_queries > window.block and mechanism.alibi is None and not torch.compiler.is_exporting()
 
 
 def look_at_given(

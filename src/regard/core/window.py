@@ -33,6 +33,31 @@ Pieces = list[list[Tensor]]
 
 
 @dataclass(frozen=True)
+class Window:
+    """Which keys are near a query: at most `width` positions before or after it.
+
+    axes: (rows, columns) if the positions are the cells of a grid; the window then has `width` rows and columns to each side.
+    causal: whether it ends at the query itself; in sequences only.
+    """
+
+    width: int
+    axes: Axes | None = None
+    causal: bool = False
+
+    def mask(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+        """Returns the same window as one mask (Lq, Lk)."""
+        if self.axes is not None:
+            return masks.grid_window(*self.axes, width=self.width, device=device)
+        near = masks.window(num_queries, num_keys, width=self.width, device=device)
+        return masks.both(masks.causal(num_queries, num_keys, device=device), near) if self.causal else near
+
+    @property
+    def block(self) -> int:
+        """The length of a block of queries along each axis."""
+        return max(self.width, BLOCK if self.axes is None else GRID_BLOCK)
+
+
+@dataclass(frozen=True)
 class Block:
     """The queries of a block along one axis, and the keys in their reach. shift: what is added to the position of a query."""
 
@@ -40,10 +65,10 @@ class Block:
     keys: range
     shift: int
 
-    def allow(self, width: int, device: torch.device) -> Tensor:
+    def allow(self, window: Window, device: torch.device) -> Tensor:
         """Returns the mask (queries, keys) of the window."""
         queries, keys = (torch.arange(part.start, part.stop, device=device) for part in (self.queries, self.keys))
-        return masks.near(queries + self.shift, keys, width=width)
+        return masks.near(queries + self.shift, keys, width=window.width, causal=window.causal)
 
 
 def in_window(
@@ -52,19 +77,17 @@ def in_window(
     key: Tensor,
     value: Tensor,
     allow: Tensor | None,
+    window: Window,
     *,
-    width: int,
-    axes: Axes | None,
     repeatable: bool,
 ) -> Tensor:
     """Computes attention block by block. Arguments as in `attend`; there is at least one query.
 
     repeatable: whether `compute` gives the same result again; then the backward pass repeats it instead of keeping its parts.
     """
-    query_axes, key_axes = axes or (1, query.shape[-2]), axes or (1, key.shape[-2])
-    size = max(width, BLOCK if axes is None else GRID_BLOCK)
+    query_axes, key_axes = window.axes or (1, query.shape[-2]), window.axes or (1, key.shape[-2])
     row_blocks, column_blocks = (
-        _blocks(num_queries, num_keys, width, size) for num_queries, num_keys in zip(query_axes, key_axes, strict=True)
+        _blocks(num_queries, num_keys, window) for num_queries, num_keys in zip(query_axes, key_axes, strict=True)
     )
     tracks = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     make_parts = _Pieces if tracks else _Slices
@@ -79,7 +102,7 @@ def in_window(
 
     result = _Result(query_axes, tracks=tracks)
     for row, column in product(row_blocks, column_blocks):
-        near = masks.on_grid(row.allow(width, query.device), column.allow(width, query.device))
+        near = masks.on_grid(row.allow(window, query.device), column.allow(window, query.device))
         if allow is not None:
             near = masks.both(near, _cut_mask(allow, row, column, query_axes, key_axes))
         block = (
@@ -115,20 +138,13 @@ def check_window(width: object, axes: object, num_queries: int, num_keys: int) -
         )
 
 
-def mask_of(num_queries: int, num_keys: int, width: int, axes: Axes | None, device: torch.device) -> Tensor:
-    """Returns the same window as one mask (Lq, Lk)."""
-    if axes is None:
-        return masks.window(num_queries, num_keys, width=width, device=device)
-    return masks.grid_window(*axes, width=width, device=device)
-
-
-def _blocks(num_queries: int, num_keys: int, width: int, size: int) -> list[Block]:
+def _blocks(num_queries: int, num_keys: int, window: Window) -> list[Block]:
     """Returns the blocks of one axis; the last query belongs to the last key, as in `masks.window`."""
-    shift = num_keys - num_queries
+    shift, before, after = num_keys - num_queries, window.width, 0 if window.causal else window.width
     blocks = []
-    for start in range(0, num_queries, size):
-        stop = min(start + size, num_queries)
-        first, last = (min(max(0, end), num_keys) for end in (start + shift - width, stop + shift + width))
+    for start in range(0, num_queries, window.block):
+        stop = min(start + window.block, num_queries)
+        first, last = (min(max(0, end), num_keys) for end in (start + shift - before, stop + shift + after))
         blocks.append(Block(range(start, stop), range(first, last), shift))
     return blocks
 

@@ -351,26 +351,34 @@ def _transformer(decoder: TargetDecoder, inputs: StepInputs, layer: int, head: i
     lines += [
         ExplanationLine("query", f"s = W_Q {name} + b_Q, head {head}{rotated}", query),
         *_attention(attention.score, keys_GSd[group], scores, weights, rows, "soft", added),
-        ExplanationLine("values", "v_j = W_V h_j + b_V", values_GSv[group], given=True, rows=rows),
+        ExplanationLine(
+            "values",
+            "v_j = h_j" if attention.value is None else "v_j = W_V h_j + b_V",
+            values_GSv[group],
+            given=True,
+            rows=rows,
+        ),
         ExplanationLine("context", "c = Σ_j α_j v_j", context),
         ExplanationLine(
             "contexts", f"the contexts of all heads, concatenated; that of this head has index {head}", joined, given=True
         ),
-        ExplanationLine("output", "o = W_O contexts + b_O", output),
+        ExplanationLine(
+            "output", "o = contexts" if isinstance(attention.output, nn.Identity) else "o = W_O contexts + b_O", output
+        ),
     ]
-    fed = vectors["feed"][1]
+    fed, (x_and, y_and) = vectors["feed"][1], ("x + ", "y + ") if around.adds else ("", "")
     if pre:
         between = vectors["between"][0]
         lines += [
-            ExplanationLine("residual", "y = x + o", between),
+            ExplanationLine("residual", f"y = {x_and}o", between),
             ExplanationLine("fed", "f = FFN(norm(y))", fed),
-            ExplanationLine("after", "z = y + f", between + fed),
+            ExplanationLine("after", f"z = {y_and}f", between + fed if around.adds else fed),
         ]
     else:
         lines += [
-            ExplanationLine("residual", "y = norm(x + o)", vectors["into"][1]),
+            ExplanationLine("residual", f"y = norm({x_and}o)", vectors["into"][1]),
             ExplanationLine("fed", "f = FFN(y)", fed),
-            ExplanationLine("after", "z = norm(y + f)", vectors["between"][1]),
+            ExplanationLine("after", f"z = norm({y_and}f)", vectors["between"][1]),
         ]
     hidden, logits = vectors["logits"]
     formula = ("h = norm(z)" if pre else "h = z") if last else "h, after the layers that follow this one"

@@ -23,6 +23,7 @@ from regard.core.mechanism import Alibi, Mechanism
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.score import Score
 from regard.core.taps import attend_with_look
+from regard.core.window import Window
 from regard.errors import UserError, check_flags, check_sizes, shown
 from regard.layers import torch_layers
 from regard.look import Kind, Look
@@ -319,12 +320,14 @@ class MultiHeadAttention(nn.Module):
         positions: tuple[Tensor, Tensor] | None = None,
         *,
         causal: bool = False,
+        window: Window | None = None,
     ) -> AttentionOutput:
         """Returns the projected output (B, L, D) as `context`, and what the look requested as `seen`.
 
         allow: mask (Lq, Lk) or (B, H, Lq, Lk), where any size may be 1.
         positions: positions of the queries and of the keys, each (B or 1, L), for ALiBi and for edits; by default 0, 1, 2, …
         causal: whether `allow` is exactly masks.causal.
+        window: the keys near each query, to which it may attend if `allow` allows it too; for self-attention over a sequence.
 
         >>> layer, x = regard.MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
         >>> keys, values = layer.keys_values(x)  # once per source
@@ -341,7 +344,7 @@ class MultiHeadAttention(nn.Module):
             output_HvD = self.output.weight.detach().t().unflatten(0, (self.heads, -1))
         mechanism = self._mechanism(query_BHLd, prepared, allow, positions, causal=causal)
         query_positions_BL = None if positions is None else positions[0]
-        attended = attend_with_look(query_BHLd, prepared, value, mechanism, look, output_HvD, query_positions_BL)
+        attended = attend_with_look(query_BHLd, prepared, value, mechanism, look, output_HvD, query_positions_BL, window)
         context_BLD = self.output(attended.context.transpose(-2, -3).flatten(-2))
         return AttentionOutput(context_BLD, seen=attended.seen)
 

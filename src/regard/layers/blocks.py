@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.positions import Layout
-from regard.errors import check_sizes, did_you_mean, shown
+from regard.core.window import Window, check_window
+from regard.errors import check_flags, check_sizes, did_you_mean, shown
 from regard.layers import torch_layers
 from regard.layers.attention import KeysValues, MultiHeadAttention, only_kind
 from regard.layers.dropout import Dropout
@@ -24,7 +25,7 @@ from regard.look import Kind, Look, Seen
 # B batch  S source positions  R rows: the positions of a target sequence, or the hypotheses of one step  D width
 
 NormOrder = Literal["pre", "post"]
-Norm = Literal["layer", "rms"]
+Norm = Literal["layer", "rms", "none"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 Positions = Literal["rotary", "alibi", "none"]
 """Positions inside self-attention. Position vectors, which are added to the input, are not part of a layer."""
@@ -59,7 +60,9 @@ SelfAttend = Callable[[MultiHeadAttention, Tensor], AttentionOutput]
 
 
 def make_norm(kind: Norm, width: int, eps: float = 1e-5) -> nn.Module:
-    """Returns a LayerNorm ("layer") or an RMSNorm ("rms")."""
+    """Returns a LayerNorm ("layer"), an RMSNorm ("rms") or the identity ("none")."""
+    if kind == "none":
+        return nn.Identity()
     return nn.LayerNorm(width, eps) if kind == "layer" else nn.RMSNorm(width, eps)
 
 
@@ -90,18 +93,19 @@ class ResidualConnection(nn.Module):
     2017).
 
     `before` returns the input of f, `after` the sum of x and f's output y. Dropout is applied to y.
+    adds: whether x is added; if not, the connection is left out: f(LN(x)) or LN(f(x)).
     """
 
-    def __init__(self, norm: nn.Module, dropout: float, norm_order: NormOrder) -> None:
+    def __init__(self, norm: nn.Module, dropout: float, norm_order: NormOrder, *, adds: bool = True) -> None:
         super().__init__()
-        self.norm, self.norm_order = norm, norm_order
+        self.norm, self.norm_order, self.adds = norm, norm_order, adds
         self.dropout = Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.norm_order == "pre" else x
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
-        x = x + self.dropout(y)
+        x = x + self.dropout(y) if self.adds else self.dropout(y)
         return x if self.norm_order == "pre" else self.norm(x)
 
 
@@ -122,6 +126,9 @@ class LayerOptions(TypedDict, total=False):
     norm: Norm
     norm_order: NormOrder
     norm_eps: float
+    residual: bool
+    project_values: bool
+    project_output: bool
 
 
 class TransformerLayer(nn.Module):
@@ -143,9 +150,12 @@ class TransformerLayer(nn.Module):
     activation: activation function of the feed-forward block.
     dropout: dropout probability in training, after each block and inside the feed-forward block.
     attention_dropout: probability of dropping an attention weight in training.
-    norm: "layer" (LayerNorm) or "rms" (RMSNorm).
+    norm: "layer" (LayerNorm), "rms" (RMSNorm) or "none".
     norm_order: "pre", x + f(LN(x)), or "post", LN(x + f(x)) (Vaswani et al. 2017).
     norm_eps: constant that is added to the variance in a normalisation.
+    residual: whether each block has a residual connection; without it, f(LN(x)) or LN(f(x)).
+    project_values: whether heads have W_V; without it, the values of all heads are the attended states themselves.
+    project_output: whether attention has W_O; without it, the contexts of all heads together must have the width of the layer.
     """
 
     def __init__(
@@ -169,8 +179,12 @@ class TransformerLayer(nn.Module):
         norm: Norm = "layer",
         norm_order: NormOrder = "pre",
         norm_eps: float = 1e-5,
+        residual: bool = True,
+        project_values: bool = True,
+        project_output: bool = True,
     ) -> None:
         super().__init__()
+        check_flags(residual=residual)
         check_sizes(width=width, heads=heads, score_width=score_width, max_positions=max_positions)
         check_choice("positions", positions, get_args(Positions))
         check_choice("activation", activation, get_args(Activation))
@@ -182,7 +196,7 @@ class TransformerLayer(nn.Module):
             """Rotary positions and ALiBi need distances within one sequence: only self-attention has them."""
             head_width = key_dim or width // heads
             sizes = {"query_width": head_width, "key_width": head_width, "width": score_width, "max_source": max_positions}
-            return MultiHeadAttention(
+            attention = MultiHeadAttention(
                 width,
                 heads,
                 score=make_score(score, **sizes),
@@ -192,10 +206,15 @@ class TransformerLayer(nn.Module):
                 rotary=layout if positions == "rotary" and not cross else None,
                 alibi=positions == "alibi" and not cross,
                 dropout=attention_dropout,
+                project_values=project_values,
+                project_output=project_output,
             )
+            if not project_output:
+                check_contexts(heads, attention.value_dim, width)
+            return attention
 
         def make_residual() -> ResidualConnection:
-            return ResidualConnection(make_norm(norm, width, norm_eps), dropout, norm_order)
+            return ResidualConnection(make_norm(norm, width, norm_eps), dropout, norm_order, adds=residual)
 
         cross_attention = make_attention(cross=True) if cross else None
         self.attention, self.around_attention = make_attention(cross=False), make_residual()
@@ -213,7 +232,9 @@ class TransformerLayer(nn.Module):
         attentions = [attention for attention in (self.attention, self.cross) if attention is not None]
         reasons = [reason for attention in attentions for reason in attention.beyond_torch()]
         norm = self.around_attention.norm
-        reasons += [] if isinstance(norm, nn.LayerNorm) else [type(norm).__name__]
+        named = "no normalisation" if isinstance(norm, nn.Identity) else type(norm).__name__
+        reasons += [] if isinstance(norm, nn.LayerNorm) else [named]
+        reasons += [] if self.around_attention.adds else ["no residual connections"]
         reasons += [] if self.activation in torch_layers.ACTIVATIONS else [f"the activation {self.activation}"]
         memory_widths = {attention.memory_width for attention in attentions}
         reasons += [f"a memory of width {max(memory_widths)}"] if len(memory_widths) > 1 else []
@@ -236,6 +257,16 @@ class TransformerLayer(nn.Module):
             "batch_first": True,
             "device": "meta",
         }
+
+
+def check_contexts(heads: int, value_width: int, width: int) -> None:
+    """Raises ValueError unless the contexts of all heads together have the width of the layer, as they must without W_O."""
+    if heads * value_width != width:
+        raise ValueError(
+            f"project_output=False leaves out W_O, so the contexts of all heads together must have width {width}, but "
+            f"{heads} heads of width {value_width} have {heads * value_width}; set key_dim to width / heads and keep the "
+            "projection of the values, or use one head without it"
+        )
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -262,34 +293,59 @@ class TransformerEncoderLayer(TransformerLayer):
 
     @overload
     def forward(
-        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: None = None
+        self,
+        x: Tensor,
+        *,
+        allow: Tensor | None = None,
+        positions: Tensor | None = None,
+        window: int | None = None,
+        axes: tuple[int, int] | None = None,
+        look: None = None,
     ) -> Tensor: ...
 
     @overload
     def forward(
-        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: Look
+        self,
+        x: Tensor,
+        *,
+        allow: Tensor | None = None,
+        positions: Tensor | None = None,
+        window: int | None = None,
+        axes: tuple[int, int] | None = None,
+        look: Look,
     ) -> AttentionOutput: ...
 
     def forward(
-        self, x: Tensor, *, allow: Tensor | None = None, positions: Tensor | None = None, look: Look | None = None
+        self,
+        x: Tensor,
+        *,
+        allow: Tensor | None = None,
+        positions: Tensor | None = None,
+        window: int | None = None,
+        axes: tuple[int, int] | None = None,
+        look: Look | None = None,
     ) -> Tensor | AttentionOutput:
         """Returns the output (B, S, D); with a look, an `AttentionOutput` with the output as `context`.
 
         allow: attention mask, True = may attend: (S, S), (B, S, S) or (B, H, S, S), any size may be 1; a key padding mask
         (B, S) is passed as allow[:, None].
         positions: positions of the tokens; by default they count from 0, and a score by position skips padding.
+        window, axes: as in `attend`: the positions near each other, which may attend to each other, and those of a grid.
         look: taps and edits of this layer, of kind "encoder".
         """
         attention = self.attention
         attention.check_sequence("x", x, attention.width)
         if allow is not None:
             allow = attention.mask_for_heads(allow, x, x)
+        if window is not None or axes is not None:
+            check_window(window, axes, x.shape[-2], x.shape[-2])
+        near = None if window is None else Window(window, axes)
         if positions is None:
             positions = attention.key_positions(x, allow)
         inner = self.around_attention.before(x)
         keys_values = attention.keys_values(inner, positions)
         attention_look = None if look is None else only_kind(look, "encoder")
-        attended = attention.attend(attention.queries(inner, positions), *keys_values, allow, attention_look)
+        attended = attention.attend(attention.queries(inner, positions), *keys_values, allow, attention_look, window=near)
         output = self.feed(self.around_attention.after(x, attended.context))
         return output if look is None else replace(attended, context=output)
 

@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.contracts import PAD
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.taps import split_hypotheses
+from regard.core.window import Window
 from regard.layers.attention import KeysValues, MultiHeadAttention
 from regard.layers.blocks import TransformerDecoderLayer, output_and_seen
 from regard.layers.dropout import Dropout
@@ -86,17 +88,28 @@ class TargetDecoder(nn.Module):
     positions.
     tied: whether the output matrix is the embedding matrix. The gain of the last norm then starts at 1/√d: before training, the
     output of the layers still resembles the embedding of the input token, whose logit would start at about √d with a gain of 1.
+    causal: whether whole sequences are decoded under the look-ahead mask; if not, positions attend to all tokens but padding.
     """
 
-    def __init__(self, settings: StackSettings, layers: int, vocab: int, scores: Scores, *, cross: bool, tied: bool) -> None:
+    def __init__(
+        self,
+        settings: StackSettings,
+        layers: int,
+        vocab: int,
+        scores: Scores,
+        *,
+        cross: bool,
+        tied: bool,
+        causal: bool = True,
+    ) -> None:
         super().__init__()
         self.embedding = make_embedding(settings, vocab)
         self.layers = nn.ModuleList(make_decoder_layer(settings, scores, cross=cross) for _ in range(layers))
         self.norm = last_norm(settings)
         self.output = Output(settings.width, vocab, tied=self.embedding.width if tied else None)
         self.dropout = Dropout(settings.dropout)
-        self.window = settings.window
-        if tied:
+        self.window, self.causal = settings.window, causal
+        if tied and settings.norm != "none":
             last = self.norm if settings.norm_order == "pre" else self._layers()[-1].around_feed_forward.norm
             nn.init.constant_(cast(Tensor, last.weight), settings.width**-0.5)
 
@@ -104,8 +117,8 @@ class TargetDecoder(nn.Module):
         if prefix_BP is None:
             prefix = [layer.attention.keys_values(memory.summary_BE[:, None][:, :0]) for layer in self._layers()]
         else:
-            _, causal = self._decode(prefix_BP, memory, None, keep=True)
-            prefix = causal.kept
+            _, whole = self._decode(prefix_BP, memory, None, keep=True)
+            prefix = whole.kept
         num_read, device = prefix[0][0].shape[2], memory.allow_BS.device
         source = self._source(memory)
         counts_B = torch.full((len(memory.allow_BS),), num_read, dtype=torch.long, device=device)
@@ -141,16 +154,17 @@ class TargetDecoder(nn.Module):
 
     def _decode(
         self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False
-    ) -> tuple[Projected, CausalSelfAttention]:
+    ) -> tuple[Projected, WholeSelfAttention]:
         """Returns the output and the self-attention that computed it. keep: whether the latter keeps its keys and values."""
         num_positions, device = ids_BT.shape[1], ids_BT.device
-        allow_TT = masks.causal(num_positions, device=device)
-        if self.window is not None:
-            allow_TT = masks.both(allow_TT, masks.window(num_positions, width=self.window, device=device))
-        causal = CausalSelfAttention(allow_TT, exact=self.window is None, keep=keep)
+        window = None if self.window is None else Window(self.window, causal=self.causal)
+        allow = None if self.causal else masks.not_padding(ids_BT, PAD)[:, None, None]
+        if self.causal and window is None:
+            allow = masks.causal(num_positions, device=device)
+        whole = WholeSelfAttention(allow, window, causal=self.causal and window is None, keep=keep)
         x_BTD = self.dropout(self.embedding(ids_BT, torch.arange(num_positions, device=device)))
-        x_BTD, seen = self._stack(x_BTD, causal, self._source(memory), memory.allow_BS, look)
-        return Projected(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), causal
+        x_BTD, seen = self._stack(x_BTD, whole, self._source(memory), memory.allow_BS, look)
+        return Projected(*self.output.parts(x_BTD, self.embedding.tokens.weight), seen=seen), whole
 
     def _source(self, memory: Memory) -> list[KeysValues]:
         """Returns the keys and values of the memory for each layer, computed once per sentence; none in a language model."""
@@ -164,7 +178,7 @@ class TargetDecoder(nn.Module):
     def _stack(
         self,
         x_BRD: Tensor,
-        self_attend: CausalSelfAttention | CachedSelfAttention,
+        self_attend: WholeSelfAttention | CachedSelfAttention,
         source: list[KeysValues],
         allow_BS: Tensor,
         look: Look | None,
@@ -191,21 +205,24 @@ class TargetDecoder(nn.Module):
         return self.norm(x_BRD), seen
 
 
-class CausalSelfAttention:
-    """Causal self-attention over a whole sequence at once.
+class WholeSelfAttention:
+    """Self-attention over a whole sequence at once.
 
-    exact: whether `allow_TT` is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
+    allow: the mask. window: the keys near each query, to which it may attend if the mask allows it too.
+    causal: whether the mask is exactly the causal mask. keep: whether to keep keys and values, as the start of a cache.
     """
 
-    def __init__(self, allow_TT: Tensor, *, exact: bool, keep: bool = False) -> None:
-        self.allow_TT, self.exact, self.keep = allow_TT, exact, keep
+    def __init__(self, allow: Tensor | None, window: Window | None = None, *, causal: bool, keep: bool = False) -> None:
+        self.allow, self.window, self.causal, self.keep = allow, window, causal, keep
         self.kept: list[KeysValues] = []
 
     def __call__(self, number: int, look: Look | None, attention: MultiHeadAttention, x_BTD: Tensor) -> AttentionOutput:
         keys, values = attention.keys_values(x_BTD)
         if self.keep:
             self.kept.append((keys, values))
-        return attention.attend(attention.queries(x_BTD), keys, values, self.allow_TT, look, causal=self.exact)
+        return attention.attend(
+            attention.queries(x_BTD), keys, values, self.allow, look, causal=self.causal, window=self.window
+        )
 
 
 class CachedSelfAttention:

@@ -23,6 +23,8 @@ class DecoderOnlySettings(StackSettings):
     layers: int = 4
     """Number of layers."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "gelu"
+    look_ahead_mask: bool = True
+    """Whether the decoder has the look-ahead mask. Without it, a position sees in training the tokens that it is to write."""
     tie: Literal["none", "output"] = "none"
     """Shared matrices: none, or output (the output matrix is the embedding matrix)."""
 
@@ -33,6 +35,7 @@ class DecoderOnlySettings(StackSettings):
             max_positions=self.counted_positions,
             attention={"decoder": (self.layers, self.heads)},
             score=self.score,
+            looks_ahead=not self.look_ahead_mask,
         )
 
 
@@ -45,7 +48,13 @@ class DecoderOnly(Model):
         super().__init__(settings)
         self.width = settings.width
         self.decoder = TargetDecoder(
-            settings, settings.layers, target_vocab, scores, cross=False, tied=settings.tie == "output"
+            settings,
+            settings.layers,
+            target_vocab,
+            scores,
+            cross=False,
+            tied=settings.tie == "output",
+            causal=settings.look_ahead_mask,
         )
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:

@@ -28,10 +28,18 @@ class SourceEncoder(nn.Module):
     layers: number of layers. scores: the user's own score functions by name.
     vocab: number of source tokens. frontend: frontend of other sources, if `vocab` is None.
     If both are None, the embedding belongs to another module and is passed to `encode`.
+    grid_window: whether the window has rows and columns, because the frontend returns a grid.
     """
 
     def __init__(
-        self, settings: StackSettings, layers: int, vocab: int | None, scores: Scores, frontend: Frontend | None = None
+        self,
+        settings: StackSettings,
+        layers: int,
+        vocab: int | None,
+        scores: Scores,
+        frontend: Frontend | None = None,
+        *,
+        grid_window: bool = False,
     ) -> None:
         super().__init__()
         self.embedding = frontend if vocab is None else make_embedding(settings, vocab)
@@ -39,21 +47,25 @@ class SourceEncoder(nn.Module):
         self.layers = nn.ModuleList(encoder_layers)
         self.norm = last_norm(settings)
         self.dropout = Dropout(settings.dropout)
-        self.window = settings.window
+        self.window, self.grid_window = settings.window, grid_window
         self.by_position = any(layer.attention.score.by_position for layer in encoder_layers)
 
     def encode(self, source: Source, look: Look | None = None, embedding: TokenEmbedding | None = None) -> Memory:
         output = self._frontend_output(source, embedding or self.embedding, look)
         x_BSD, allow_BS = self.dropout(output.x_BSD), output.allow_BS
-        num_positions = allow_BS.shape[1]
         positions_BS = masks.positions(allow_BS) if self.by_position else None  # None counts from 0: padding is at the end
-        allow = allow_BS[:, None, None]
-        if self.window is not None:
-            allow = masks.both(allow, masks.window(num_positions, width=self.window, device=allow.device))
+        axes = (output.axes[0], output.axes[1]) if self.grid_window else None
         seen: tuple[Seen[Tensor], ...] = output.seen
         for number, layer in enumerate(self.layers):
             layer_look = look.at("encoder", number, len(self.layers)) if look else None
-            output_BSD = layer(x_BSD, allow=allow, positions=positions_BS, look=layer_look)
+            output_BSD = layer(
+                x_BSD,
+                allow=allow_BS[:, None, None],
+                positions=positions_BS,
+                window=self.window,
+                axes=axes,
+                look=layer_look,
+            )
             x_BSD, layer_seen = output_and_seen(output_BSD)
             seen += layer_seen
         x_BSD = self.norm(x_BSD)

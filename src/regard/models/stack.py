@@ -18,6 +18,7 @@ from regard.layers.blocks import (
     NormOrder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
+    check_contexts,
     make_norm,
 )
 from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position_encoding
@@ -46,11 +47,17 @@ class StackSettings(ModelSettings):
     activation: Activation = "relu"
     """Activation function of the feed-forward block."""
     norm: Norm = "layer"
-    """Type of normalisation: layer (LayerNorm) or rms (RMSNorm)."""
+    """Type of normalisation: layer (LayerNorm), rms (RMSNorm) or none."""
     norm_order: NormOrder = "pre"
     """Normalisation before each block, x + f(LN(x)) (pre), or after it, LN(x + f(x)) (post, Vaswani et al. 2017)."""
     norm_eps: float = 1e-5
     """Constant that is added to the variance in a normalisation."""
+    residual: bool = True
+    """Whether each block has a residual connection; without it, f(LN(x)) instead of x + f(LN(x))."""
+    project_values: bool = True
+    """Whether the heads have W_V; without it, the values of all heads are the states themselves."""
+    project_output: bool = True
+    """Whether attention has W_O; without it, its output is the concatenation of the heads' contexts."""
     embedding_norm: bool = False
     """Whether the token embeddings are normalised too."""
     score: str = "scaled_dot"
@@ -91,6 +98,12 @@ class StackSettings(ModelSettings):
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make kv_heads a divisor of heads"
+            )
+        if not self.project_output:
+            check_contexts(self.heads, self.head_width if self.project_values else self.width, self.width)
+        if self.embedding_norm and self.norm == "none":
+            raise ValueError(
+                "embedding_norm=true normalises the embeddings, but norm=none leaves out all norms; set one of them"
             )
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
@@ -184,4 +197,7 @@ def _options(settings: StackSettings, scores: Scores) -> LayerOptions:
         norm=settings.norm,
         norm_order=settings.norm_order,
         norm_eps=settings.norm_eps,
+        residual=settings.residual,
+        project_values=settings.project_values,
+        project_output=settings.project_output,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.contracts import Traits
 from regard.core.source import Source
 from regard.errors import UserError
-from regard.layers.frontends import FrontendName, check_frontend, make_frontend
+from regard.layers.frontends import GRIDS, FrontendName, check_frontend, make_frontend
 from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.decoder import CacheState, TargetDecoder
@@ -27,18 +27,27 @@ class TransformerSettings(StackSettings):
     """Number of encoder layers."""
     decoder_layers: int = 2
     """Number of decoder layers."""
+    look_ahead_mask: bool = True
+    """Whether the decoder has the look-ahead mask. Without it, a position sees in training the tokens that it is to write."""
     tie: Literal["none", "output", "all"] = "none"
     """Shared matrices: none, output (output matrix = target embedding), or all (= source embedding too; one vocabulary)."""
     fusion_score: str | None = None
     """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
     """What the model reads: tokens, picture (by a residual network), patches (of a picture), grid, frames, or sound."""
+    grid_window: bool = False
+    """For pictures and grids: whether window counts rows and columns of the grid; if not, cells row by row."""
     channels: int = 64
     """Channels of the last stage of the picture network, and of the convolutions over sound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_frontend(self.frontend, self.width, self.channels)
+        if self.grid_window and (self.window is None or self.frontend not in GRIDS):
+            raise ValueError(
+                "grid_window=true counts the rows and columns of a window over a picture or a grid, but window is "
+                f"{self.window} and the model reads {self.frontend}; set window, or grid_window=false"
+            )
         if self.frontend != "tokens" and self.tie == "all":
             raise ValueError(
                 f"tie=all shares the embedding of source tokens, but this model reads {self.frontend}; use tie=output"
@@ -57,6 +66,7 @@ class TransformerSettings(StackSettings):
             soft_cross_attention=True,
             frontend=self.frontend,
             score=self.score,
+            looks_ahead=not self.look_ahead_mask,
             shares_vocabulary=self.tie == "all",
         )
 
@@ -97,9 +107,17 @@ class Transformer(Model):
             )
             self.traits = with_fusion(self.traits, frontend)
         encoder_vocab = None if frontend or self.traits.shares_vocabulary else source_vocab
-        self.encoder = SourceEncoder(settings, settings.encoder_layers, encoder_vocab, scores, frontend)
+        self.encoder = SourceEncoder(
+            settings, settings.encoder_layers, encoder_vocab, scores, frontend, grid_window=settings.grid_window
+        )
         self.decoder = TargetDecoder(
-            settings, settings.decoder_layers, target_vocab, scores, cross=True, tied=settings.tie != "none"
+            settings,
+            settings.decoder_layers,
+            target_vocab,
+            scores,
+            cross=True,
+            tied=settings.tie != "none",
+            causal=settings.look_ahead_mask,
         )
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:

@@ -19,6 +19,11 @@ from regard.training.settings import RunSettings
 
 FEW = 5000
 """With fewer training pairs, the card warns that they are few."""
+LOOKS_AHEAD = (
+    "look_ahead_mask=false: in training each position sees the tokens that it is to write, so losses and scores of given "
+    "outputs say nothing about what the model writes"
+)
+"""What a run and its model card say of a model without the look-ahead mask."""
 
 
 def make_card(
@@ -111,9 +116,16 @@ def _limits(model: Model, training_data: TrainingData, settings: RunSettings, as
         lines.append(f"Symbols: it knows {len(source):,} source and {len(target):,} target tokens; others become <unk>")
     if len(training_data.examples) < FEW:
         lines.append("Few pairs: it gets frequent patterns right and guesses the rest")
-    sources = plural(assessment.num_sources, "held-out source")
-    lines.append(f"The figures are of {sources}, by which the run also chose its weights; expect a little less on other data")
+    if model.traits.looks_ahead:
+        lines.append(LOOKS_AHEAD)
+    chose = ", by which the run also chose its weights; expect a little less on other data" if _chose(settings) else ""
+    lines.append(f"The figures are of {plural(assessment.num_sources, 'held-out source')}{chose}")
     return "".join(f"- {line}\n" for line in lines)
+
+
+def _chose(settings: RunSettings) -> bool:
+    """Returns whether the weights were chosen by validations."""
+    return settings.train.weights == "best" and settings.train.validate_every > 0
 
 
 def _use(source: Codec | FileCodec) -> str:

@@ -23,7 +23,7 @@ from regard.pipeline import Translator
 from regard.signatures import signature, text_fingerprint
 from regard.training.assess import Assessment, Losses, assess
 from regard.training.callbacks import Listener, RunCallbacks
-from regard.training.card import make_card
+from regard.training.card import LOOKS_AHEAD, make_card
 from regard.training.data import TrainingData
 from regard.training.learner import Learner
 from regard.training.loop import train
@@ -32,6 +32,7 @@ from regard.training.run_folder import RunFolder
 from regard.training.settings import RunSettings
 from regard.training.transfer import Transfer, start_encoder
 from regard.training.validation import Prediction, Validator, rates_of
+
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ def first_model(
         f"{further if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
     )
+    if model.traits.looks_ahead:
+        console.print(LOOKS_AHEAD)
     if transfer:
         number = start_encoder(model, transfer)
         console.print(

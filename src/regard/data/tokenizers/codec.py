@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from regard.contracts import EOS as EOS
+from regard.contracts import PAD as PAD
 from regard.data.documents import parse
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
 from regard.data.tokenizers.merges import Merges
@@ -31,7 +32,7 @@ words: split at white space and punctuation; each punctuation mark is a token, u
 symbols: split at spaces; decoding joins them by a space.
 """
 
-PAD, UNK, SOS = 0, 1, 2
+UNK, SOS = 1, 2
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
 
 REMARKS: dict[TokenUnit, str] = {
