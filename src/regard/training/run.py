@@ -34,7 +34,6 @@ from regard.training.transfer import Transfer, start_encoder
 from regard.training.validation import Prediction, Validator, rates_of
 
 
-
 @dataclass(frozen=True)
 class Trained:
     """The result of a run: the model as it is saved, its outputs for the held-out sources, and its quality."""
