@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,6 +198,7 @@ class Traits:
     """What a model says of itself: whether it continues a text, how many positions it can count, its kinds of attention.
 
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
+    learns_from: what it is trained on: pairs of a source and a target, or texts alone.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
     attention: its kinds of attention, with the number of layers and the number of heads in each.
     soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
@@ -214,6 +215,7 @@ class Traits:
     """
 
     continues_text: bool = False
+    learns_from: Literal["pairs", "texts"] = "pairs"
     max_positions: int | None = None
     attention: Mapping[Kind, tuple[int, int]] = field(default_factory=dict)
     soft_cross_attention: bool = False

@@ -3,6 +3,7 @@ optional."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -56,6 +57,59 @@ def note_above_100(rate: float) -> str:
 def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
     """Returns (edits, length) for the reference with the smallest edit distance."""
     return min((Levenshtein.distance(output, reference), len(reference)) for reference in references)
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts texts: the exponential of the mean negative log-probability. 1 is perfect; lower is better.
+
+    nll: the negative log-probability of all texts together. tokens, words, characters: the numbers of these in all texts; the
+    end of a text counts as one of each, since the model predicts it, too. texts: the number of texts.
+    """
+
+    nll: float
+    tokens: int
+    words: int
+    characters: int
+    texts: int
+
+    @classmethod
+    def of(cls, nll: float, tokens: int, texts: Sequence[str]) -> Perplexity:
+        """Counts the words and characters of the texts. nll, tokens: as in the fields."""
+        sizes = [text_sizes(text) for text in texts]
+        return cls(nll, tokens, sum(words for words, _ in sizes), sum(characters for _, characters in sizes), len(texts))
+
+    @property
+    def per_token(self) -> float:
+        return math.exp(self.nll / self.tokens)
+
+    @property
+    def per_word(self) -> float:
+        return math.exp(self.nll / self.words)
+
+    @property
+    def per_character(self) -> float:
+        return math.exp(self.nll / self.characters)
+
+    def facts(self) -> dict[str, float]:
+        """Returns the figures by the names that log.jsonl and config.json use."""
+        return {
+            "texts": self.texts,
+            "perplexity_per_token": self.per_token,
+            "perplexity_per_word": self.per_word,
+            "perplexity_per_character": self.per_character,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"perplexity {self.per_token:.2f} per token, {self.per_word:.2f} per word, {self.per_character:.3f} per character "
+            f"on {plural(self.texts, 'text')}"
+        )
+
+
+def text_sizes(text: str) -> tuple[int, int]:
+    """Returns the numbers of words and of characters of a text; its end counts as one of each."""
+    return len(text.split()) + 1, len(text) + 1
 
 
 # --- measures ----------------------------------------------------------------------------------------------------------------
@@ -144,6 +198,27 @@ def measures(
     theirs = None if against is None else _errors(against, references, symbols)
     for number, name in enumerate(("word error rate", "symbol error rate", "exact match")):
         computed.append(_measure(name, ours[number], None if theirs is None else theirs[number], intervals=intervals))
+    return computed
+
+
+def perplexities(
+    texts: Sequence[str], log_probs: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]], *, intervals: bool = True
+) -> list[Measure]:
+    """Computes the perplexity of texts per token, word and character.
+
+    log_probs, tokens: the log-probability and the number of tokens of each text, once for each of one or two systems; with two,
+    the measures are those of the first, with the p-value of a paired test.
+    """
+    words, characters = zip(*map(text_sizes, texts), strict=True)
+    computed = []
+    for name, sizes in (("token", tokens), ("word", [words] * len(tokens)), ("character", [characters] * len(tokens))):
+        counts = [
+            torch.stack((-torch.tensor(sums, dtype=torch.float64), torch.tensor(own, dtype=torch.float64)), dim=1)
+            for sums, own in zip(log_probs, sizes, strict=True)
+        ]
+        mean = _measure(f"perplexity/{name}", counts[0], counts[1] if len(counts) > 1 else None, intervals=intervals)
+        value, low, high = (math.exp(number) for number in (mean.value, mean.low, mean.high))
+        computed.append(replace(mean, value=value, low=low, high=high, percent=False))
     return computed
 
 

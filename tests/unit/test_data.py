@@ -403,7 +403,7 @@ def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair
     threshold = counts.threshold(share)
     sides: tuple[list[Pair], list[Pair]] = ([], [])
     for pair in pairs:
-        sides[is_held_out(pair.source, threshold)].append(pair)
+        sides[is_held_out(pair.key, threshold)].append(pair)
     return sides
 
 
@@ -445,18 +445,18 @@ def test_the_split_depends_on_each_source_alone(
     assert sorted(training + held) == sorted(pairs)
     assert training
     assert held
-    trained_on, unseen = ({pair.source for pair in side} for side in (training, held))
+    trained_on, unseen = ({pair.key for pair in side} for side in (training, held))
     assert trained_on.isdisjoint(unseen)
     assert [sorted(side) for side in hold_out(pairs[::-1], share)] == [sorted(training), sorted(held)]
     counts = CorpusCounts()
     for pair in pairs:
         counts.add(*pair)
     threshold = counts.threshold(share)  # as computed on a stream
-    assert [pair for pair in pairs if is_held_out(pair.source, threshold)] == held
+    assert [pair for pair in pairs if is_held_out(pair.key, threshold)] == held
     if threshold == share:  # with enough sources, none changes sides when pairs are added
         training, held = hold_out([*pairs, *(Pair(*pair) for pair in more)], share)
-        assert trained_on <= {pair.source for pair in training}
-        assert unseen <= {pair.source for pair in held}
+        assert trained_on <= {pair.key for pair in training}
+        assert unseen <= {pair.key for pair in held}
 
 
 def test_the_dictionary_and_its_split() -> None:

@@ -23,6 +23,7 @@ from regard.training.loop import learning_rate
 from regard.training.settings import TrainSettings
 
 PAIRS = [(f"{a}{b}" * (1 + ord(a) % 2), f"{b}{a}") for a in "abcde" for b in "fghij"]
+TEXTS = [target for _, target in PAIRS]
 SMALL: dict[str, Any] = {"width": 8, "embedding": 5, "score_width": 5}
 FROZEN = Path(__file__).parents[1] / "frozen"
 
@@ -36,7 +37,7 @@ def test_a_model_is_built_by_the_name_of_its_family_or_preset() -> None:
     assert not model.model.training
     tiny = regard.build("tiny", PAIRS, dropout=0.0, source_unit="words", device="cpu").settings
     assert tiny == type(PRESETS["tiny"])(**{**vars(PRESETS["tiny"]), "dropout": 0.0})
-    assert isinstance(regard.build("decoder_only", PAIRS, width=8, heads=2).settings, DecoderOnlySettings)
+    assert isinstance(regard.build("decoder_only", TEXTS, width=8, heads=2).settings, DecoderOnlySettings)
     with pytest.raises(UserError, match=r'kind="tinny": expected one of rnn, .*did you mean "tiny"'):
         regard.build("tinny", PAIRS)
     with pytest.raises(UserError, match=r"^data:2: a lone surrogate"):
@@ -151,8 +152,9 @@ def test_batches_refuse_what_they_cannot_read() -> None:
 def test_the_loss_is_that_of_torch(kind: str) -> None:
     """Value and gradient, by torch's own cross-entropy over the logits of the forward pass."""
     sizes = {"width": 8, "dropout": 0.0} | ({"heads": 2} if kind in ("transformer", "decoder_only") else {})
-    model = regard.build(kind, PAIRS, **sizes).train()
-    batch = next(regard.batches(model, PAIRS))
+    data = TEXTS if kind in ("rnn_lm", "decoder_only") else PAIRS
+    model = regard.build(kind, data, **sizes).train()
+    batch = next(regard.batches(model, data))
     logits = model.model(batch.source, batch.target_in_BT)
     expected = F.cross_entropy(logits.flatten(0, 1), batch.target_out_BT.flatten(), ignore_index=PAD, label_smoothing=0.1)
     ours = regard.loss(model, batch, label_smoothing=0.1)

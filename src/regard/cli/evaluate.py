@@ -80,6 +80,8 @@ def evaluate(
 ) -> None:
     """Measure a model on a test set: BLEU, chrF, error rates and exact match, with confidence intervals.
 
+    A language model is measured on a file of texts: by its perplexity per token, word and character.
+
     The last line is a signature of all that is needed to reproduce the figures.
     """
     search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
@@ -97,6 +99,13 @@ def evaluate(
         open_model(folder, score, device, threads, max_source, listed_in=test[0], others=with_ if folder is model else None)
         for folder in folders
     ]
+    if systems[0].reader.traits.learns_from == "texts":
+        from regard.cli.evaluate_texts import evaluate_texts
+
+        if hard or outputs or from_ or to:
+            raise UserError("--hard, --outputs, --from and --to are for models that read a source; this one learns from texts")
+        evaluate_texts(make_console(), folders, systems, test)
+        return
     trained = TrainedOn.from_facts(systems[0].training)
     columns = trained.columns(
         test, split_columns(from_), split_columns(to), header=header, bad_lines=on_bad_lines(skip_bad_lines)

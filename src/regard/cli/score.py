@@ -38,6 +38,8 @@ def score(
 ) -> None:
     """Print how probable the model finds given outputs, one line per pair: log_prob<TAB>source<TAB>output.
 
+    A language model scores a file of texts, whose source is empty, or pairs of a beginning and the whole text.
+
     log_prob is the natural logarithm of the probability, <eos> included.
     """
     import json as as_json
@@ -46,20 +48,26 @@ def score(
 
     from regard.data.corpus import Pair, stream_pairs
     from regard.data.counts import CorpusCounts
+    from regard.data.files import suffix_of
     from regard.data.source_text import as_line
+    from regard.data.texts import TABLES
     from regard.data.trained import TrainedOn
     from regard.results import Refused, Scored
 
     translator = open_model(model, custom_score, device, threads, listed_in=pairs[0], others=with_)
-    columns = TrainedOn.from_facts(translator.training).columns(
+    trained, reader = TrainedOn.from_facts(translator.training), translator.reader
+    columns = trained.columns(
         pairs, split_columns(from_), (to,) if to else (), header=header, bad_lines=on_bad_lines(skip_bad_lines)
     )
     counts, lines, given = CorpusCounts(), list[int](), list[Pair]()
-    reader = translator.reader
-    continues = reader.traits.continues_text
-    for pair in stream_pairs(
-        pairs, columns.each[0], counts=counts, normalisation=translator.normalisation, needs_source=not continues
-    ):
+    if reader.traits.continues_text and suffix_of(pairs[0]) not in TABLES:
+        stream = trained.texts(pairs, counts, translator.normalisation)
+    else:
+        needs_source = not reader.traits.continues_text
+        stream = stream_pairs(
+            pairs, columns.each[0], counts=counts, normalisation=translator.normalisation, needs_source=needs_source
+        )
+    for pair in stream:
         given.append(pair)
         lines.append(counts.lines)
         reader.check_columns(pair.source)

@@ -31,6 +31,12 @@ class Pair(NamedTuple):
         """Both sides as one string each, by which pairs are compared."""
         return flat(self.source), self.target
 
+    @property
+    def key(self) -> SourceText:
+        """What decides whether the pair is held out, and whether it was seen in training: its source or, without one, its
+        text."""
+        return self.source or self.target
+
 
 class Normalisation(NamedTuple):
     """Whether the source and the target of a pair are normalised to Unicode's composed form, NFC.

@@ -58,6 +58,7 @@ class CorpusCounts(Report):
     """Counts collected while pairs are read; complete at the end of the stream.
 
     lines: the number of lines, including blank ones and the header.   pairs: the number of pairs that were kept.
+    noun: what is counted: "pair", or "text" if there are no sources.   cut: texts that were cut into several.
     empty: lines skipped because source or target is empty.
     too_long: pairs skipped because source or target exceeds max_length; too_long_at: the numbers of the first few lines.
     with_breaks: texts in which tabs or line breaks became spaces.
@@ -70,6 +71,8 @@ class CorpusCounts(Report):
     name: str = ""
     lines: int = 0
     pairs: int = 0
+    noun: str = "pair"
+    cut: int = 0
     empty: int = 0
     too_long: int = 0
     too_long_at: list[int] = field(default_factory=list)
@@ -84,8 +87,8 @@ class CorpusCounts(Report):
     highest: float = 0.0
 
     def add(self, source: SourceText, target: str) -> None:
-        """Counts a pair that is kept."""
-        number = source_hash(source)
+        """Counts a pair that is kept; a text without a source counts as its own source."""
+        number = source_hash(source or target)
         self.hashes.add(number, target)
         fraction = number / 2**64
         self.lowest, self.highest = min(self.lowest, fraction), max(self.highest, fraction)
@@ -119,12 +122,17 @@ class CorpusCounts(Report):
             skipped.append(f"{plural(self.too_long, 'pair')} longer than {self.max_length or 0:,} characters ({where})")
         skipped += self.skipped_lines()
         kept = [
-            (repeats.pairs, "repeated pair", ""),
+            (repeats.pairs, f"repeated {self.noun}", ""),
+            (
+                self.cut,
+                f"text of more than {self.max_length or 0:,} characters that was cut",
+                f"texts of more than {self.max_length or 0:,} characters that were cut",
+            ),
             (repeats.ambiguous, "source with several targets", "sources with several targets"),
             (self.with_breaks, "text whose tabs or line breaks became spaces", "texts whose tabs or line breaks became spaces"),
         ]
         kept += [(rows, f"row without column {name!r}", f"rows without column {name!r}") for name, rows in self.without.items()]
-        sentences = [f"{self.name}: {plural(self.pairs, 'pair')} in {plural(self.lines, 'line')}"]
+        sentences = [f"{self.name}: {plural(self.pairs, self.noun)} in {plural(self.lines, 'line')}"]
         if skipped:
             sentences.append(f"Skipped: {', '.join(skipped)}")
         if counted := [plural(*entry) for entry in kept if entry[0]]:

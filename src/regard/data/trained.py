@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from regard.contracts import SourceText
 from regard.data.columns import TWO_COLUMNS, Columns, WrongColumns
-from regard.data.corpus import stream_pairs
+from regard.data.corpus import Normalisation, Pair, stream_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.source_text import flat
+from regard.data.texts import Contents, recognise_texts, stream_texts
 from regard.errors import UserError, plural
 
 MOST_KEYS = 8192
@@ -90,12 +91,15 @@ class TrainedOn:
 
     source, target: the columns that the user chose, as typed; empty if they were detected.
     header: the names of all columns; empty if the file had no header.   sources: None if they were not recorded.
+    contents, max_length: what the files held, and the maximum number of characters of a text.
     """
 
     source: tuple[str, ...] = ()
     target: str = ""
     header: tuple[str, ...] = ()
     sources: Sources | None = None
+    contents: Contents = "pairs"
+    max_length: int | None = None
 
     @classmethod
     def from_facts(cls, training: Mapping[str, Any]) -> TrainedOn:
@@ -110,6 +114,8 @@ class TrainedOn:
                 str(data.get("target_column", "")),
                 tuple(map(str, training.get("header", ()))),
                 Sources.from_facts(training["sources"]) if "sources" in training else None,
+                contents if (contents := data.get("contents")) in ("lines", "paragraphs") else "pairs",
+                int(data["max_length"]) if "max_length" in data else None,
             )
         except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
             raise UserError(
@@ -122,6 +128,14 @@ class TrainedOn:
         """Whether a test file has a single column of references; its other columns are not references, because the model was
         trained on a selection of columns."""
         return bool(self.source or self.target or len(self.header) > 2)
+
+    def texts(self, files: Sequence[Path], counts: CorpusCounts, normalisation: Normalisation) -> Iterator[Pair]:
+        """Yields the texts of a file as pairs without a source, read as those that the model was trained on.
+
+        Raises UserError if the file holds no texts.
+        """
+        contents = self.contents if self.contents != "pairs" else recognise_texts(files[0])[0]
+        return stream_texts(files, contents, self.max_length, counts, normalisation)
 
     def columns(
         self,

@@ -32,6 +32,7 @@ class DecoderOnlySettings(StackSettings):
     def traits(self) -> Traits:
         return Traits(
             continues_text=True,
+            learns_from="texts",
             max_positions=self.counted_positions,
             attention={"decoder": (self.layers, self.heads)},
             score=self.score,

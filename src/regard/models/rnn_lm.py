@@ -44,7 +44,7 @@ class RnnLmSettings(ModelSettings):
 
     @property
     def traits(self) -> Traits:
-        return Traits(continues_text=True)
+        return Traits(continues_text=True, learns_from="texts")
 
 
 @dataclass(kw_only=True)

@@ -9,10 +9,11 @@ from regard.checkpoint.folder import CURVES
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec
 from regard.errors import one_line, plural
-from regard.evaluation import ErrorRates
+from regard.evaluation import ErrorRates, Perplexity
 from regard.models.build import num_parameters
 from regard.models.contract import Model
 from regard.training.assess import Assessment
+from regard.training.assess_texts import TextAssessment
 from regard.training.data import TrainingData
 from regard.training.overrides import leaves
 from regard.training.settings import RunSettings
@@ -31,9 +32,9 @@ def make_card(
     training_data: TrainingData,
     settings: RunSettings,
     reasons: Mapping[str, str],
-    rates: ErrorRates,
+    rates: ErrorRates | Perplexity,
     signed: str,
-    assessment: Assessment,
+    assessment: Assessment | TextAssessment,
     *,
     with_curves: bool,
 ) -> str:
@@ -47,7 +48,7 @@ def make_card(
         "Quality": f"- Held out: {rates}\n{assessment.card_lines()}- Signature: {signed}\n"
         + (f"\n![Losses and error rates over the updates of the run]({CURVES})\n" if with_curves else ""),
         "Settings": _settings(settings, reasons),
-        "Limits": _limits(model, training_data, settings, assessment),
+        "Limits": _limits(model, training_data, settings),
         "Use": _use(training_data.codecs.source),
     }
     body = "".join(f"\n## {title}\n\n{text}" for title, text in sections.items())
@@ -61,7 +62,7 @@ def _summary(model: Model, training_data: TrainingData, settings: RunSettings) -
     learnt = f", and learnt from {plural(len(settings.start.teachers), 'other model')}" if settings.start.teachers else ""
     return (
         f"It {reads} and writes texts. It is of the family {settings.model.kind} and has {num_parameters(model):,} parameters; "
-        f"it was trained on {plural(len(training_data.examples), 'pair')} for {plural(settings.train.steps, 'update')}{learnt}."
+        f"it was trained on {plural(len(training_data.examples), training_data.held_out.noun)} for {plural(settings.train.steps, 'update')}{learnt}."
     )
 
 
@@ -71,7 +72,7 @@ def _inputs(source: Codec | FileCodec) -> str:
 
 def _data(training_data: TrainingData) -> str:
     """Returns what the model was trained and measured on, and what was left out."""
-    lines = [f"Data: {training_data.name}, {plural(len(training_data.examples), 'pair')}"]
+    lines = [f"Data: {training_data.name}, {plural(len(training_data.examples), training_data.held_out.noun)}"]
     if training_data.description:
         lines.append(f"As read: {training_data.description}")
     pairs, where = training_data.held_out.describe(), training_data.held_out_name
@@ -101,7 +102,7 @@ def _cell(value: object) -> str:
     return one_line(value, 500).replace("|", "\\|")
 
 
-def _limits(model: Model, training_data: TrainingData, settings: RunSettings, assessment: Assessment) -> str:
+def _limits(model: Model, training_data: TrainingData, settings: RunSettings) -> str:
     """Returns what the model was not trained for, and what its figures do not say."""
     source, target = training_data.codecs
     longest, outputs = (int(lengths_N.max()) for lengths_N in training_data.lengths)
@@ -119,7 +120,7 @@ def _limits(model: Model, training_data: TrainingData, settings: RunSettings, as
     if model.traits.looks_ahead:
         lines.append(LOOKS_AHEAD)
     chose = ", by which the run also chose its weights; expect a little less on other data" if _chose(settings) else ""
-    lines.append(f"The figures are of {plural(assessment.num_sources, 'held-out source')}{chose}")
+    lines.append(f"The figures are of {training_data.held_out.describe()}{chose}")
     return "".join(f"- {line}\n" for line in lines)
 
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from regard.data.codecs import FILE_CODECS
+from regard.data.texts import recognise_texts
 from regard.errors import UserError
+from regard.models.build import FAMILIES
 from regard.training.order import Order
 from regard.training.overrides import override
 from regard.training.resume import Previous
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
-from regard.training.suggest import suggest
+from regard.training.suggest import Suggestion, suggest
+from regard.training.suggest_texts import suggest_texts
 from regard.training.survey import Survey, folder_of, names_files, survey
 from regard.training.transfer import Start
 
 READING = {
     f"data.{name}"
-    for name in ("files", "held_out_files", "source_columns", "target_column", "header", "bad_lines", "normalise", "max_length")
+    for name in (
+        *("files", "held_out_files", "contents", "source_columns", "target_column"),
+        *("header", "bad_lines", "normalise", "max_length"),
+    )
 }
 """Settings that must be known before the data is read."""
 
@@ -45,25 +52,31 @@ def choose(order: Order, start: Start, previous: Previous | None = None) -> Choi
         order = replace(order, reading={**order.reading, "header": "usual"})
     complete = order.complete_settings(defaults)
     if complete is None:
-        return _from_data(order, start, defaults)
+        choice = _from_data(order, start, defaults, previous)
+        if not previous:
+            _check_contents(choice.settings)
+        return choice
     settings = override(order.with_options(complete, start.settings), _changes(order), order.scores)
     if not settings.data.files:
         name = order.run_file or "settings"
         raise UserError(f"{name}: data.files: got none, expected files to train on, such as files: [pairs.tsv]")
+    if not previous:
+        _check_contents(settings)
     return Choice(settings, _reasons(order), survey(settings.data))
 
 
-def _from_data(order: Order, start: Start, defaults: Mapping[str, Any]) -> Choice:
-    """Chooses the settings from the data. defaults: those of data.normalise and model.fusion_score."""
+def _from_data(order: Order, start: Start, defaults: Mapping[str, Any], previous: Previous | None) -> Choice:
+    """Chooses the settings from the data. defaults: those of data.normalise and model.fusion_score. previous: see `choose`."""
     changes, normalise = _changes(order), defaults["data.normalise"]
     early = {key: value for key, value in changes.items() if key in READING}
     usual = RunSettings(data=DataSettings(normalise=normalise))
     reading = override(order.with_options(usual, start.settings), early).data
-    unit = str(changes.get("data.source_unit", ""))
-    surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
-    of_text = bool(unit) and unit not in FILE_CODECS
-    root = folder_of(tuple(map(str, order.files)))
-    suggestion = suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text, given=changes)
+    kind = str(changes.get("model.kind", start.parent.settings.kind if start.parent else ""))
+    of_pairs = previous and previous.settings["data"].get("contents", "pairs") == "pairs"  # as language models once were
+    if kind in FAMILIES and FAMILIES[kind].settings().traits.learns_from == "texts" and not of_pairs:
+        suggestion, surveyed = _for_texts(kind, reading, changes)
+    else:
+        suggestion, surveyed = _for_pairs(order, reading, changes)
     settings, reasons = order.with_options(suggestion.settings, start.settings), {**suggestion.reasons}
     settings = replace(settings, data=replace(settings.data, normalise=normalise))
     if "fusion_score" in settings.model.__dataclass_fields__:
@@ -84,6 +97,42 @@ def _as_taught(start: Start) -> dict[str, Any]:
     """Returns the train settings of the first teacher by key, as far as its folder has them."""
     train = start.teachers[0].training.get("settings", {}).get("train", {})
     return {f"train.{name}": value for name, value in train.items() if name in TrainSettings.__dataclass_fields__}
+
+
+def _for_texts(kind: str, reading: DataSettings, changes: Mapping[str, Any]) -> tuple[Suggestion, Survey]:
+    """Reads texts and suggests settings. kind: the family of the model."""
+    reasons = {}
+    if reading.contents == "pairs":
+        contents, reasons["data.contents"] = recognise_texts(Path(reading.files[0]))
+        reading = replace(reading, contents=contents)
+    surveyed = survey(reading)
+    number = surveyed.counts.pairs
+    return suggest_texts(kind, reading.contents, surveyed.sample, number, changes, reasons), surveyed
+
+
+def _for_pairs(order: Order, reading: DataSettings, changes: Mapping[str, Any]) -> tuple[Suggestion, Survey]:
+    """Reads pairs and suggests settings."""
+    unit = str(changes.get("data.source_unit", ""))
+    surveyed = survey(reading, names=unit in FILE_CODECS if unit else names_files(reading))
+    of_text = bool(unit) and unit not in FILE_CODECS
+    root = folder_of(tuple(map(str, order.files)))
+    return suggest(surveyed.sample, surveyed.counts.pairs, root, of_text=of_text, given=changes), surveyed
+
+
+def _check_contents(settings: RunSettings) -> None:
+    """Raises UserError if the model does not learn from what the files hold. Runs that older versions started continue: their
+    language models were trained on the targets of pairs."""
+    kind, learns_from = settings.model.kind, settings.model.traits.learns_from
+    if learns_from == "texts" and settings.data.contents == "pairs":
+        raise UserError(
+            f"model.kind={kind} learns from texts, but data.contents is pairs; set data.contents=lines or paragraphs and give "
+            "a file of texts, or choose a model that reads a source, such as model.kind=transformer"
+        )
+    if learns_from == "pairs" and settings.data.contents != "pairs":
+        raise UserError(
+            f"model.kind={kind} learns from pairs, but data.contents is {settings.data.contents}; set model.kind=decoder_only, "
+            "which continues texts, or data.contents=pairs"
+        )
 
 
 def _changes(order: Order) -> dict[str, Any]:

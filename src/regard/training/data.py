@@ -79,20 +79,25 @@ class HeldOut:
     @cached_property
     def num_sources(self) -> int:
         """The number of distinct sources."""
-        return len({pair.source for pair in self.pairs})
+        return len({pair.key for pair in self.pairs})
 
     def sample(self, number: int, seed: int) -> HeldOut:
         """Returns all pairs of `number` random sources; the sample depends on the seed, not on the order of the pairs."""
-        drawn = {pair.source: derived_seed(seed, "validation", flat(pair.source)) for pair in self.pairs}
+        drawn = {pair.key: derived_seed(seed, "validation", flat(pair.key)) for pair in self.pairs}
         kept = set(sorted(drawn, key=drawn.__getitem__)[:number])
-        indices = [index for index, pair in enumerate(self.pairs) if pair.source in kept]
-        indices.sort(key=lambda index: drawn[self.pairs[index].source])
+        indices = [index for index, pair in enumerate(self.pairs) if pair.key in kept]
+        indices.sort(key=lambda index: drawn[self.pairs[index].key])
         return HeldOut([self.pairs[index] for index in indices], [self.examples[index] for index in indices])
 
     def describe(self) -> str:
         """Returns the number of pairs, in words."""
         different = f" with {plural(self.num_sources, 'different source')}" if self.num_sources < len(self.pairs) else ""
-        return f"{plural(len(self.pairs), 'held-out pair')}{different}"
+        return f"{plural(len(self.pairs), f'held-out {self.noun}')}{different}"
+
+    @property
+    def noun(self) -> str:
+        """What is held out: pairs, or texts without sources."""
+        return "pair" if any(pair.source for pair in self.pairs) else "text"
 
 
 @dataclass(frozen=True)

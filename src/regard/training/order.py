@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from regard.errors import UserError
 from regard.layers.scores import ScoreMaker
+from regard.models.build import FAMILIES
 from regard.training.config import read_config
 from regard.training.run_folder import RunFolder
 from regard.training.settings import RunSettings, StartSettings
@@ -92,12 +93,21 @@ class Order:
             if are_files(rows):
                 files.append(rows)
                 continue
-            spool = Spool(run_folder.path / name, reading.get("source_columns") or (), reading.get("target_column") or "")
+            columns = reading.get("source_columns") or (), reading.get("target_column") or ""
+            spool = Spool(run_folder.path / name, *columns, texts=self._takes_texts())
             spool.write(rows, resuming=resuming)
             files.append((spool.path,))
             if spool.source_columns:
                 reading.update(source_columns=spool.source_columns, target_column=spool.target)
         return replace(self, data=files[0], held_out=files[1], reading=reading)
+
+    def _takes_texts(self) -> bool:
+        """Returns whether rows may be texts alone: the model learns from texts, or is one that may."""
+        kind = self.changes.get("model.kind")
+        if kind in FAMILIES:
+            return bool(FAMILIES[kind].settings().traits.learns_from == "texts")
+        complete = self.complete_settings()
+        return bool(self.start.model) or (complete is not None and complete.model.traits.learns_from == "texts")
 
 
 def are_files(data: Files | Rows) -> TypeGuard[Files]:

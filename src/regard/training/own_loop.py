@@ -28,8 +28,10 @@ from regard.core.devices import choose_device, settings_restored
 from regard.data.batch import Batch, Batches, BatchOrder, encode_pairs, lengths
 from regard.data.columns import Columns
 from regard.data.corpus import read_pairs
+from regard.data.counts import CorpusCounts
 from regard.data.sources import SourceCodec, auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import Codec
+from regard.data.trained import TrainedOn
 from regard.errors import check_whole
 from regard.layers.scores import ScoreMaker
 from regard.models.build import build as build_model
@@ -100,8 +102,8 @@ def build(
     Without data, `regard.build("base", num_tokens=37_000)` returns the torch module alone, which reads and writes token ids.
 
     kind: a family ("rnn", "transformer", "decoder_only", "rnn_lm") or a preset ("tiny", "small", "base", "deep-shallow").
-    data: pairs, in any form that `regard.train` takes. The vocabularies are built from all of them, with the units that
-    `regard.train` would choose.
+    data: pairs or texts, in any form that `regard.train` takes. The vocabularies are built from all of them, with the units
+    that `regard.train` would choose.
     num_tokens: without data, the number of tokens of both vocabularies, or of source and target. If the source is a picture, a
     grid, frames or sound, the first is the number of numbers per pixel, cell or frame.
     settings: settings of the model and of the data by name, such as width=64 or source_unit="bpe".
@@ -131,8 +133,8 @@ def build(
             )
     if num_tokens is not None:
         raise TypeError("build() got num_tokens, but the vocabularies follow from the data; leave out one of them")
-    with _in_files(data, source, target) as order, settings_restored():
-        choice = choose(replace(order, changes=changes, scores=scores or {}), Start())
+    with _in_files(data, source, target, changes) as order, settings_restored():
+        choice = choose(replace(order, scores=scores or {}), Start())
         chosen, root = choice.settings, folder_of(choice.settings.data.files)
         start = StartCodecs(*vocabularies) if vocabularies else StartCodecs()
         codecs = make_codecs(lambda what: stream(chosen.data), chosen.data, start, root)
@@ -188,9 +190,13 @@ def batches(
     check_whole("batch_tokens", batch_tokens)
     if epochs is not None:
         check_whole("epochs", epochs)
-    with _in_files(data, source, target) as order:
+    of_texts = model.reader.traits.learns_from == "texts"
+    with _in_files(data, source, target, {"model.kind": model.settings.kind} if of_texts else {}) as order:
         chosen = Columns(tuple(order.reading["source_columns"]), order.reading["target_column"])
-        pairs = read_pairs(order.files, chosen, normalisation=model.normalisation).pairs
+        if of_texts:
+            pairs = tuple(TrainedOn.from_facts(model.training).texts(order.files, CorpusCounts(), model.normalisation))
+        else:
+            pairs = read_pairs(order.files, chosen, normalisation=model.normalisation).pairs
         reader = model.reader.at(order.files[0].parent)
         examples = encode_pairs(pairs, reader)
     updates = Batches(examples, BatchOrder(lengths(examples), batch_tokens=batch_tokens, seed=seed))
@@ -238,9 +244,11 @@ def loss(
 
 
 @contextmanager
-def _in_files(data: Data, source: str | int | Sequence[str | int] | None, target: str | int | None) -> Iterator[Order]:
+def _in_files(
+    data: Data, source: str | int | Sequence[str | int] | None, target: str | int | None, changes: Mapping[str, object]
+) -> Iterator[Order]:
     """Yields an order of this data, in files; rows in memory are in a temporary folder. Errors name arguments of Python."""
     reading = {"source_columns": columns(source), "target_column": "".join(columns(target))}
     with tempfile.TemporaryDirectory(prefix="regard-") as folder, python_words({str(Path(folder) / DATA): "data"}):
-        order = Order(data=given_data(data, "data"), out=Path(folder) / "model", reading=reading)
+        order = Order(data=given_data(data, "data"), out=Path(folder) / "model", reading=reading, changes=changes)
         yield order.in_files(RunFolder(Path(folder)), resuming=False)

@@ -15,13 +15,14 @@ from regard.data.sources import auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import REMARKS, Codec
 from regard.data.trained import TrainedOn
 from regard.errors import UserError, plural
-from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, can_use_sacrebleu
+from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, Perplexity, can_use_sacrebleu
 from regard.layers.scores import ScoreMaker
 from regard.models.build import build, num_parameters
 from regard.models.contract import Model
 from regard.pipeline import Translator
 from regard.signatures import signature, text_fingerprint
 from regard.training.assess import Assessment, Losses, assess
+from regard.training.assess_texts import Continuation, TextAssessment, TextValidator, assess_texts, validator_of
 from regard.training.callbacks import Listener, RunCallbacks
 from regard.training.card import LOOKS_AHEAD, make_card
 from regard.training.data import TrainingData
@@ -36,14 +37,17 @@ from regard.training.validation import Prediction, Validator, rates_of
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a run: the model as it is saved, its outputs for the held-out sources, and its quality."""
+    """The result of a run: the model as it is saved, its outputs for the held-out sources, and its quality.
+
+    A model that learned from texts has continuations of some held-out texts, and perplexities.
+    """
 
     saved: Saved
     translator: Translator
-    predictions: list[Prediction]
-    rates: ErrorRates
+    predictions: Sequence[Prediction | Continuation]
+    rates: ErrorRates | Perplexity
     signature: str
-    assessment: Assessment
+    assessment: Assessment | TextAssessment
 
 
 def run(
@@ -85,7 +89,7 @@ def run(
         f"one pass over the data takes {plural(batches.order.epoch_length, 'update')}; "
         f"{batches.order.padding():.1%} of the positions in the batches are padding"
     )
-    validator = Validator(model, training_data, settings, console)
+    validator = validator_of(training_data, settings)(model, training_data, settings, console)
     validator.check()
     learner = Learner(model, settings.train)
     teacher = teacher.to(device).eval() if teacher else None
@@ -122,7 +126,8 @@ def first_model(
     model = build(settings.model, len(source), len(target), scores, auxiliary=words)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; "
-        f"{plural(len(training_data.examples), 'training pair')}, {training_data.held_out.describe()}; "
+        f"{plural(len(training_data.examples), f'training {training_data.held_out.noun}')}, "
+        f"{training_data.held_out.describe()}; "
         f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
         f"{further if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
@@ -137,7 +142,7 @@ def first_model(
     if start_from:
         model.load_state_dict(start_from.model.state_dict())
         if training_data.sources and (before := TrainedOn.from_facts(start_from.training).sources):
-            if line := before.describe_seen(list(dict.fromkeys(pair.source for pair in training_data.held_out.pairs))):
+            if line := before.describe_seen(list(dict.fromkeys(pair.key for pair in training_data.held_out.pairs))):
                 console.print(f"the model that this run starts from: {line}")
             training_data.sources.update(before)
     return model
@@ -151,20 +156,9 @@ def evaluate(
     reasons: Mapping[str, str],
     run_folder: RunFolder | None,
 ) -> Trained:
-    """Translates all held-out sources and returns the result of the run. curve: the held-out losses. passes: the number of
-    passes over the data. others: further facts for the signature. reasons, run_folder: as in `run`."""
-    model, training_data, settings, console = validator.model, validator.training_data, validator.settings, validator.console
-    predictions = validator.predict_all()
-    num_stopped = sum(not prediction.result.finished for prediction in predictions)
-    if num_stopped:
-        console.print(
-            f"outputs that did not end and were stopped at {plural(validator.max_length, 'token')}: "
-            f"{num_stopped:,} of {len(predictions):,}"
-        )
-    unknown = {symbol for prediction in predictions for symbol in prediction.result.unknown}
-    if unknown:
-        console.print(f"symbols of held-out sources that do not occur in the training sources: {visible(sorted(unknown))}")
-    rates = rates_of(predictions)
+    """Measures the model on all held-out pairs or texts and returns the result of the run. curve: the held-out losses. passes:
+    the number of passes over the data. others: further facts for the signature. reasons, run_folder: as in `run`."""
+    model, training_data, settings = validator.model, validator.training_data, validator.settings
     held_out = text_fingerprint("\t".join(pair.texts) for pair in training_data.held_out.pairs)
     facts = {
         "data": f"{training_data.held_out_name}:{held_out}",
@@ -177,18 +171,48 @@ def evaluate(
         "weights": weights_digest(model)[:6],
     }
     signed = signature(facts)
+    predictions, rates, assessment, figures = (
+        _text_quality(validator, curve, passes) if isinstance(validator, TextValidator) else _quality(validator, curve, passes)
+    )
     training_facts: dict[str, object] = {
         "signature": signed,
         "settings": asdict(settings),
         "header": training_data.header,
-        "symbol_error_rate": rates.symbol,
-        "sequence_error_rate": rates.sequence,
+        **figures,
     }
     if training_data.sources:
         training_facts["sources"] = training_data.sources.to_facts()
-    codecs, losses = training_data.codecs, Losses(*validator.losses())
-    assessment = assess(predictions, rates, training_data.examples, codecs, curve, losses, passes, settings)
+    codecs = training_data.codecs
     curves = run_folder.picture() if run_folder else ""
     text = make_card(model, training_data, settings, reasons, rates, signed, assessment, with_curves=bool(curves))
     saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text, curves=curves)
     return Trained(saved, validator.translator, predictions, rates, signed, assessment)
+
+
+def _quality(
+    validator: Validator, curve: Sequence[float], passes: float
+) -> tuple[list[Prediction], ErrorRates, Assessment, dict[str, float]]:
+    """Translates all held-out sources; returns the outputs, their error rates, and figures for config.json."""
+    training_data, settings, console = validator.training_data, validator.settings, validator.console
+    predictions = validator.predict_all()
+    num_stopped = sum(not prediction.result.finished for prediction in predictions)
+    if num_stopped:
+        console.print(
+            f"outputs that did not end and were stopped at {plural(validator.max_length, 'token')}: "
+            f"{num_stopped:,} of {len(predictions):,}"
+        )
+    unknown = {symbol for prediction in predictions for symbol in prediction.result.unknown}
+    if unknown:
+        console.print(f"symbols of held-out sources that do not occur in the training sources: {visible(sorted(unknown))}")
+    rates = rates_of(predictions)
+    codecs, losses = training_data.codecs, Losses(*validator.losses())
+    assessment = assess(predictions, rates, training_data.examples, codecs, curve, losses, passes, settings)
+    return predictions, rates, assessment, {"symbol_error_rate": rates.symbol, "sequence_error_rate": rates.sequence}
+
+
+def _text_quality(
+    validator: TextValidator, curve: Sequence[float], passes: float
+) -> tuple[list[Continuation], Perplexity, TextAssessment, dict[str, float]]:
+    """Measures all held-out texts, and continues some of them; returns the same as `_quality`."""
+    assessment = assess_texts(validator, curve, passes)
+    return validator.predict_all(), assessment.perplexity, assessment, assessment.perplexity.facts()

@@ -26,6 +26,7 @@ from regard.training.run_folder import RunFolder
 from regard.training.suggest import expectation
 from regard.training.tokenise import from_files
 from regard.training.transfer import Start
+from regard.training.validation import Prediction
 
 
 def train_model(order: Order, console: Console, device: torch.device, listener: Listener | None = None) -> Trained:
@@ -133,7 +134,7 @@ def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: C
     """Prints a description of the data and the settings of the run."""
     counts = choice.surveyed.counts
     console.print(counts.describe())
-    if advice := expectation(counts.pairs):
+    if counts.noun == "pair" and (advice := expectation(counts.pairs)):
         console.print(advice)
     where = f"all of them: {run_folder.config}; " if order.save else ""  # or else that file is temporary
     console.print(f"settings {order.settings_from}; {where}change any with --set")
@@ -144,7 +145,7 @@ def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: C
 def print_result(trained: Trained, console: Console) -> None:
     """Prints how good the model is, some of its outputs, and some errors."""
     console.print(f"\nheld out: {trained.rates}\n          {trained.signature}\n\n{trained.assessment}")
-    wrong = (prediction for prediction in trained.predictions if not prediction.right)
+    wrong = (prediction for prediction in trained.predictions if isinstance(prediction, Prediction) and not prediction.right)
     worst = sorted(wrong, key=lambda prediction: prediction.result.log_prob)
     for title, predictions in (("some outputs", trained.predictions), ("wrong outputs, the least probable first", worst)):
         if predictions:

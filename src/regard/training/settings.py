@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 
 from regard.checkpoint.migrate import FUSION_SCORE
 from regard.data.codecs import SourceUnit, check_fit
+from regard.data.texts import Contents
 from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import LARGEST_SIZE, UserError, plural
 from regard.models.build import FAMILIES, file_readers
@@ -21,6 +22,7 @@ from regard.models.rnn_seq2seq import RnnSettings
 NormalForm = Literal["nfc", "none"]
 
 OLDER: dict[str, Any] = {
+    "data.contents": "pairs",
     "data.normalise": "none",
     "data.header": "usual",
     "data.bad_lines": "stop",
@@ -38,6 +40,9 @@ class DataSettings:
     """Training data: one file of pairs, or two parallel files, source and target."""
     held_out_files: tuple[str, ...] = ()
     """Held-out data, to validate and evaluate on; if there is none, a part of the pairs is held out."""
+    contents: Contents = "pairs"
+    """What the files hold: pairs; or texts, one per line (lines), or separated by blank lines (paragraphs), as in a book whose
+    lines are wrapped. Language models learn from texts."""
     source_columns: tuple[str, ...] = ()
     """Names or numbers (from 1) of the source columns. Columns after the first are appended to it as symbols or, if the first
     holds file names, are the auxiliary text."""
@@ -64,7 +69,7 @@ class DataSettings:
     normalise: NormalForm = "nfc"
     """Unicode normalisation of texts: nfc turns e with a combining accent into é, none leaves texts unchanged."""
     max_length: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
-    """Maximum number of characters per side; longer pairs are skipped and counted."""
+    """Maximum number of characters per side; longer pairs are skipped and counted, longer texts are cut."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
     """Pictures: maximum length of the longer side in pixels; larger pictures are scaled down."""
     augment: Annotated[float, Field(ge=0, lt=1)] = 0.0

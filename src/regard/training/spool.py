@@ -33,11 +33,11 @@ class Spool:
     """A file in a run folder that holds pairs which were given in memory.
 
     columns: the names of the source columns of pairs, if they were given; numbers choose columns by their order.
-    target: that of the target column.
+    target: that of the target column. texts: whether rows may also be texts, which have no source.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str] = (), target: str = "") -> None:
-        self.path, self.columns = path, tuple(columns)
+    def __init__(self, path: Path, columns: Sequence[str] = (), target: str = "", *, texts: bool = False) -> None:
+        self.path, self.columns, self.texts = path, tuple(columns), texts
         self.target = target if target and not target.isdecimal() else "target"
         self.num_sources = 0
         """The number of source columns of the pairs that were written; 0 if they were dictionaries."""
@@ -88,6 +88,8 @@ class Spool:
 
     def _columns(self, row: Any, number: int) -> dict[str, Any]:
         """Returns a pair as columns. number: that of the row."""
+        if self.texts and isinstance(row, str):
+            return {"source": "", self.target: row}
         if not isinstance(row, list | tuple) or len(row) != 2:
             raise UserError(f"row {number} of the data is {shown(row)}; {_EXPECTED}")
         source = row[0] if isinstance(row[0], list | tuple) else (row[0],)

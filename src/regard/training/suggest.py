@@ -149,7 +149,7 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
     size = next(size for size in MONOTONE_SIZES if number <= size.most_pairs)
     train = TrainSettings(learning_rate=size.learning_rate, schedule="cosine", warmup=0.08, batch_tokens=size.batch_tokens)
     epoch = number * max(source.tokens, target.tokens) / train.batch_tokens
-    steps = _rounded(min(size.most_steps, max(600, 22 * epoch)))
+    steps = rounded(min(size.most_steps, max(600, 22 * epoch)))
     settings = RunSettings(
         data=DataSettings(source_unit=source.unit, target_unit=target.unit),
         model=RnnSettings(
@@ -163,7 +163,7 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
             bridge="zero",
             dropout=size.dropout,
         ),
-        train=replace(train, steps=steps, validate_every=_rounded(steps / 4), metric="symbol_error_rate", weights="last"),
+        train=replace(train, steps=steps, validate_every=rounded(steps / 4), metric="symbol_error_rate", weights="last"),
     )
     return Suggestion(
         settings,
@@ -187,8 +187,8 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
     dropout = 0.3 if number < 30_000 else 0.1
     train = TrainSettings(learning_rate=4e-3, ema=0.999)
     epoch = number * target.tokens / train.batch_tokens
-    steps = _rounded(min(8000, max(600, 20 * epoch)))
-    train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
+    steps = rounded(min(8000, max(600, 20 * epoch)))
+    train = replace(train, steps=steps, validate_every=rounded(steps / 8), metric="symbol_error_rate")
     settings = RunSettings(
         data=DataSettings(source_unit=source.unit, target_unit=target.unit),
         model=RnnSettings(width=192, embedding=64, encoder_layers=2, decoder="bahdanau", dropout=dropout),
@@ -212,8 +212,8 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     unit = target.unit if target.words < 1.5 else "words"
     few = number < 20_000
     train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
-    steps = _rounded(min(20_000, max(1000, 30 * number / 16)))  # of about 128 positions each
-    train = replace(train, steps=steps, validate_every=_rounded(steps / 8), metric="symbol_error_rate")
+    steps = rounded(min(20_000, max(1000, 30 * number / 16)))  # of about 128 positions each
+    train = replace(train, steps=steps, validate_every=rounded(steps / 8), metric="symbol_error_rate")
     is_picture = codec.unit == "picture"
     settings = RunSettings(
         data=DataSettings(
@@ -255,7 +255,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
     count = plural(number, "pair")
     closed = len(words) <= min(MOST_CLOSED, len(pairs) / 4)
     few = number < 20_000
-    steps = _rounded(min(20_000, max(2000, 20 * number / 32)))
+    steps = rounded(min(20_000, max(2000, 20 * number / 32)))
     settings = RunSettings(
         data=DataSettings(source_unit="sound", target_unit="symbols" if closed else "characters", augment=0.2 if few else 0.1),
         model=RnnSettings(frontend="sound", width=128, embedding=128, channels=32, decoder="bahdanau", dropout=0.1),
@@ -265,7 +265,7 @@ def _for_sounds(number: int, pairs: Sequence[Pair], example: str) -> Suggestion:
             shortest_first=True,
             ema=0.995,
             steps=steps,
-            validate_every=_rounded(steps / 8),
+            validate_every=rounded(steps / 8),
             metric="symbol_error_rate",
         ),
     )
@@ -297,11 +297,11 @@ def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
     if not large:
         train = replace(train, batch_tokens=1024, warmup=0.02)
     epoch = number * target.words * 1.4 / train.batch_tokens
-    steps = _rounded(min(20_000, max(1000, 40 * epoch)))
+    steps = rounded(min(20_000, max(1000, 40 * epoch)))
     settings = RunSettings(
         data=DataSettings(source_unit="bpe", target_unit="bpe", shared=shared, vocabulary=vocabulary),
         model=model,
-        train=replace(train, steps=steps, validate_every=_rounded(steps / 10)),
+        train=replace(train, steps=steps, validate_every=rounded(steps / 10)),
     )
     return Suggestion(
         settings,
@@ -320,7 +320,7 @@ def _for_sentences(number: int, source: Side, target: Side) -> Suggestion:
     )
 
 
-def _rounded(number: float) -> int:
+def rounded(number: float) -> int:
     """Rounds to two significant digits, which are easier to read."""
     size: int = 10 ** max(0, len(str(round(number))) - 2)
     return max(1, round(number / size)) * size

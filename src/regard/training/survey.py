@@ -15,6 +15,7 @@ from regard.data.columns import Columns
 from regard.data.corpus import Normalisation, Pair, stream_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.source_text import file_and_text
+from regard.data.texts import stream_texts
 from regard.signatures import Fingerprint
 from regard.training.settings import DataSettings
 
@@ -39,6 +40,8 @@ class Survey:
 
 def names_files(data: DataSettings) -> bool:
     """Returns whether the sources are file names, judging by the first few."""
+    if data.contents != "pairs":
+        return False
     first = [pair.source for pair in islice(stream(replace(data, normalise="none")), NUM_RECOGNISED)]
     return recognise(first, folder_of(data.files)) is not None
 
@@ -64,10 +67,15 @@ def folder_of(files: Sequence[str]) -> Path:
     return Path(files[0]).parent if files else Path()
 
 
-def stream(data: DataSettings, counts: CorpusCounts | None = None, *, names: bool = False) -> Iterator[Pair]:
-    return stream_pairs(
-        paths(data.files), columns_of(data, data.files), data.max_length, counts, normalisation_of(data, names=names)
-    )
+def stream(
+    data: DataSettings, counts: CorpusCounts | None = None, *, names: bool = False, held_out: Columns | None = None
+) -> Iterator[Pair]:
+    """Yields the pairs or texts of the training files or, with their columns, those of the held-out files."""
+    files = paths(data.files if held_out is None else data.held_out_files)
+    columns, normalisation = held_out or columns_of(data, data.files), normalisation_of(data, names=names)
+    if data.contents != "pairs":
+        return stream_texts(files, data.contents, data.max_length, counts, normalisation, columns)
+    return stream_pairs(files, columns, data.max_length, counts, normalisation)
 
 
 def normalisation_of(data: DataSettings, *, names: bool = False) -> Normalisation:

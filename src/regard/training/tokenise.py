@@ -33,7 +33,7 @@ from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_codec, re
 from regard.contracts import SourceText
 from regard.data.batch import Example
 from regard.data.codecs import FILE_CODECS
-from regard.data.corpus import Pair, read_pairs
+from regard.data.corpus import Pair
 from regard.data.counts import CorpusCounts
 from regard.data.held_out import is_held_out
 from regard.data.source_text import flat
@@ -44,7 +44,7 @@ from regard.signatures import file_fingerprint
 from regard.training.data import Codecs, HeldOut, StartCodecs, TrainingData, encoded, make_codecs
 from regard.training.progress import with_progress
 from regard.training.settings import OLDER, DataSettings
-from regard.training.survey import Survey, columns_of, folder_of, normalisation_of, paths, stream, survey
+from regard.training.survey import Survey, columns_of, folder_of, paths, stream, survey
 
 MOST_HELD_OUT = 2_000
 """The maximum number of pairs that are held out when no held-out files are given."""
@@ -66,11 +66,11 @@ class Division:
         """Yields the training pairs, in a new pass over the files. what: the label of the progress bar."""
         collected, held_out, sources = self._collected, list[Pair](), Sources()
         for pair in with_progress(stream(self.data), self.num_pairs, what, self.console):
-            if self.threshold and is_held_out(pair.source, self.threshold):
+            if self.threshold and is_held_out(pair.key, self.threshold):
                 held_out.append(pair)
                 continue
             if not collected:
-                sources.add(pair.source)
+                sources.add(pair.key)
             yield pair
         self._collected = collected or (held_out, sources)
 
@@ -114,11 +114,11 @@ def from_files(
     in_files: list[Pair] = []  # the pairs of the held-out files
     if data.held_out_files:
         columns = replace(columns_of(data, data.held_out_files), known_header=counts.header)
-        measuring = read_pairs(paths(data.held_out_files), columns, data.max_length, normalisation_of(data))
-        held_out_name = measuring.counts.name
-        in_files = _relative_to(root, data, measuring.pairs)
-        console.print(measuring.counts.describe())
-        if shared := counts.describe_shared(measuring.counts):
+        measured = CorpusCounts()
+        in_files = _relative_to(root, data, stream(data, measured, held_out=columns))
+        held_out_name = measured.name
+        console.print(measured.describe())
+        if shared := counts.describe_shared(measured):
             console.print(shared)
     else:
         threshold = counts.threshold(min(data.held_out, MOST_HELD_OUT / counts.pairs))

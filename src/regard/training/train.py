@@ -54,14 +54,15 @@ def train(
     quiet: bool = False,
     **overrides: object,
 ) -> Translator:
-    """Trains a model on pairs and returns it: `regard.train([("walk", "walked"), …], "model", steps=300)`.
+    """Trains a model on pairs, or on texts, and returns it: `regard.train([("walk", "walked"), …], "model", steps=300)`.
 
     It does what the command `regard train` does: it chooses the settings from the data, writes checkpoints, and continues a run
     that was interrupted. The same data, settings and number of threads give the same weights, bit for bit.
 
     data: the path of a file (.tsv, .csv, .jsonl, .xlsx, or a run file .yaml), a tuple with the paths of two parallel files, any
     iterable of pairs (source, target) or of dictionaries, such as the rows of a Hugging Face dataset, or a pandas DataFrame. A
-    source of several columns is a tuple. An iterable is read once, and stored in the run folder.
+    source of several columns is a tuple. An iterable is read once, and stored in the run folder. Language models
+    (kind="decoder_only" or "rnn_lm") learn from texts: a text file, or an iterable of texts.
     out: the model folder to write, next to which OUT.run holds the checkpoints. The same call again continues the run, and
     returns the model if it is finished. By default, the model is only returned.
     held_out: pairs to validate on, in any form that `data` may have; by default a part of the data.
