@@ -243,6 +243,12 @@ FRONTENDS: dict[str, ModelSettings] = {  # models whose source is not text; see 
     "sound with text, transformer": TransformerSettings(
         width=20, heads=2, feed_forward=29, frontend="sound", channels=3, dropout=0.3
     ),
+    "video, luong": RnnSettings(width=24, embedding=7, score_width=13, frontend="video", channels=8, dropout=0.3),
+    "video, seen once": RnnSettings(width=24, embedding=7, decoder="fixed", frontend="video", channels=8, dropout=0.3),
+    "video, transformer": TransformerSettings(width=24, heads=2, feed_forward=29, frontend="video", channels=8, dropout=0.3),
+    "video with text, luong": RnnSettings(width=24, embedding=7, score_width=13, frontend="video", channels=8, dropout=0.3),
+    "video_grid, luong": RnnSettings(width=24, embedding=7, score="scaled_dot", frontend="video_grid", dropout=0.3),
+    "video_grid, transformer": TransformerSettings(width=24, heads=2, feed_forward=29, frontend="video_grid", dropout=0.3),
     "picture with text, luong": RnnSettings(width=20, embedding=7, score_width=13, frontend="picture", channels=8, dropout=0.3),
 }
 CHANNELS = 3
@@ -288,23 +294,28 @@ def make_frontend_model(name: str, dtype: torch.dtype = torch.float64) -> Model:
 
 
 def make_rows(name: str, number: int = 4) -> list[SourceRow]:
-    """Returns random pictures, grids, frames or sounds of different sizes; some sides are multiples of the cell, some are not.
-    With auxiliary texts, the second file is missing and the third text is empty."""
+    """Returns random pictures, videos, grids, frames or sounds of different sizes; some sides are multiples of the cell, some
+    are not. With auxiliary texts, the second file is missing and the third text is empty."""
     generator = torch.Generator().manual_seed(2)
     rows: list[np.ndarray] = []
-    for height, width in ((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number]:
+    for time, (height, width) in enumerate(((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number], start=2):
         if name.startswith("frames"):
             rows.append(torch.randn(width // 2, CHANNELS, generator=generator).numpy())
         elif name.startswith("sound"):
             rows.append(torch.randint(-9999, 9999, (width, 80), generator=generator, dtype=torch.int16).numpy())
         elif name.startswith("grid"):
             rows.append(torch.randn(CHANNELS, height // 4, width // 4, generator=generator).numpy())
+        elif name.startswith("video_grid"):
+            rows.append(torch.randn(CHANNELS, time, height // 4, width // 4, generator=generator).numpy())
+        elif name.startswith("video"):
+            shape = (CHANNELS, 7 - time, height, width)
+            rows.append(torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8).numpy())
         else:
             rows.append(torch.randint(0, 256, (CHANNELS, height, width), generator=generator, dtype=torch.uint8).numpy())
     if "with text" not in name:
         return list(rows)
     texts = ([4, 5, 6], [7], [], [8, 9, 10, 11, 12])
-    missing = np.zeros((0, 80) if name.startswith("sound") else (CHANNELS, 0, 0), rows[1].dtype)
+    missing = np.zeros((0, 80) if name.startswith("sound") else (CHANNELS, *[0] * (rows[1].ndim - 1)), rows[1].dtype)
     return [
         FileAndText(missing if index == 1 else row, text) for index, (row, text) in enumerate(zip(rows, texts, strict=False))
     ]

@@ -123,7 +123,7 @@ class Forced:
 
     token_log_probs: the log-probability of each token of the output, if it was asked for.
     seen: what the taps of the Look captured, without padding; axis B has size 1.
-    axes: (positions,), or (rows, columns) if the source is a picture or a grid.
+    axes: (positions,); (rows, columns) if the source is a picture or a grid, (time, rows, columns) if it is a video.
     log_probs_TV: the log-probability of every token of the vocabulary at every step, if it was asked for.
     error: why this request failed; the others go on.
     """

@@ -695,7 +695,7 @@ class Translator:
         source, target = self.reader.labels(segment.source, forced.axes), self.target.tokens(written)
         rows = source if kind in ("encoder", "fusion") else target
         columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
-        axes, seconds = forced.axes if len(forced.axes) == 2 and kind in ("cross", "encoder") else (), 0.0
+        axes, seconds = forced.axes if len(forced.axes) > 1 and kind in ("cross", "encoder") else (), 0.0
         if isinstance(self.source, FileCodec):
             if kind == "fusion":
                 columns = self.source.auxiliary_labels(segment.source)

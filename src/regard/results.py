@@ -21,7 +21,8 @@ class AttentionMap(ByValue):
     weights_HTS: a numpy array: heads, queries, keys.
     target, source: the tokens of the rows (queries) and of the columns (keys), whatever the kind of attention.
 
-    axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights.
+    axes: (rows, columns) if the source is a picture or a grid, whose cells, row by row, are the columns of the weights; (time,
+    rows, columns) if it is a video.
     seconds: the duration of one source position if the source is a sound; 0 if no axis is time. The time axis is the columns;
     for `encoder` also the rows, for `fusion` the rows only.
     heads: the indices of the heads in the layer, if they are known.
@@ -67,6 +68,22 @@ class AttentionMap(ByValue):
         if len(self.axes) != 2:
             raise UserError(f"{self.kind} attention of this model has no maps: its source is not a picture or a grid")
         return self.mean_TS.reshape(-1, *self.axes)
+
+    @property
+    def maps_TFRC(self) -> Array:
+        """The mean over the heads as one map (rows, columns) over each frame of a video, for each target token.
+
+        Raises UserError if the source is not a video.
+
+        >>> weights = torch.full((1, 2, 12), 1 / 12).numpy()
+        >>> attention = regard.AttentionMap(weights, tuple("abcdefghijkl"), ("two", "words"), "cross", 0, axes=(2, 2, 3))
+        >>> attention.maps_TFRC.shape  # target tokens, frames, rows and columns of a frame
+        (2, 2, 2, 3)
+        """
+        if len(self.axes) != 3:
+            raise UserError(f"{self.kind} attention of this model has no maps over frames: its source is not a video")
+        frames, rows, columns = self.axes
+        return self.mean_TS.reshape(-1, frames, rows, columns)
 
     def _repr_html_(self) -> str:
         """Returns the mean as an HTML table, for notebooks."""

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from test_inspection import EVERYTHING, HOSTILE, make_inspection, make_translator
 from test_pictures import make_translator as make_captioner
+from test_videos import make_translator as make_film_captioner
 
 import regard
 from regard.data.labels import label
@@ -440,6 +442,45 @@ def test_maps_follow_the_head_and_texts_have_none(opened: Open, tmp_path: Path) 
         inspection.layer("cross", 1).numbers["weights"].mean(0)[0].max().item(), abs=6e-5
     )
     assert opened(transformer()).locator("#over").is_hidden()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_word_has_a_map_over_each_frame(opened: Open, tmp_path: Path, width: int) -> None:  # SPEC A8.5
+    """The four frames are shown two by two, with their numbers and shares of the weight."""
+    inspection = inspect(make_film_captioner(tmp_path), "v.gif", output=(4, 5, 6), what=EVERYTHING)
+    page = opened(inspection, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    maps = inspection.layer("cross", -1).numbers["weights"].mean(0).unflatten(-1, (4, 3, 5))
+    page.hover('#maps button[data-word="1"]')
+    assert page.inner_text("#h-over") == f"Over the frames: “{inspection.target[1]}”"
+    frame, cell = divmod(int(maps[1].argmax()), 15)
+    assert f"looks most at frame {frame}, row {cell // 5}, column {cell % 5}: {maps[1].max():.4f}" in page.inner_text(
+        "#over-readout"
+    )
+    shares = [f"{number} · {maps[1, number].sum():.2f}" for number in range(4)]
+    assert page.locator("#overlay b span").all_inner_texts() == shares
+    page.click("#style-cells")
+    page.hover('#maps button[data-word="1"]')
+    middles = [
+        [8 * (time % 2 * 5 + column) + 4, 8 * (time // 2 * 3 + row) + 4]
+        for time, row, column in product(range(4), range(3), range(5))
+    ]
+    alpha = page.evaluate(
+        "middles => { const context = document.querySelector('#overlay canvas').getContext('2d');"
+        " return middles.map(([x, y]) => context.getImageData(x, y, 1, 1).data[3]); }",
+        middles,
+    )
+    expected = (210 * (1 - maps[1] / maps[1].max())).round().flatten()
+    assert (torch.tensor(alpha) - expected).abs().max() <= 1
+    overlay = page.locator("#overlay")
+    overlay.scroll_into_view_if_needed()
+    box = overlay.bounding_box()
+    assert box is not None
+    for time, row, column in ((0, 0, 0), (1, 2, 3), (2, 1, 4), (3, 2, 4)):
+        x, y = (time % 2 * 5 + column + 0.5) / 10, (time // 2 * 3 + row + 0.5) / 6
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+        weight = maps[1, time, row, column]
+        assert f"looks at frame {time}, row {row}, column {column}: {weight:.4f}" in page.inner_text("#over-readout")
 
 
 # --- sound -------------------------------------------------------------------------------------------------------------------

@@ -22,8 +22,10 @@ from regard.layers.frontends import (
     GridFrontend,
     GridProjection,
     PatchFrontend,
+    PictureNorm,
     ResNetFrontend,
     SoundFrontend,
+    VideoFrontend,
     standardised,
 )
 from regard.look import Look, Tap
@@ -47,19 +49,20 @@ def test_the_memory_has_one_vector_per_grid_cell(name: str) -> None:  # SPEC A8.
         elif name.startswith("sound"):  # SPEC A8.4
             assert memory.axes == (max(1, math.ceil(len(row) / 4)),)
         else:
-            cell = 1 if name.startswith("grid") else 8
-            assert memory.axes == tuple(max(1, math.ceil(side / cell)) for side in row.shape[1:])
+            cell = 1 if name.startswith(("grid", "video_grid")) else 8
+            *frames, height, width = row.shape[1:]  # SPEC A8.5
+            assert memory.axes == tuple(max(1, size) for size in (*frames, math.ceil(height / cell), math.ceil(width / cell)))
         assert memory.values_BSE.shape[1] == math.prod(memory.axes) == max(1, num_positions(row))
         assert memory.allow_BS.all()
 
 
 @every_frontend
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1 A8.2
+def test_law_3_neighbours_and_padding_do_not_matter(name: str, dtype: torch.dtype) -> None:  # SPEC A8.1 A8.2 A8.5
     """Values in the padding do not affect any output, whatever they are."""
     model, rows, targets = make_frontend_model(name, dtype), make_rows(name), make_targets(4, 6)
     together = source_batch(rows)
-    outside = ~(together.allow.unsqueeze(1) if together.values.dim() == 4 else together.allow.unsqueeze(-1))
+    outside = ~(together.allow.unsqueeze(1) if together.values.dim() > 3 else together.allow.unsqueeze(-1))
     dirty = replace(together, values=torch.where(outside, torch.full_like(together.values, 77.0), together.values))
     for source in (together, dirty):
         memory = model.encode(source)
@@ -159,9 +162,14 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
                     module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
             if isinstance(module, torch.nn.RNNBase):
                 module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
-        shape = {"frames": (3, 7, CHANNELS), "sound": (3, 7, BANDS), "grid": (3, CHANNELS, 3, 5)}.get(
-            name.split(",")[0].removesuffix(" with text"), (3, CHANNELS, 16, 24)
-        )
+        shapes = {
+            "frames": (3, 7, CHANNELS),
+            "sound": (3, 7, BANDS),
+            "grid": (3, CHANNELS, 3, 5),
+            "video": (3, CHANNELS, 5, 16, 24),
+            "video_grid": (3, CHANNELS, 5, 3, 7),
+        }
+        shape = shapes.get(name.split(",")[0].removesuffix(" with text"), (3, CHANNELS, 16, 24))
         sizes = shape[1:2] if len(shape) == 3 else shape[2:]
         allow = masks.not_padding(torch.ones(3, *sizes, dtype=torch.long, device=device), PAD)
         targets = torch.ones(3, 5, dtype=torch.long, device=device)
@@ -216,6 +224,52 @@ def test_the_resnet_frontend_equals_its_formula(positions: bool) -> None:  # SPE
             expected.append(cell @ network.projection.direct.weight.T + bound + (encoding if positions else 0))
     output = network(Source(pixels, masks.first(torch.tensor([26, 26]), 26)[:, None].expand(2, 17, 26)))
     assert output.axes == (3, 4)
+    torch.testing.assert_close(output.x_BSD, torch.stack(expected, dim=1))
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_the_video_frontend_equals_its_formula(positions: bool) -> None:  # SPEC A8.5
+    """Compared with a second implementation: pictures frame by frame, and sums over three frames written out."""
+    torch.manual_seed(0)
+    frontend = VideoFrontend(3, 24, 12, positions=positions).double()
+    for module in frontend.modules():
+        if isinstance(module, PictureNorm):
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
+    video = torch.randn(1, 3, 5, 17, 26, dtype=torch.float64)
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(1, *x.shape[2:], dtype=torch.bool)
+
+    frames = [torch.cat((standardised(x, whole(x)), x), dim=1) for x in video.unbind(2)]
+    network = frontend.frames
+    for halve, block, over_time in zip(network.halve, network.blocks, frontend.over_time, strict=True):
+        frames = [halve(x) for x in frames]
+        frames = [block(x, whole(x)) for x in frames]
+        quiet = [over_time.norm(x, whole(x)).clamp(min=0) for x in frames]
+        nothing = torch.zeros_like(quiet[0])
+        kernels = over_time.convolution.weight.squeeze((3, 4)).unbind(2)  # one matrix for each of three frames
+        mixed = []
+        for number, x in enumerate(frames):
+            around = [quiet[at] if 0 <= at < len(frames) else nothing for at in (number - 1, number, number + 1)]
+            change = sum(torch.einsum("oc,bchw->bohw", kernel, y) for kernel, y in zip(kernels, around, strict=True))
+            mixed.append(x + change + over_time.convolution.bias[:, None, None])
+        frames = mixed
+    frames = [torch.cat((standardised(x, whole(x)), x), dim=1) for x in frames]
+    expected, projection = [], network.projection
+    for time, x in enumerate(frames):
+        for row in range(3):
+            for column in range(4):
+                waves = []
+                for number, width in ((time, 12), (row, 6), (column, 6)):
+                    for k in range(width // 2):
+                        angle = number * 10000 ** (-2 * k / width)
+                        waves += [math.sin(angle), math.cos(angle)]
+                cell, encoding = x[:, :, row, column], torch.tensor(waves, dtype=torch.float64)
+                bound = projection.output((projection.project(cell) + encoding).clamp(min=0))
+                expected.append(cell @ projection.direct.weight.T + bound + (encoding if positions else 0))
+    output = frontend(Source(video, torch.ones(1, 5, 17, 26, dtype=torch.bool)))
+    assert output.axes == (5, 3, 4)
     torch.testing.assert_close(output.x_BSD, torch.stack(expected, dim=1))
 
 

@@ -12,7 +12,7 @@ PAGE, ARRAYS = ".html", ".npz"
 
 def inspect(
     model: Model,
-    text: Annotated[str, typer.Argument(help="Text to translate, or path of a picture or sound.")],
+    text: Annotated[str, typer.Argument(help="Text to translate, or path of a picture, video or sound.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -22,7 +22,7 @@ def inspect(
         ),
     ] = None,
     auxiliary: Annotated[
-        str | None, typer.Option(help="Auxiliary text that comes with the picture or sound.", show_default=False)
+        str | None, typer.Option(help="Auxiliary text that comes with the picture, video or sound.", show_default=False)
     ] = None,
     kind: Annotated[
         str,
@@ -46,6 +46,7 @@ def inspect(
     from regard.data.labels import readable, visible
     from regard.data.pictures import Pictures
     from regard.data.source_text import file_and_text
+    from regard.data.videos import Videos
     from regard.errors import UserError
     from regard.inspection.capture import translate_whole
     from regard.inspection.render import ENDINGS, WIDEST, check_drawing, draw, draw_over, in_terminal, in_words
@@ -100,7 +101,7 @@ def inspect(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         file, _ = file_and_text(source)
-        if attention.axes and kind == "cross" and isinstance(translator.source, Pictures):
+        if attention.axes and kind == "cross" and isinstance(translator.source, Pictures | Videos):
             drawn = draw_over(attention, file, out)
         else:
             drawn = draw(attention, out, over=file if attention.seconds else None)

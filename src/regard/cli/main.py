@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections import Counter
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard import __version__
 from regard.cli import align, check, cost, demo, describe, distill, doctor, evaluate, explain, inspect, score, train, translate
-from regard.errors import UserError, UserErrors, is_utf_8
+from regard.errors import UserError, UserErrors, is_utf_8, plural
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,6 +65,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale; every name can be printed
+    warned = Warned()
+    warnings.showwarning = warned.show
     try:
         check_folder()
         check_arguments(sys.argv[1:])
@@ -82,6 +87,37 @@ def main() -> None:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         sys.exit("regard: out of memory; try a smaller --beam, --n-best or --max-length, a smaller model, or a smaller batch")
+    finally:
+        warned.count_rest()
+
+
+class Warned:
+    """Prints warnings in one line each: the first few from each line of code, and how many more there were at the end."""
+
+    MOST = 5
+
+    def __init__(self) -> None:
+        self.numbers: Counter[tuple[str, int]] = Counter()
+
+    def show(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: object = None,
+        line: object = None,
+    ) -> None:
+        """Replaces `warnings.showwarning`."""
+        self.numbers[filename, lineno] += 1
+        if self.numbers[filename, lineno] <= self.MOST:
+            what = str(message) if "regard" in Path(filename).parts else f"{filename}: {category.__name__}: {message}"
+            print(f"regard: {printable(what)}", file=sys.stderr)
+
+    def count_rest(self) -> None:
+        """Prints how many warnings were not printed."""
+        if rest := sum(max(0, number - self.MOST) for number in self.numbers.values()):
+            print(f"regard: and {plural(rest, 'more such warning')}", file=sys.stderr)
 
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]

@@ -24,7 +24,7 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         help="Pairs: a .tsv (source<TAB>target), .csv, .jsonl or .xlsx file, or two parallel text files. Text files may be "
-        "compressed (.gz). A source may be the path of a picture or sound. Or a run file (.yaml)."
+        "compressed (.gz). A source may be the path of a picture, video or sound. Or a run file (.yaml)."
     ),
 ]
 SourceColumns = Annotated[

@@ -14,8 +14,10 @@ from regard.equality import ByValue
 class Source(ByValue):
     """A batch of inputs, padded to the same size, with its padding mask.
 
-    values: token ids (B, S), sound frames (B, S, features) or pictures (B, channels, height, width).
-    allow: key padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width).
+    values: token ids (B, S), sound frames (B, S, features), pictures (B, channels, height, width) or videos
+    (B, channels, time, height, width).
+    allow: key padding mask, False at padding, which is at the end: (B, S); for pictures (B, height, width), for videos
+    (B, time, height, width).
     auxiliary: token ids of a second source, a text that accompanies the first; its length is independent of the first.
 
     >>> values = torch.tensor([[4, 5, 6], [7, 0, 0]])  # ids of two texts; 0 is padding

@@ -1,4 +1,4 @@
-"""The registry of codecs for files: pictures, sounds, grids and frames. To add a kind, add it to FILE_CODECS and FITTING."""
+"""The registry of codecs for files: pictures, videos, sounds and features. To add a kind, add it to FILE_CODECS and FITTING."""
 
 from __future__ import annotations
 
@@ -9,29 +9,37 @@ from pathlib import Path
 from typing import Literal
 
 from regard.contracts import SourceText
+from regard.data.arrays import open_array
 from regard.data.documents import mapping, parse
-from regard.data.features import Features, Frames, Grids, kind_of
+from regard.data.features import Features, Frames, Grids
+from regard.data.frames import is_pixels, is_video
 from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
 from regard.data.source_text import file_and_text
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec, TokenUnit
+from regard.data.videos import VideoGrids, Videos
 from regard.errors import UserError, shown
 
-SourceUnit = Literal[TokenUnit, "picture", "sound", "grid", "frames"]
+SourceUnit = Literal[TokenUnit, "picture", "video", "sound", "grid", "frames", "video_grid"]
 """What a source is: the tokens of a text (see `TokenUnit`), or the name of a file.
 
 picture: a picture, with one position per grid cell of 8 x 8 pixels. sound: WAV or FLAC, with one position per 40 ms.
-grid, frames: your own features, in .npy or .safetensors, (rows, columns, features) or (frames, features).
+video: an animated GIF, WebP or PNG, a folder of frames, or .npy (time, rows, columns, features) of bytes; the positions of each
+frame are those of a picture.
+grid, frames, video_grid: your own features, in .npy or .safetensors, (rows, columns, features), (frames, features) or (time,
+rows, columns, features).
 """
 
-FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Sounds, Grids, Frames)}
+FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Sounds, Grids, Frames, Videos, VideoGrids)}
 
 FITTING: dict[str, tuple[str, ...]] = {
     "picture": ("picture", "patches"),
     "sound": ("sound",),
     "grid": ("grid",),
     "frames": ("frames",),
+    "video": ("video",),
+    "video_grid": ("video_grid",),
 }
 """unit -> allowed values of the model's setting `frontend`; for every unit of text it is "tokens"."""
 
@@ -74,13 +82,17 @@ def read_source(content: str | bytes, names: Mapping[str, str] | None = None) ->
 UNSUPPORTED = frozenset(
     ".mp3 .ogg .oga .opus .m4a .aac .wma .aiff .aif .amr .mp4 .mkv .mov .avi .webm .heic .svg .pdf .npz".split()
 )
-"""Suffixes of files that users may name as sources, but that are not supported."""
+FILMS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm"})
+"""Suffixes of files that users may name as sources, but that are not supported; FILMS: those of videos."""
 SUFFIXES = UNSUPPORTED.union(*(codec.suffixes for codec in FILE_CODECS.values()))
 
 
 def recognise(sources: Sequence[SourceText], root: Path) -> type[FileCodec] | None:
     """Returns the codec class of the sources if at least nine of ten have the suffix of its files; None if they are texts.
     Each file may have an auxiliary text.
+
+    Sources are videos if at least nine of ten are folders, and most of these hold pictures; or if most pictures have more than
+    one frame, by their headers. Other pictures are read as pictures, and of several frames the first.
 
     Raises UserError if file names would be trained on as text, because their kind is not supported, they are in another column,
     or there are too few of them.
@@ -92,8 +104,10 @@ def recognise(sources: Sequence[SourceText], root: Path) -> type[FileCodec] | No
         raise UserError(
             f"{len(unsupported)} of {len(names)} sources that were checked are files of an unsupported kind, such as "
             f"{unsupported[0]}; expected {_expected()}. Convert them, e.g. ffmpeg -i {Path(unsupported[0]).name} "
-            f"{Path(unsupported[0]).stem}.wav; {_AS_TEXT}"
+            f"{_converted(unsupported[0])}; {_AS_TEXT}"
         )
+    if names and sum(os.path.isdir(root / name) for name in names) >= 0.9 * len(names) and _are_videos(names, root):
+        return Videos
     for codec in FILE_CODECS.values():
         fitting = [name for name in names if _suffix(name) in codec.suffixes]
         if not fitting:
@@ -105,18 +119,42 @@ def recognise(sources: Sequence[SourceText], root: Path) -> type[FileCodec] | No
                     f"{fitting[0]}, but the others are not; expected only files or only texts. Remove the others; {_AS_TEXT}"
                 )
             continue
-        if not issubclass(codec, Features):
-            return codec
-        for name in fitting[:20]:
-            try:
-                return kind_of(root / name)
-            except UserError:
-                continue
-        return codec
+        if codec is Pictures:
+            return Videos if _are_videos(fitting, root) else Pictures
+        return _kind_of_features(fitting, root) if issubclass(codec, Features) else codec
     return None
 
 
+def _are_videos(names: Sequence[str], root: Path) -> bool:
+    """Whether at least half of those of the first 20 files that can be read are videos."""
+    kinds = []
+    for name in names[:20]:
+        try:
+            kinds.append(is_video(root / name))
+        except UserError:
+            continue
+    return bool(kinds) and 2 * sum(kinds) >= len(kinds)
+
+
+def _kind_of_features(names: Sequence[str], root: Path) -> type[FileCodec]:
+    """Returns the codec class for arrays, by the number of axes of the first that can be read."""
+    for name in names[:20]:
+        try:
+            array = open_array(root / name)
+        except UserError:
+            continue
+        if is_pixels(array):
+            return Videos
+        return VideoGrids if array.ndim == 4 else Grids if array.ndim == 3 else Frames
+    return Grids
+
+
 _AS_TEXT = "to train on the names themselves as texts, use --set data.source_unit=characters"
+
+
+def _converted(name: str) -> str:
+    """Returns the name of a supported file that a file may be converted to, with options of ffmpeg."""
+    return f"-vf fps=4,scale=64:-2 {Path(name).stem}.gif" if _suffix(name) in FILMS else f"{Path(name).stem}.wav"
 
 
 def _expected() -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import read_array
-from regard.data.sources import FileCodec, read_sample
+from regard.data.sources import MAX_FRAMES, FileCodec, read_sample
 from regard.errors import UserError, WrongNumbers
 
 SAMPLE = 200
@@ -48,7 +48,7 @@ class Features(FileCodec):
                 raise WrongNumbers({"deviation": (deviation, f"a finite 32-bit number, at least {SMALLEST}")})
 
     @classmethod
-    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int, max_frames: int = MAX_FRAMES) -> Self:
         moments = read_sample(names, SAMPLE, lambda name: cls._moments(root / name), cls.nouns)
         same_width = [item for item in moments if item.shape == moments[0].shape]  # `read` raises for files of another width
         count, total, squares = torch.stack(same_width).sum(0)
@@ -58,14 +58,16 @@ class Features(FileCodec):
 
     def read(self, path: Path) -> Tensor:
         """Returns the standardised features as float32 (frames, features), or (features, rows, columns) for a grid."""
-        numbers = self._numbers(path)
+        return self._standardised(path, self._numbers(path))
+
+    def _standardised(self, path: Path, numbers: Tensor) -> Tensor:
         if numbers.shape[-1] != len(self):
             raise UserError(f"{path} has {numbers.shape[-1]} features, but this model reads {len(self)}")
         standardised = (numbers - torch.tensor(self.mean)) / torch.tensor(self.deviation)
-        return standardised.movedim(-1, 0).contiguous() if self.num_axes == 3 else standardised
+        return standardised.movedim(-1, 0).contiguous() if self.num_axes > 2 else standardised
 
     def missing(self) -> Tensor:
-        return torch.zeros(len(self), 0, 0) if self.num_axes == 3 else torch.zeros(0, len(self))
+        return torch.zeros(0, len(self)) if self.num_axes == 2 else torch.zeros(len(self), *[0] * (self.num_axes - 1))
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -82,13 +84,20 @@ class Features(FileCodec):
     @classmethod
     def _numbers(cls, path: Path) -> Tensor:
         """Returns the features in the file as float32. Raises UserError if the shape is wrong or a number is not finite."""
-        numbers = read_array(path)
-        if numbers.dim() != cls.num_axes or not numbers.numel():
-            raise UserError(f"{path} has shape {tuple(numbers.shape)}, expected {cls.axes}, none of them 0")
+        return cls._checked(path, read_array(path))
+
+    @classmethod
+    def _checked(cls, path: Path, numbers: Tensor) -> Tensor:
+        cls._check_shape(path, tuple(numbers.shape))
         numbers = numbers.float()
         if not numbers.isfinite().all():
             raise UserError(f"{path} contains NaN or infinite numbers")
         return numbers
+
+    @classmethod
+    def _check_shape(cls, path: Path, shape: tuple[int, ...]) -> None:
+        if len(shape) != cls.num_axes or 0 in shape:
+            raise UserError(f"{path} has shape {shape}, expected {cls.axes}, none of them 0")
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,3 @@ class Grids(Features):
     nouns: ClassVar[str] = "grids"
     num_axes: ClassVar[int] = 3
     axes: ClassVar[str] = "(rows, columns, features)"
-
-
-def kind_of(path: Path) -> type[Features]:
-    """Returns the codec class for a file, by its number of axes."""
-    return Grids if read_array(path).dim() == 3 else Frames

@@ -14,7 +14,7 @@ from unicodedata import name
 
 from rapidfuzz.distance import Levenshtein
 
-SOURCES = set("source src input image picture img photo audio sound wav path file filename clip recording".split())
+SOURCES = set("source src input image picture img photo video audio sound wav path file filename clip recording".split())
 TARGETS = set("target tgt trg output caption transcript".split())
 NUMBERS = set("id idx index no. nr number".split())
 """Columns that are neither source nor target unless chosen."""

@@ -6,7 +6,8 @@ import base64
 import importlib.util
 import io
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,11 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.files import check_file
-from regard.data.sources import CELL, FileCodec, read_sample
+from regard.data.sources import CELL, MAX_FRAMES, FileCodec, read_sample
 from regard.errors import UserError, WrongNumbers, one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 PREVIEW = 640
 """Largest side of a preview, in pixels."""
@@ -48,7 +50,7 @@ class Pictures(FileCodec):
     unit: ClassVar[str] = "picture"
     nouns: ClassVar[str] = "pictures"
     suffixes: ClassVar[frozenset[str]] = frozenset(
-        ".png .jpg .jpeg .jpe .bmp .gif .webp .tif .tiff .ppm .pgm .pbm .pnm".split()
+        ".png .apng .jpg .jpeg .jpe .bmp .gif .webp .tif .tiff .ppm .pgm .pbm .pnm".split()
     )
 
     def __post_init__(self) -> None:
@@ -58,28 +60,20 @@ class Pictures(FileCodec):
             raise WrongNumbers({"longest": (self.longest, f"{SIDES[0]} to {SIDES[-1]:,} pixels")})
 
     @classmethod
-    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int, max_frames: int = MAX_FRAMES) -> Self:
         check_pillow()
         modes = read_sample(names, SAMPLE, lambda name: open_picture(root / name).mode, cls.nouns)
         return cls(3 if "RGB" in modes else 1, picture_size, root=root)
 
     def read(self, path: Path) -> Tensor:
         """Returns the pixels as uint8 (channels, height, width)."""
-        picture = open_picture(path, self.longest).convert("L" if self.channels == 1 else "RGB")
-        scale = min(1.0, self.longest / max(picture.size))
-        width, height = (max(1, round(side * scale / CELL)) * CELL for side in picture.size)
-        if (width, height) != picture.size:
-            picture = picture.resize((width, height))
-        pixels = torch.from_numpy(np.array(picture))
-        return pixels.view(height, width, self.channels).permute(2, 0, 1).contiguous()
+        return pixels_CHW(open_picture(path, self.longest), self.channels, self.longest)
 
     def preview(self, name: str) -> str:
         """Returns the picture of the file as a data URI, at most 640 pixels wide and high. Grid cells divide it evenly."""
         picture = open_picture(self.root / name)
         picture.thumbnail((PREVIEW, PREVIEW))
-        content = io.BytesIO()
-        picture.save(content, "PNG")
-        return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+        return data_uri(picture)
 
     def missing(self) -> Tensor:
         return torch.zeros(self.channels, 0, 0, dtype=torch.uint8)
@@ -93,12 +87,35 @@ class Pictures(FileCodec):
     def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
         """Shifts and scales the picture by up to the fraction `amount` of its size; edge pixels fill the gaps. It never
         mirrors the picture, because text, left and right must keep their meaning."""
-        x, y = (rng.uniform(-amount, amount) for _ in range(2))
-        scale_x, scale_y = (1 + rng.uniform(-amount, amount) for _ in range(2))
-        matrix = torch.tensor([[[scale_x, 0.0, 2 * x], [0.0, scale_y, 2 * y]]])
-        grid = F.affine_grid(matrix, [1, *row.shape], align_corners=False)
-        moved = F.grid_sample(row[None].float(), grid, padding_mode="border", align_corners=False)
-        return moved[0].round().to(torch.uint8)
+        return moved(row, amount, rng)
+
+
+def pixels_CHW(picture: Image, channels: int, longest: int) -> Tensor:
+    """Returns the pixels of a picture as uint8, scaled down to `longest` pixels and to sides that are multiples of a cell."""
+    scale = min(1.0, longest / max(picture.size))
+    width, height = (max(1, round(side * scale / CELL)) * CELL for side in picture.size)
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if (width, height) != picture.size:
+        picture = picture.resize((width, height))
+    pixels = torch.from_numpy(np.array(picture))
+    return pixels.view(height, width, channels).permute(2, 0, 1).contiguous()
+
+
+def moved(row_CHW: Tensor, amount: float, rng: Random) -> Tensor:
+    """Returns a picture of any number of channels, shifted and scaled at random, as `Pictures.varied` describes."""
+    x, y = (rng.uniform(-amount, amount) for _ in range(2))
+    scale_x, scale_y = (1 + rng.uniform(-amount, amount) for _ in range(2))
+    matrix = torch.tensor([[[scale_x, 0.0, 2 * x], [0.0, scale_y, 2 * y]]])
+    grid = F.affine_grid(matrix, [1, *row_CHW.shape], align_corners=False)
+    sampled = F.grid_sample(row_CHW[None].float(), grid, padding_mode="border", align_corners=False)
+    return sampled[0].round().to(torch.uint8)
+
+
+def data_uri(picture: Image) -> str:
+    """Returns a picture as a data URI, in the format PNG."""
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
 def check_pillow() -> None:
@@ -114,21 +131,31 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
     longest: size that the caller will scale the picture down to; a JPEG is then decoded at a lower resolution.
     """
     check_pillow()
+    from PIL import ImageOps
+
+    with opened(path) as file:
+        if longest:
+            file.draft(None, (2 * longest, 2 * longest))
+        file.load()
+        picture = ImageOps.exif_transpose(file)
+        if not min(picture.size):
+            raise UserError(f"{path} is an empty picture: {picture.width} x {picture.height} pixels")
+        return in_grey_or_colours(picture)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ImageFile]:
+    """Opens a file with pillow, which reads its header. Whatever fails inside becomes a UserError with the file's name."""
+    check_pillow()
     check_file(path)
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", category=UserWarning)  # unusual metadata does not matter here
             with Image.open(path) as file:
-                if longest:
-                    file.draft(None, (2 * longest, 2 * longest))
-                file.load()
-                picture = ImageOps.exif_transpose(file)
-            if not min(picture.size):
-                raise UserError(f"{path} is an empty picture: {picture.width} x {picture.height} pixels")
-            return _plain(picture)
+                yield file
     except UserError:
         raise
     except UnidentifiedImageError:
@@ -141,7 +168,7 @@ def open_picture(path: Path, longest: int | None = None) -> Image:
         ) from None
 
 
-def _plain(picture: Image) -> Image:
+def in_grey_or_colours(picture: Image) -> Image:
     """Converts a picture of any mode to L or RGB."""
     from PIL import Image
 

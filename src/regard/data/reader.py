@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -315,6 +316,12 @@ class Reader:
         source = self.normalised(source)
         if row is None:
             (row,) = self.rows([source])
+            if (
+                isinstance(self.source, FileCodec)
+                and (name := file_and_text(source)[0])
+                and (note := self.source.left_out(name))
+            ):
+                warnings.warn(note, stacklevel=2)
         positions = num_positions(row)
         if isinstance(self.source, FileCodec) and positions > MAX_POSITIONS:
             raise UserError(f"it has {positions:,} positions, the maximum is {MAX_POSITIONS:,}; split it into shorter files")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.core.spectrum import BANDS, HOP, STRIDE, log_mel, normalise_bands
 from regard.data.sound import LOUDEST, SUFFIXES, add_noise, change_speed, mask_frames, read_sound, to_row
-from regard.data.sources import FileCodec, read_sample
+from regard.data.sources import MAX_FRAMES, FileCodec, read_sample
 from regard.errors import WrongNumbers
 
 SAMPLE = 100
@@ -48,7 +48,7 @@ class Sounds(FileCodec):
     seconds: ClassVar[float] = STRIDE * HOP
 
     @classmethod
-    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int, max_frames: int = MAX_FRAMES) -> Self:
         rates = read_sample(names, SAMPLE, lambda name: read_sound(root / name, LONGEST).rate, cls.nouns)
         return cls(FINE if median(rates) >= FINE else COARSE, root=root)
 

@@ -2,9 +2,10 @@
 
 A text becomes a list of ids; a file becomes an array, whose axes and dtype show its kind:
 
-    (channels, height, width)    uint8: a picture; float32: a grid of features, one channel per feature
-    (frames, features)           float32: a sequence of frames: features of any origin, or the log-mel frames of a sound
-    (frames, samples)            int16: a sound, 10 ms of samples per row; a batch contains its log-mel frames
+    (channels, height, width)          uint8: a picture; float32: a grid of features, one channel per feature
+    (channels, time, height, width)    uint8: a video; float32: a grid of features for each frame
+    (frames, features)                 float32: a sequence of frames: features of any origin, or the log-mel frames of a sound
+    (frames, samples)                  int16: a sound, 10 ms of samples per row; a batch contains its log-mel frames
 
 A source is the name of a file, or ("a.wav", "every second") if the file has an auxiliary text. Either may be empty.
 """
@@ -15,7 +16,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Self, TypeVar
@@ -40,10 +41,13 @@ T = TypeVar("T")
 
 CELL = 8
 """Height and width in pixels of one grid cell, which becomes one position of the memory."""
+MAX_FRAMES = 32
+"""Default maximum number of frames of a video."""
 
 
 def num_positions(row: SourceRow) -> int:
-    """Returns the length of a source: its number of tokens, frames (every fourth frame of a sound) or grid cells."""
+    """Returns the length of a source: its number of tokens, frames (every fourth frame of a sound) or grid cells; in a video,
+    those of all frames."""
     if isinstance(row, FileAndText):
         return num_positions(row.file) + len(row.text)
     return len(row) if isinstance(row, list) else int(num_positions_of_shapes(np.array([row.shape]), row.dtype)[0])
@@ -54,27 +58,27 @@ def num_positions_of_shapes(shapes_ND: Array, dtype: np.dtype[Any]) -> Array:
     if shapes_ND.shape[1] == 2:
         return -(-shapes_ND[:, 0] // (STRIDE if dtype == np.int16 else 1))
     cell = CELL if dtype == np.uint8 else 1
-    sizes_N: Array = (-(-shapes_ND[:, 1:] // cell)).prod(1)
-    return sizes_N
+    cells_N: Array = (-(-shapes_ND[:, -2:] // cell)).prod(1)
+    num_frames_N: Array = shapes_ND[:, 1:-2].prod(1)  # 1 for a picture
+    return num_frames_N * cells_N
 
 
 def file_batch(arrays: Sequence[Array]) -> Source:
-    """Returns a batch of files: pictures and grids padded at the right and at the bottom, frames padded at the end, with zeros.
-    Bytes become numbers from −1 to 1; the samples of a sound become log-mel frames."""
+    """Returns a batch of files, padded with zeros at the ends of their axes: time, rows and columns, or frames. Bytes become
+    numbers from −1 to 1; the samples of a sound become log-mel frames."""
     rows = [to_frames(row) if row.dtype == torch.int16 else row for row in map(torch.from_numpy, arrays)]
-    sizes_B2 = torch.tensor([row.shape[1:] if row.dim() == 3 else row.shape[:1] for row in rows])
-    axes = sizes_B2.max(0).values.clamp(min=1).tolist()  # a missing file has size 0
-    shape = (rows[0].shape[0], *axes) if rows[0].dim() == 3 else (*axes, rows[0].shape[1])
+    channels_first = rows[0].dim() > 2
+    sizes_BN = torch.tensor([row.shape[1:] if channels_first else row.shape[:1] for row in rows])
+    axes = sizes_BN.max(0).values.clamp(min=1).tolist()  # a missing file has size 0
+    shape = (rows[0].shape[0], *axes) if channels_first else (*axes, rows[0].shape[1])
     values = torch.zeros(len(rows), *shape)
     for number, row in enumerate(rows):
         numbers = row / 127.5 - 1 if row.dtype == torch.uint8 else row
-        if row.dim() == 3:
-            values[number, :, : row.shape[1], : row.shape[2]] = numbers
-        else:
-            values[number, : len(row)] = numbers
-    allow = masks.first(sizes_B2[:, 0], axes[0])
-    if len(axes) == 2:
-        allow = masks.both(allow.unsqueeze(-1), masks.first(sizes_B2[:, 1], axes[1]).unsqueeze(-2))
+        values[number][tuple(map(slice, row.shape))] = numbers
+    allow = masks.first(sizes_BN[:, 0], axes[0])
+    for axis, size in enumerate(axes[1:], start=1):
+        along = masks.first(sizes_BN[:, axis], size)
+        allow = masks.both(allow.unsqueeze(-1), along.view(len(rows), *[1] * axis, size))
     return Source(values, allow)
 
 
@@ -123,7 +127,7 @@ class FileCodec(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int) -> Self:
+    def fit(cls, names: Iterable[str], root: Path, *, picture_size: int, max_frames: int = MAX_FRAMES) -> Self:
         """Returns a codec fitted to these files. Unreadable files are skipped; raises UserError if no file can be read."""
 
     @abstractmethod
@@ -189,10 +193,14 @@ class FileCodec(ABC):
             return tuple(f"{position * self.seconds:.2f} s" for position in range(axes[0]))
         if len(axes) == 1:
             return tuple(map(str, range(axes[0])))
-        return tuple(f"{row},{column}" for row in range(axes[0]) for column in range(axes[1]))
+        return tuple(",".join(map(str, cell)) for cell in product(*map(range, axes)))
 
     def preview(self, name: str) -> str:
-        """Returns the picture to show under attention maps, as a data URI; empty if the file is not a picture."""
+        """Returns the picture to show under attention maps, as a data URI; empty if the file is not a picture or a video."""
+        return ""
+
+    def left_out(self, name: str) -> str:
+        """Says which part of a file `read` leaves out; empty if it reads all. Raises UserError if the file is unreadable."""
         return ""
 
     def at(self, folder: Path) -> Self:

@@ -379,7 +379,8 @@ class Captured:
     def axes(self, row: int) -> tuple[int, ...]:
         """Returns the axes of the memory of one sentence."""
         allow = self.allow_BS[row].reshape(self.memory_axes)
-        return (int(allow.sum()),) if allow.ndim == 1 else (int(allow.any(1).sum()), int(allow.any(0).sum()))
+        others = (tuple(axis for axis in range(allow.ndim) if axis != kept) for kept in range(allow.ndim))
+        return tuple(int(allow.any(along).sum()) for along in others)
 
     def seen(self, row: int, length: int) -> tuple[Seen[Array], ...]:
         """Returns what was captured of one sentence. length: the number of its target tokens."""

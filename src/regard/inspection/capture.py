@@ -106,7 +106,8 @@ class Inspection(ByValue):
 
     source, target: the tokens of both sides, with <eos>.
     log_probs_TV: the log-probability of every token of the vocabulary at every step, without the constraints of a search.
-    axes: (rows, columns) if the source is a picture or a grid. picture: the picture as a data URI.
+    axes: (rows, columns) if the source is a picture or a grid, (time, rows, columns) if it is a video. picture: the picture, or
+    the frames of a video side by side, as a data URI.
     sound: the samples of a sound, as returned by data.sound.to_row. auxiliary: the tokens of the auxiliary text, with <eos>.
     title: a readable name of the source, if that is not its text.
 
@@ -174,8 +175,9 @@ def inspect(
     """Translates a text and captures one forward pass of the model over its output (teacher forcing).
 
     output: ids of a given output, without <eos>, instead of the model's own. finished: whether <eos> follows it.
-    what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead. The
-    weights of marginal and monotone attention are the posterior: how probable each source position is, given the whole output.
+    what: the numbers to capture, of weights, scores and norms; texts longer than 1,024 tokens are summarised instead, except
+    for cross-attention to pictures and videos, which is drawn over them. The weights of marginal and monotone
+    attention are the posterior: how probable each source position is, given the whole output.
     edits: changes of attention, both in the translation and in what is captured.
     options: options of the search, as for a translator.
 
@@ -196,14 +198,19 @@ def inspect(
         output, finished = result.ids, result.finished
     written = read_ids(translator, output, finished=finished)
     captured: tuple[What, ...] = (cast(What, what),) if isinstance(what, str) or not isinstance(what, Sequence) else tuple(what)
-    if max(size + 1, len(written)) > LONGEST:
-        captured = ("summary",)
-    quantities: list[What] = ["posterior" if quantity == "weights" else quantity for quantity in captured]
-    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in quantities), edits)  # type: ignore[arg-type]
+    is_long = max(size + 1, len(written)) > LONGEST
+    file, name = row.file if isinstance(row, FileAndText) else row, file_and_text(segment.source)[0]
+    has_maps = isinstance(file, np.ndarray) and file.ndim > 2
+
+    def quantities(kind: Kind) -> tuple[What, ...]:
+        if is_long and not (has_maps and kind == "cross"):
+            return ("summary",)
+        return tuple("posterior" if quantity == "weights" else quantity for quantity in captured)
+
+    look = Look(tuple(Tap(kind, what=quantity) for kind in KINDS for quantity in quantities(kind)), edits)  # type: ignore[arg-type]
     (forced,) = translator.engine.force([replace(segment.request, look=look)], [written], distributions=True)
     if forced.log_probs_TV is None:
         raise UserError(forced.error)
-    file, name = row.file if isinstance(row, FileAndText) else row, file_and_text(segment.source)[0]
     is_file = isinstance(codec, FileCodec) and codec.has_file(segment.source)
     return Inspection(
         text=flat(segment.source),
@@ -216,7 +223,7 @@ def inspect(
         log_probs_TV=torch.from_numpy(forced.log_probs_TV),
         layers=tuple(_layers(forced.seen)),
         gates=tuple(_gates(translator, segment, written, Look(edits=look.edits))),
-        axes=forced.axes if len(forced.axes) == 2 and is_file else (),
+        axes=forced.axes if len(forced.axes) > 1 and is_file else (),
         picture=codec.preview(name) if isinstance(codec, FileCodec) and name else "",
         sound=torch.from_numpy(file) if isinstance(file, np.ndarray) and file.dtype == np.int16 and len(file) else None,
         auxiliary=codec.auxiliary_labels(segment.source) if isinstance(codec, FileCodec) else (),

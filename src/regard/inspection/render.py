@@ -20,6 +20,7 @@ from rich.text import Text
 from regard.checkpoint.files import new_file
 from regard.contracts import Array
 from regard.core.spectrum import HOP, extremes, log_mel
+from regard.data.frames import num_frames, read_frames, spaced
 from regard.data.labels import label
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
@@ -32,6 +33,8 @@ WIDEST = 120
 """Maximum width in a terminal of unknown size, in character cells."""
 MOST_COLUMNS = 1000
 """Maximum number of columns of a picture over time; finer detail would be smaller than its pixels."""
+MOST_ACROSS = 16
+"""Maximum number of frames of a video that stand side by side."""
 FINEST = 16_000
 """Highest sample rate for spectrograms; audible frequencies lie below half of it."""
 
@@ -60,8 +63,8 @@ def figure_of(maps: AttentionMap | Sequence[AttentionMap], over: str | Path | No
     source tokens.
 
     Maps over a sound are drawn below each other, on one axis of seconds; each is scaled to its largest weight.
-    over: the picture that the map belongs to, over which the weights of each word are drawn; or the sound that the maps belong
-    to, whose waveform and spectrogram are drawn above them.
+    over: the picture or video that the map belongs to, over which the weights of each word are drawn; or the sound that the
+    maps belong to, whose waveform and spectrogram are drawn above them.
     """
     maps = list(maps) if isinstance(maps, Sequence) else [maps]
     if not maps:
@@ -107,8 +110,10 @@ def _over_picture(attention: AttentionMap, picture: str | Path) -> Any:
     """Returns a figure with the weights of each word over the picture (Xu et al. 2015, fig. 2).
 
     Regions with little weight are veiled, smoothly in the upper row and cell by cell in the lower. Each map is scaled to its
-    largest weight, which is printed below it.
+    largest weight, which is printed below it. A video is drawn as a strip of frames for each word.
     """
+    if len(attention.axes) == 3:
+        return _film(attention, Path(picture))
     from matplotlib.figure import Figure
 
     maps_TRC, image = attention.maps_TRC, open_picture(Path(picture))
@@ -121,7 +126,7 @@ def _over_picture(attention: AttentionMap, picture: str | Path) -> Any:
     font = _font([attention], 11)
     for number, word in enumerate(attention.target):
         largest = max(float(np.abs(maps_TRC[number]).max()), 1e-9)
-        veil = [[(0.41, 0.47, 0.54, 0.82 * (1 - min(1.0, abs(w) / largest))) for w in row] for row in maps_TRC[number].tolist()]
+        veil = _veil(maps_TRC[number], largest)
         for below in (0, 1):
             index = (2 * (number // across) + below) * across + number % across + 1
             axes = figure.add_subplot(2 * bands, across, index)
@@ -135,6 +140,53 @@ def _over_picture(attention: AttentionMap, picture: str | Path) -> Any:
                 axes.set_xlabel(f"{largest:.2f}", fontsize=8, color="#66727f", labelpad=2)
             else:
                 axes.set_title(word, pad=3, **font)
+    return figure
+
+
+def _veil(weights_RC: Array, largest: float) -> list[list[tuple[float, ...]]]:
+    """Returns the colour of each cell: grey where the weight is small, transparent where it is the largest."""
+    return [[(0.41, 0.47, 0.54, 0.82 * (1 - min(1.0, abs(weight) / largest))) for weight in row] for row in weights_RC.tolist()]
+
+
+def _film(attention: AttentionMap, video: Path) -> Any:
+    """Returns a figure with a strip of frames for each word. Weights are veiled as over a picture, and scaled to the largest of the strip. The
+    number below a frame, and the bar, are its share of the weight."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    maps_TFRC = attention.maps_TFRC
+    number, rows, columns = attention.axes
+    frames = read_frames(video, number, lambda frame: frame.copy())
+    indices = spaced(num_frames(video), number)
+    across = min(number, MOST_ACROSS)
+    bands = math.ceil(number / across)
+    shape = min(max(frames[0].height / frames[0].width, 0.2), 3)
+    cell = min(1.1, 16 / across)  # inches
+    high = cell * shape + 0.26
+    narrow = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.01, wspace=0.0, hspace=0.02)
+    figure = Figure(figsize=(1.3 + across * cell, 0.3 + len(attention.target) * bands * high), layout=narrow)
+    font = _font([attention], 11)
+    grid = figure.add_gridspec(len(attention.target) * bands, across)
+    for row, (word, maps_FRC) in enumerate(zip(attention.target, maps_TFRC, strict=True)):
+        largest = max(float(np.abs(maps_FRC).max()), 1e-9)
+        shares_F = np.abs(maps_FRC).sum((1, 2)) / max(float(np.abs(maps_FRC).sum()), 1e-9)
+        for index, frame in enumerate(frames):
+            axes = figure.add_subplot(grid[row * bands + index // across, index % across])
+            extent = (0, columns, rows, 0)
+            axes.imshow(frame, extent=extent, cmap="gray", vmin=0, vmax=255, aspect="auto", interpolation="nearest")
+            axes.imshow(_veil(maps_FRC[index], largest), extent=extent, interpolation="nearest", aspect="auto")
+            axes.set_box_aspect(shape)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+            axes.set_xlabel(f"{shares_F[index]:.2f}", fontsize=8, color="#66727f", labelpad=2)
+            axes.plot([0, columns * shares_F[index]], [rows, rows], color="#1f6f8b", linewidth=4, clip_on=True)
+            axes.set_xlim(0, columns)
+            axes.set_ylim(rows, 0)
+            if row == 0:
+                axes.set_title(f"frame {indices[index]}" if index == 0 else str(indices[index]), fontsize=8, color="#66727f")
+            if index == 0:
+                axes.set_ylabel(word, rotation=0, ha="right", va="center", **font)
     return figure
 
 
@@ -306,14 +358,22 @@ def save(figure: Any, path: str | Path) -> Path:
 
 
 def in_words(attention: AttentionMap) -> Text:
-    """Describes a map over a picture: for each word, the cell with the largest weight."""
+    """Describes a map over a picture: for each word, the cell with the largest weight. For a video also its frame, and the
+    frame that receives most weight in total."""
     attention = labelled(attention)
     width = max(map(cell_len, attention.target)) + 1
-    rows, columns = attention.axes
-    text = Text(f"a grid of {rows} rows and {columns} columns; the cell with the largest weight, counted from 0:\n")
+    *frames, rows, columns = attention.axes
+    grids = f"{frames[0]} frames, each with " if frames else ""
+    text = Text(f"{grids}a grid of {rows} rows and {columns} columns; the cell with the largest weight, counted from 0:\n")
     for token, weights in zip(attention.target, attention.mean_TS, strict=True):
-        row, column = divmod(int(weights.argmax()), columns)
-        text.append(f"{_pad(token, width)} row {row}, column {column}: {weights.max().item():.2f}\n")
+        frame, cell = divmod(int(weights.argmax()), rows * columns)
+        row, column = divmod(cell, columns)
+        where = f"frame {frame}, " if frames else ""
+        text.append(f"{_pad(token, width)} {where}row {row}, column {column}: {weights.max().item():.2f}")
+        if frames:
+            totals = weights.reshape(frames[0], -1).sum(-1)
+            text.append(f"; of all weight, {totals.max().item():.2f} is in frame {int(totals.argmax())}")
+        text.append("\n")
     return text
 
 

@@ -20,6 +20,7 @@ from regard.core.spectrum import HOP, STRIDE, extremes, log_mel
 from regard.core.summary import block_size
 from regard.data.labels import label, readable
 from regard.data.sound import LOUDEST
+from regard.data.videos import sheet_columns
 from regard.errors import shorten
 from regard.inspection.capture import CapturedGates, CapturedLayer, Inspection
 from regard.look import Kind, check_kind
@@ -93,6 +94,7 @@ def page_data(seen: Inspection, model: str = "") -> dict[str, Any]:
         "gates": [_gates(gates) for gates in seen.gates],
         "axes": seen.axes,
         "picture": seen.picture,
+        "across": sheet_columns(seen.axes[0]) if len(seen.axes) == 3 else 1,
         "sound": None if seen.sound is None else _sound(seen.sound, len(seen.source)),
     }
 

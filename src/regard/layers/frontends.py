@@ -1,4 +1,4 @@
-"""Frontends turn sources other than text (pictures, grids, frames, sound) into vectors for the encoder.
+"""Frontends turn sources other than text (pictures, videos, grids, frames, sound) into vectors for the encoder.
 
 Padding never affects real positions: it is set to zero before every convolution, as convolutions pad the edges with zeros, and
 norms use the real pixels of one picture only (batch norm would mix the pictures of a batch).
@@ -25,14 +25,17 @@ from regard.layers.subsample import Subsampling
 from regard.look import Look, Seen
 
 # B sources  S positions  U tokens of the auxiliary text  D width  C channels  H height  W width of a picture  F features
+# T frames of a video  N frames of all videos of a batch
 
-FrontendName = Literal["picture", "patches", "grid", "frames", "sound"]
+FrontendName = Literal["picture", "patches", "grid", "frames", "sound", "video", "video_grid"]
 """The kinds of source that a model can read instead of tokens.
 
 picture: a picture, which a residual network turns into a grid of features, one cell per 8 x 8 pixels.
 patches: a picture, whose patches of 8 x 8 pixels are projected (Dosovitskiy et al. 2021).
 grid: your own features, arranged in a grid. frames: your own features, in a sequence.
 sound: frames of sound; four frames become one position.
+video: pictures over time; the network of `picture` reads each frame, with convolutions over three frames between its stages.
+video_grid: your own features, arranged in a grid for each frame.
 """
 
 
@@ -44,7 +47,8 @@ MakeScore = Callable[[int], Score]
 class FrontendOutput:
     """The output of a frontend: one vector per position.
 
-    allow_BS: True at real positions. axes: (S,), or (rows, columns) of a grid. seen: what a look requested.
+    allow_BS: True at real positions. axes: (S,), (rows, columns) of a grid, or (time, rows, columns) of a video.
+    seen: what a look requested.
     """
 
     x_BSD: Tensor
@@ -132,7 +136,7 @@ def _sequence_output(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> Fro
 
 
 class GridProjection(nn.Module):
-    """Projects grid cells: A x + W₂ relu(W₁ x + φ(row, column)) + b.
+    """Projects grid cells: A x + W₂ relu(W₁ x + φ(row, column)) + b; in a video, φ(time, row, column).
 
     The nonlinearity combines the content of a cell with its position, so that a mean over all cells, which is all a decoder
     without attention receives, still shows which content was where.
@@ -148,25 +152,31 @@ class GridProjection(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x_BHWF: Tensor, allow_BHW: Tensor) -> FrontendOutput:
+        """x_BHWF: may have an axis of time before the rows; so may allow_BHW."""
         bound_BHWD = self.project(x_BHWF)
         bound_BHWD = bound_BHWD + grid_positions(bound_BHWD)
         x_BHWD = self.direct(x_BHWF) + self.output(bound_BHWD.relu())
         if self.positions:
             x_BHWD = x_BHWD + grid_positions(x_BHWD)
-        return FrontendOutput(x_BHWD.flatten(1, 2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
+        return FrontendOutput(x_BHWD.flatten(1, -2), allow_BHW.flatten(1), tuple(allow_BHW.shape[1:]))
 
 
 def grid_positions(x_BHWD: Tensor) -> Tensor:
-    """Returns (H, W, D): sinusoidal positions of the row in the first half of the width, of the column in the second."""
-    _, rows, columns, width = x_BHWD.shape
-    down, across = (
-        sinusoidal(torch.arange(size, device=x_BHWD.device), width // 2, dtype=x_BHWD.dtype) for size in (rows, columns)
-    )
-    return torch.cat((down[:, None].expand(-1, columns, -1), across.expand(rows, -1, -1)), dim=-1)
+    """Returns (H, W, D): sinusoidal positions of the row in the first half of the width, of the column in the second. Those of
+    a video, (T, H, W, D), have the time in the first half, and the row and the column in a quarter each."""
+    _, *axes, width = x_BHWD.shape
+    shares = (2, 2) if len(axes) == 2 else (2, 4, 4)
+    waves = []
+    for axis, (size, share) in enumerate(zip(axes, shares, strict=True)):
+        along = sinusoidal(torch.arange(size, device=x_BHWD.device), width // share, dtype=x_BHWD.dtype)
+        along = along.view(*(size if other == axis else 1 for other in range(len(axes))), -1)
+        waves.append(along.expand(*axes, -1))
+    return torch.cat(waves, dim=-1)
 
 
 class GridFrontend(Frontend):
-    """Projects your own features (B, features, H, W), one vector per grid cell. positions: as in `GridProjection`."""
+    """Projects your own features (B, features, H, W), or (B, features, T, H, W) of a video, one vector per grid cell.
+    positions: as in `GridProjection`."""
 
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
@@ -265,6 +275,47 @@ class ResNetFrontend(Frontend):
         return output
 
 
+class TimeBlock(nn.Module):
+    """Residual convolution over time, x + conv(relu(norm(x))), with a kernel of three frames by 1 x 1 (Tran et al. 2018)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = PictureNorm(channels)
+        self.convolution = nn.Conv3d(channels, channels, (3, 1, 1), padding=(1, 0, 0))
+
+    def forward(self, x_NCHW: Tensor, allow_BTHW: Tensor) -> Tensor:
+        """x_NCHW: the frames of all videos. allow_BTHW: False at padding, which is at the end of each axis."""
+        allow_NHW = allow_BTHW.flatten(0, 1)
+        y_NCHW = real_pixels(self.norm(x_NCHW, allow_NHW).relu(), allow_NHW)
+        y_BCTHW = y_NCHW.unflatten(0, allow_BTHW.shape[:2]).transpose(1, 2)
+        change_BCTHW: Tensor = self.convolution(y_BCTHW)
+        return x_NCHW + change_BCTHW.transpose(1, 2).flatten(0, 1)
+
+
+class VideoFrontend(Frontend):
+    """The network of `ResNetFrontend` over each frame; after each of its stages, a convolution over time.
+
+    channels_in, positions: as in `ResNetFrontend`.
+    """
+
+    def __init__(self, channels_in: int, width: int, channels: int, *, positions: bool) -> None:
+        super().__init__()
+        self.frames = ResNetFrontend(channels_in, width, channels, positions=positions)
+        self.over_time = nn.ModuleList(TimeBlock(size) for size in (channels // 4, channels // 2, channels))
+
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
+        allow_BTHW, network = source.allow, self.frames
+        pixels_BCTHW = source.values.to(network.projection.project.weight.dtype)
+        x_NCHW = _with_standardised(pixels_BCTHW.transpose(1, 2).flatten(0, 1), allow_BTHW.flatten(0, 1))
+        for halve, block, over_time in zip(network.halve, network.blocks, self.over_time, strict=True):
+            x_NCHW = halve(real_pixels(x_NCHW, allow_BTHW.flatten(0, 1)))
+            allow_BTHW = masks.downsample(allow_BTHW, 2)
+            x_NCHW = over_time(block(x_NCHW, allow_BTHW.flatten(0, 1)), allow_BTHW)
+        x_NCHW = _with_standardised(x_NCHW, allow_BTHW.flatten(0, 1))
+        output: FrontendOutput = network.projection(x_NCHW.movedim(1, -1).unflatten(0, allow_BTHW.shape[:2]), allow_BTHW)
+        return output
+
+
 def _with_standardised(x_BCHW: Tensor, allow_BHW: Tensor) -> Tensor:
     """Returns standardised and raw values (B, 2C, H, W)."""
     return torch.cat((standardised(x_BCHW, allow_BHW), x_BCHW), dim=1)
@@ -281,6 +332,8 @@ FRONTENDS: dict[FrontendName, Callable[[int, int, int, bool], Frontend]] = {
     "grid": lambda size, width, channels, positions: GridFrontend(size, width, positions=positions),
     "frames": lambda size, width, channels, positions: FrameFrontend(size, width, positions=positions),
     "sound": lambda size, width, channels, positions: SoundFrontend(size, width, channels, positions=positions),
+    "video": lambda size, width, channels, positions: VideoFrontend(size, width, channels, positions=positions),
+    "video_grid": lambda size, width, channels, positions: GridFrontend(size, width, positions=positions),
 }
 """Name -> function of (numbers per pixel, cell or frame; width; channels of convolutions; whether to add positions)."""
 
@@ -307,7 +360,9 @@ def make_frontend(
     return FusionFrontend(frontend, width, auxiliary, make_score) if auxiliary else frontend
 
 
-GRIDS = ("picture", "patches", "grid")
+VIDEOS = ("video", "video_grid")
+"""Frontends whose positions form a grid for each frame."""
+GRIDS = ("picture", "patches", "grid", *VIDEOS)
 """Frontends whose positions form a grid."""
 
 
@@ -315,7 +370,9 @@ def check_frontend(name: str, width: int, channels: int) -> None:
     """Raises ValueError if a frontend of this name cannot have these sizes."""
     if name in GRIDS and width % 4:
         raise ValueError(f"width {width} cannot hold sines and cosines of both rows and columns; make it a multiple of 4")
-    if name == "picture" and channels % 4:
+    if name in VIDEOS and width % 8:
+        raise ValueError(f"width {width} cannot hold sines and cosines of time, rows and columns; make it a multiple of 8")
+    if name in ("picture", "video") and channels % 4:
         raise ValueError(
             f"channels is {channels}, but the first stage of the network has a quarter of them; make it a multiple of 4"
         )

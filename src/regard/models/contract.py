@@ -33,7 +33,7 @@ class Memory(ByValue):
     """The output of the encoder, h_1 … h_S. It has the same form for text, pictures and sound.
 
     values_BSE: one vector for each source position.   allow_BS: False at padding.
-    summary_BE: one vector for the whole source.       axes: (S,), or (rows, columns) where the positions form a grid.
+    summary_BE: one vector for the whole source.       axes: (S,), (rows, columns) of a grid, or (time, rows, columns).
     seen: the encoder attention that a Look requested.  tokens_BS: the source token at each position, if the decoder copies.
     features_BE: one vector for the set of features of each source, if the model reads them as a set.
 

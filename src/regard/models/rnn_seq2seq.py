@@ -106,12 +106,12 @@ class RnnSettings(ModelSettings):
     fusion_score: str | None = None
     """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
-    """What the model reads: tokens, a picture (by a residual network), a grid or frames of features, or sound."""
+    """What the model reads: tokens, a picture or a video (by a residual network), a grid or frames of features, or sound."""
     row_encoder: bool = False
     """For pictures and grids: whether a recurrent encoder reads each row of cells, so that a cell knows what is left and right
     of it (Deng et al. 2017)."""
     channels: int = 64
-    """Channels of the last stage of the picture network, and of the convolutions over sound."""
+    """Channels of the last stage of the network for pictures and videos, and of the convolutions over sound."""
     attention: Literal[AttentionType, latent.SummedAttention] = "soft"
     """How scores become weights; hard (one key) and gated (0/1 per key) are sampled in training, deterministic otherwise;
     marginal and monotone (only to the right) sum over all choices of one key, and require decoder=luong and readout=plain."""

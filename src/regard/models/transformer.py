@@ -34,11 +34,11 @@ class TransformerSettings(StackSettings):
     fusion_score: str | None = None
     """Name of the score function by which a file attends to its auxiliary text; by default the same as score."""
     frontend: Literal["tokens", FrontendName] = "tokens"
-    """What the model reads: tokens, picture (by a residual network), patches (of a picture), grid, frames, or sound."""
+    """What the model reads: tokens, picture or video (by a residual network), patches (of a picture), grid, frames, sound."""
     grid_window: bool = False
     """For pictures and grids: whether window counts rows and columns of the grid; if not, cells row by row."""
     channels: int = 64
-    """Channels of the last stage of the picture network, and of the convolutions over sound."""
+    """Channels of the last stage of the network for pictures and videos, and of the convolutions over sound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

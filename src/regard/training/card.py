@@ -62,8 +62,12 @@ def _summary(model: Model, training_data: TrainingData, settings: RunSettings) -
     learnt = f", and learnt from {plural(len(settings.start.teachers), 'other model')}" if settings.start.teachers else ""
     return (
         f"It {reads} and writes texts. It is of the family {settings.model.kind} and has {num_parameters(model):,} parameters; "
-        f"it was trained on {plural(len(training_data.examples), training_data.held_out.noun)} for {plural(settings.train.steps, 'update')}{learnt}."
+        f"it was trained on {_size(training_data)} for {plural(settings.train.steps, 'update')}{learnt}."
     )
+
+
+def _size(training_data: TrainingData) -> str:
+    return plural(len(training_data.examples), training_data.held_out.noun)
 
 
 def _inputs(source: Codec | FileCodec) -> str:
@@ -72,7 +76,7 @@ def _inputs(source: Codec | FileCodec) -> str:
 
 def _data(training_data: TrainingData) -> str:
     """Returns what the model was trained and measured on, and what was left out."""
-    lines = [f"Data: {training_data.name}, {plural(len(training_data.examples), training_data.held_out.noun)}"]
+    lines = [f"Data: {training_data.name}, {_size(training_data)}"]
     if training_data.description:
         lines.append(f"As read: {training_data.description}")
     pairs, where = training_data.held_out.describe(), training_data.held_out_name

@@ -199,7 +199,7 @@ def _make_file_codec(
     """Builds the codec of files. If there is a second source column, it includes a vocabulary of the auxiliary texts."""
     kind = FILE_CODECS[data.source_unit]
     names = filter(None, (file_and_text(pair.source)[0] for pair in pairs(f"sampling {kind.nouns}")))
-    codec = kind.fit(names, root, picture_size=data.picture_size)
+    codec = kind.fit(names, root, picture_size=data.picture_size, max_frames=data.max_frames)
     del names  # only the first few were read; this closes the progress bar
     if len(data.source_columns) < 2:
         return codec

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 
 from regard.checkpoint.migrate import FUSION_SCORE
 from regard.data.codecs import SourceUnit, check_fit
+from regard.data.sources import MAX_FRAMES
 from regard.data.texts import Contents
 from regard.data.tokenizers.codec import TokenUnit
 from regard.errors import LARGEST_SIZE, UserError, plural
@@ -26,6 +27,7 @@ OLDER: dict[str, Any] = {
     "data.normalise": "none",
     "data.header": "usual",
     "data.bad_lines": "stop",
+    "data.max_frames": MAX_FRAMES,
     "model.fusion_score": FUSION_SCORE,
 }
 """Settings that older versions lacked, with values that reproduce what those versions did; runs that they started continue
@@ -54,8 +56,8 @@ class DataSettings:
     bad_lines: Literal["stop", "skip"] = "stop"
     """What to do with lines whose columns differ from those of the first: stop with an error, or skip and count them."""
     source_unit: SourceUnit = "characters"
-    """Unit of the source tokens; with picture, sound, grid or frames, sources are file names, relative to the folder of the
-    data file."""
+    """Unit of the source tokens; with picture, video, sound, grid, frames or video_grid, sources are file names, relative to
+    the folder of the data file."""
     target_unit: TokenUnit = "characters"
     """Unit of the target tokens."""
     vocabulary: Annotated[int, Field(ge=300, le=10_000_000)] = 8000
@@ -71,10 +73,12 @@ class DataSettings:
     max_length: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
     """Maximum number of characters per side; longer pairs are skipped and counted, longer texts are cut."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
-    """Pictures: maximum length of the longer side in pixels; larger pictures are scaled down."""
+    """Pictures and videos: maximum length of the longer side in pixels; larger pictures are scaled down."""
+    max_frames: Annotated[int, Field(ge=1, le=4096)] = MAX_FRAMES
+    """Videos: maximum number of frames; of longer videos, evenly spaced frames are read."""
     augment: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Strength of data augmentation for files: pictures are shifted and scaled by up to this fraction of their size; sounds are
-    played faster or slower by up to this fraction, with noise, and with spans of time and frequency masked."""
+    """Strength of data augmentation for files: pictures and videos are shifted and scaled by up to this fraction of their size;
+    sounds are played faster or slower by up to this fraction, with noise, and with spans of time and frequency masked."""
     bad_files: Literal["skip", "stop"] = "skip"
     """What to do with a file that cannot be read: skip and report it, or stop."""
 

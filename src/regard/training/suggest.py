@@ -12,6 +12,7 @@ from regard.data.sounds import Sounds
 from regard.data.source_text import file_and_text
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import TokenUnit
+from regard.data.videos import VideoGrids, Videos
 from regard.errors import plural
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS
@@ -214,12 +215,13 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
     train = TrainSettings(learning_rate=2e-3, ema=0.999, batch_tokens=2048)
     steps = rounded(min(20_000, max(1000, 30 * number / 16)))  # of about 128 positions each
     train = replace(train, steps=steps, validate_every=rounded(steps / 8), metric="symbol_error_rate")
-    is_picture = codec.unit == "picture"
+    is_video, has_pixels = codec is Videos, codec.unit in ("picture", "video")
     settings = RunSettings(
         data=DataSettings(
             source_unit=codec.unit,  # type: ignore[arg-type]
             target_unit=unit,
-            augment=0.05 if is_picture and few else 0.0,
+            augment=0.05 if has_pixels and few else 0.0,
+            picture_size=VIDEO_SIZE if is_video else DataSettings.picture_size,
         ),
         model=RnnSettings(
             width=192,
@@ -240,12 +242,16 @@ def _for_files(codec: type[FileCodec], number: int, example: str, target: Side) 
         "model.dropout": amount,
         "train.steps": f"the aim is about 30 passes over {count}, in 1,000 to 20,000 updates",
     }
-    if is_picture:
-        reasons["data.augment"] = f"{amount}: each picture is shifted and scaled a little"
+    if has_pixels:
+        reasons["data.augment"] = f"{amount}: each {codec.unit} is shifted and scaled a little"
         reasons["data.picture_size"] = "maximum length of the longer side in pixels; 8 x 8 pixels become one position"
+    if codec in (Videos, VideoGrids):
+        reasons["data.max_frames"] = "evenly spaced frames of longer videos are read"
     return Suggestion(settings, reasons)
 
 
+VIDEO_SIZE = 64
+"""Suggested size of videos in pixels: 32 frames of 64 x 64 pixels become 2,048 positions."""
 LAST_CONTEXT = "the previous context helps the decoder choose what to attend to next"
 FILE_AND_TEXT = "a file and its auxiliary text, which is read as words; positions of the file attend to these words"
 

@@ -58,8 +58,15 @@ def survey(data: DataSettings, *, names: bool = False) -> Survey:
             sample[index] = pair
         if sizes:
             path = root / file_and_text(pair.source)[0]
-            sizes.add(str(os.path.getsize(path) if os.path.isfile(path) else None))
+            sizes.add(_size(path))
     return Survey(counts, sample, str(sizes) if sizes else None)
+
+
+def _size(path: Path) -> str:
+    """Returns the size of a file; of a folder, the names and sizes of its files."""
+    if os.path.isdir(path):
+        return str(sorted((entry.name, entry.stat().st_size) for entry in os.scandir(path) if entry.is_file()))
+    return str(os.path.getsize(path) if os.path.isfile(path) else None)
 
 
 def folder_of(files: Sequence[str]) -> Path:

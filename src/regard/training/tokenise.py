@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
@@ -36,7 +37,8 @@ from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Pair
 from regard.data.counts import CorpusCounts
 from regard.data.held_out import is_held_out
-from regard.data.source_text import flat
+from regard.data.source_text import file_and_text, flat
+from regard.data.sources import FileCodec, SourceCodec
 from regard.data.store import Store, write_store
 from regard.data.trained import Sources
 from regard.errors import UserError, plural
@@ -143,6 +145,8 @@ def from_files(
     held_out = _encode_held_out(in_files or division.held_out, Codecs(source, target), bad)
     if bad.reasons:
         console.print(_describe_bad(data, bad, in_files))
+    if shortened := json.loads(store.metadata.get("shortened", "[]")):
+        console.print(f"{FILE_CODECS[data.source_unit].nouns} that are not read as a whole: {shortened[0]:,}; {shortened[1]}")
     return TrainingData(
         counts.name,
         held_out_name,
@@ -222,6 +226,28 @@ class BadFiles:
         if self.locate:
             raise UserError(f"{self.locate(pair.source)}{error}; set data.bad_files=skip to skip such files")
         self.reasons[flat(pair.source)] = str(error)
+
+
+class Shortened:
+    """Counts the files of which the codec reads only a part, such as long videos."""
+
+    def __init__(self, codec: SourceCodec) -> None:
+        self.codec, self.number, self.first = codec, 0, ""
+
+    def counted(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
+        """Yields the pairs unchanged."""
+        for pair in pairs:
+            if isinstance(self.codec, FileCodec) and (name := file_and_text(pair.source)[0]):
+                with suppress(UserError):  # reported where the file is read
+                    left_out = self.codec.left_out(name)
+                    self.number += bool(left_out)
+                    self.first = self.first or left_out
+            yield pair
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The number of such files, and what is left out of the first, for the token store; nothing if there are none."""
+        return {"shortened": json.dumps([self.number, self.first])} if self.number else {}
 
 
 def _line_of(data: DataSettings, source: SourceText) -> str:
@@ -320,9 +346,12 @@ def _tokenise(
     metadata = {"training_data": fingerprint, "codecs": json.dumps(sums)}
     what = f"reading {FILE_CODECS[data.source_unit].nouns}" if data.source_unit in FILE_CODECS else "tokenising"
 
+    shortened = Shortened(codecs.source)
+
     def examples() -> Iterator[Example]:
-        yield from encoded(division.training(what), codecs, start_codecs, unknown, bad)
+        yield from encoded(shortened.counted(division.training(what)), codecs, start_codecs, unknown, bad)
         metadata.update(unknown=json.dumps(unknown), unreadable=json.dumps(bad.reasons))  # complete only now
+        metadata.update(shortened.metadata)
 
     if not write_store(folder / STORE, examples(), len(codecs.source), len(codecs.target), metadata) and bad.reasons:
         raise UserError(f"none of the files can be read; the first error: {next(iter(bad.reasons.values()))}")
