@@ -149,8 +149,8 @@ def _veil(weights_RC: Array, largest: float) -> list[list[tuple[float, ...]]]:
 
 
 def _film(attention: AttentionMap, video: Path) -> Any:
-    """Returns a figure with a strip of frames for each word. Weights are veiled as over a picture, and scaled to the largest of the strip. The
-    number below a frame, and the bar, are its share of the weight."""
+    """Returns a figure with a strip of frames for each word. Weights are veiled as over a picture, and scaled to the largest of
+    the strip. The number below a frame, and the bar, are its share of the weight."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
