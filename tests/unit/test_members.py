@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import regard
-from regard.checkpoint.ensemble import ENSEMBLE, members_of, write_ensemble
+from regard.checkpoint import folder as model_folder
+from regard.checkpoint.ensemble import members_of, write_ensemble
+from regard.checkpoint.folder import ENSEMBLE
 from regard.errors import UserError
 from regard.training.members import check_folder, first_seed, share_cores
 from regard.training.order import Order
@@ -64,10 +66,10 @@ def test_the_models_of_an_ensemble_count_one_by_one_in_a_larger_one(ensemble: Pa
         ('{"format": 2, "models": ["1"]}', "its format is 2, expected 1"),
         ('{"format": 1}', "its models are None, expected names of folders"),
         ('{"format": 1, "models": []}', r"its models are \[\]"),
-        ('{"format": 1, "models": ["../elsewhere"]}', "expected names of folders beside it"),
-        ('{"format": 1, "models": ["/elsewhere"]}', "expected names of folders beside it"),
-        ('{"format": 1, "models": [".."]}', "expected names of folders beside it"),
-        ('{"format": 1, "models": [1]}', "expected names of folders beside it"),
+        ('{"format": 1, "models": ["../elsewhere"]}', "expected names of folders in its own folder"),
+        ('{"format": 1, "models": ["/elsewhere"]}', "expected names of folders in its own folder"),
+        ('{"format": 1, "models": [".."]}', "expected names of folders in its own folder"),
+        ('{"format": 1, "models": [1]}', "expected names of folders in its own folder"),
         ('{"format": 1, "models": ["1", "4"]}', "4 is not a model folder"),
     ],
 )
@@ -75,6 +77,13 @@ def test_a_damaged_ensemble_is_refused(ensemble: Path, content: str, words: str)
     (ensemble / ENSEMBLE).write_text(content)
     with pytest.raises(UserError, match=words):
         regard.load(ensemble)
+
+
+def test_what_needs_one_model_asks_for_one(ensemble: Path) -> None:
+    with pytest.raises(UserError, match=r"all holds an ensemble of several models, expected one of them, such as .*all/1$"):
+        model_folder.load(ensemble)
+    with pytest.raises(UserError, match=r"this is an ensemble of 3 models, and explain shows one; load one of them"):
+        regard.explain(regard.load(ensemble), "af")
 
 
 def test_what_ensemble_json_holds(ensemble: Path) -> None:

@@ -155,7 +155,7 @@ def batch_loss(
     """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline.
 
     baseline: that of hard or gated attention; by default the mean reward of the batch itself.
-    teacher: a model in evaluation mode; its distribution takes the place of the targets, by train.teacher_weight.
+    teacher: a model in evaluation mode; its distribution replaces the targets, by train.teacher_weight.
     """
     memory = model.encode(batch.source)
     look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None

@@ -26,9 +26,9 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from regard.checkpoint import folder as model_folder
-from regard.checkpoint.ensemble import ENSEMBLE, write_ensemble
+from regard.checkpoint.ensemble import write_ensemble
 from regard.checkpoint.files import discard
-from regard.checkpoint.folder import CONFIG
+from regard.checkpoint.folder import CONFIG, ENSEMBLE
 from regard.checkpoint.lock import locked
 from regard.errors import UserError, plural
 from regard.layers.scores import ScoreMaker
