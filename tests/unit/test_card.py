@@ -1,4 +1,4 @@
-"""The model card says what a person needs to know, and shows the picture that lies beside it."""
+"""The model card says what a person needs to know, and shows the picture in its folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_card_has_all_sections(folder: Path) -> None:
     assert 'model = regard.load("path/of/this/folder")' in card
 
 
-def test_the_picture_lies_beside_the_card(folder: Path, tmp_path: Path) -> None:
+def test_the_picture_is_in_the_folder_of_the_card(folder: Path, tmp_path: Path) -> None:
     assert "](curves.svg)" in (folder / "card.md").read_text()
     picture = (folder / "curves.svg").read_text()
     assert picture == (folder.with_name("m.run") / "curves.svg").read_text()

@@ -28,6 +28,7 @@ from regard.models.rnn_seq2seq import RnnSettings
 HOSTILE = ["0", "-1", "1000000", "1" + "0" * 18, "nan", "inf", "", "9" * 5000, "\udcff", "../x", "\x1b[2J"]
 BASE = {
     "train": ["{train}", "--out", "trained", "--overwrite", "--set", "train.steps=1", "--set", "model.width=8"],
+    "distill": ["{model}", "{train}", "--out", "taught", "--overwrite", "--set", "train.steps=1"],
     "translate": ["{model}", "--max-length", "2"],
     "evaluate": ["{model}", "{pairs}", "--max-length", "2"],
     "score": ["{model}", "{pairs}"],

@@ -164,7 +164,10 @@ def test_other_yaml_parsers_agree() -> None:
     settings = replace(DEMO, data=replace(DEMO.data, files=("a b.tsv", "c/d.tsv"), source_columns=(), target_column=""))
     constructed = YAML(typ="safe", pure=True).load(write_config(settings, {}))
     expected = asdict(settings)
-    expected["data"] = {key: list(value) if isinstance(value, tuple) else value for key, value in expected["data"].items()}
+    for section in ("data", "start"):
+        expected[section] = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in expected[section].items()
+        }
     assert constructed == expected
 
 

@@ -79,18 +79,18 @@ def test_targets_and_teachers_share_the_loss(attention: str) -> None:
 
 @pytest.mark.slow
 def test_a_model_learns_what_its_teachers_say() -> None:
-    """Teachers that learnt another task than the pairs teach it, if they have all of the weight."""
+    """Teachers that learned another task than the pairs teach it, if they have all of the weight."""
     swapped = [(source, " ".join(reversed(target.split()))) for source, target in PAIRS]
     options: dict[str, Any] = {"width": 24, "embedding": 16, "score_width": 8, "steps": 150, "learning_rate": 0.02}
     for seed in (1, 2):
         regard.train(swapped, f"t{seed}", seed=seed, dropout=0.0, attention="soft", **options, **QUIET)
     student = regard.distill(["t1", "t2"], PAIRS, teacher_weight=1.0, **QUIET)
     teachers = regard.load(["t1", "t2"])
-    told = [teachers.score([source], [target])[0].log_prob for source, target in swapped]
-    learnt = [student.score([source], [target])[0].log_prob for source, target in swapped]
+    known = [teachers.score([source], [target])[0].log_prob for source, target in swapped]
+    learned = [student.score([source], [target])[0].log_prob for source, target in swapped]
     against = [student.score([source], [target])[0].log_prob for source, target in PAIRS]
-    assert sum(told) / len(told) > -0.5
-    assert sum(learnt) > 0.5 * sum(against), "it writes what the teachers write, not what the pairs say"
+    assert sum(known) / len(known) > -0.5
+    assert sum(learned) > 0.5 * sum(against), "it writes what the teachers write, not what the pairs say"
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(inside: Path) -> None:
         for both in zip(whole.model.state_dict().values(), alone.model.state_dict().values(), strict=True)
     )
     assert whole.training["settings"]["start"]["teachers"] == ["a", "b"]
-    assert "learnt from 2 other models" in whole.card
+    assert "learned from 2 other models" in whole.card
 
 
 def test_other_weights_of_a_teacher_end_a_run(inside: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,12 @@ import pytest
 import torch
 
 import regard
-from regard.checkpoint.ensemble import ENSEMBLE, members_of, write_ensemble
+from regard.checkpoint import folder as model_folder
+from regard.checkpoint.ensemble import members_of, write_ensemble
+from regard.checkpoint.folder import ENSEMBLE
 from regard.errors import UserError
-from regard.training.members import check_folder, first_seed, share_cores
+from regard.training.console import RunConsole
+from regard.training.members import Member, MembersProgress, check_folder, first_seed, share_cores
 from regard.training.order import Order
 from regard.training.settings import RunSettings
 
@@ -64,10 +69,10 @@ def test_the_models_of_an_ensemble_count_one_by_one_in_a_larger_one(ensemble: Pa
         ('{"format": 2, "models": ["1"]}', "its format is 2, expected 1"),
         ('{"format": 1}', "its models are None, expected names of folders"),
         ('{"format": 1, "models": []}', r"its models are \[\]"),
-        ('{"format": 1, "models": ["../elsewhere"]}', "expected names of folders beside it"),
-        ('{"format": 1, "models": ["/elsewhere"]}', "expected names of folders beside it"),
-        ('{"format": 1, "models": [".."]}', "expected names of folders beside it"),
-        ('{"format": 1, "models": [1]}', "expected names of folders beside it"),
+        ('{"format": 1, "models": ["../elsewhere"]}', "expected names of folders in its own folder"),
+        ('{"format": 1, "models": ["/elsewhere"]}', "expected names of folders in its own folder"),
+        ('{"format": 1, "models": [".."]}', "expected names of folders in its own folder"),
+        ('{"format": 1, "models": [1]}', "expected names of folders in its own folder"),
         ('{"format": 1, "models": ["1", "4"]}', "4 is not a model folder"),
     ],
 )
@@ -75,6 +80,13 @@ def test_a_damaged_ensemble_is_refused(ensemble: Path, content: str, words: str)
     (ensemble / ENSEMBLE).write_text(content)
     with pytest.raises(UserError, match=words):
         regard.load(ensemble)
+
+
+def test_what_needs_one_model_asks_for_one(ensemble: Path) -> None:
+    with pytest.raises(UserError, match=r"all holds an ensemble of several models, expected one of them, such as .*all/1$"):
+        model_folder.load(ensemble)
+    with pytest.raises(UserError, match=r"this is an ensemble of 3 models, and explain shows one; load one of them"):
+        regard.explain(regard.load(ensemble), "af")
 
 
 def test_what_ensemble_json_holds(ensemble: Path) -> None:
@@ -133,3 +145,45 @@ def test_on_update_and_wrong_numbers_of_models() -> None:
         regard.train(PAIRS, models=2, on_update=print)
     with pytest.raises(ValueError, match="models is 0"):
         regard.train(PAIRS, models=0)
+
+
+def members() -> list[Member]:
+    """Three members: one that trains, one that is done, and one that waits."""
+    order = Order(data=(Path("pairs.tsv"),), out=Path("m"))
+    return [
+        Member(1, order, started=True, update=30, steps=60, loss=0.25),
+        Member(2, order, started=True, update=60, steps=60, result="good", ended=True),
+        Member(3, order),
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_progress_of_all_is_shown_in_one_place(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    console = RunConsole()
+    console.file = io.StringIO()
+    monkeypatch.setattr(console, "_force_terminal", terminal)
+    team = members()
+    with MembersProgress(team, console) as progress:
+        progress.shown_at = -math.inf
+        progress.show()
+        progress.show()
+        progress.add_line(team[0], "late")
+        progress.add_line(team[2], "of another")
+    shown = console.file.getvalue()
+    if terminal:
+        assert all(f"model {number}" in shown for number in (1, 2, 3))
+        assert "30/60" in shown
+        assert "loss 0.250" in shown
+    else:
+        assert shown == "model 1 30/60; model 2 done; model 3 waiting; loss 0.250\n"
+    assert "late" not in shown
+    assert "of another" not in shown
+
+
+def test_what_the_first_model_says_before_it_trains_is_said_for_all() -> None:
+    console = RunConsole()
+    console.file = io.StringIO()
+    first, *_ = team = members()
+    first.steps = 0
+    MembersProgress(team, console).add_line(first, "settings chosen from the data")
+    assert console.file.getvalue() == "settings chosen from the data\n"

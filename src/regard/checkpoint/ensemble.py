@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.checkpoint.files import replace_file
-from regard.checkpoint.folder import CONFIG
+from regard.checkpoint.folder import CONFIG, ENSEMBLE
 from regard.data.documents import mapping, parse
 from regard.errors import UserError, shown
 
-ENSEMBLE = "ensemble.json"
 FORMAT = 1
 
 
@@ -37,7 +36,7 @@ def members_of(folder: Path) -> list[Path]:
             raise UserError(f"its format is {shown(content.get('format'))}, expected {FORMAT}")
         names = content.get("models")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) and _is_plain(name) for name in names):
-            raise UserError(f'its models are {shown(names)}, expected names of folders beside it, such as ["1", "2"]')
+            raise UserError(f'its models are {shown(names)}, expected names of folders in its own folder, such as ["1", "2"]')
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except UserError as error:

@@ -35,7 +35,7 @@ from regard.models.contract import Model, ModelSettings
 
 CONFIG, CARD, CURVES = "config.json", "card.md", "curves.svg"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
-FILE_SOURCE = "source.json"
+FILE_SOURCE, ENSEMBLE = "source.json", "ensemble.json"
 FILES = {CONFIG, CARD, CURVES, WEIGHTS, SOURCE, FILE_SOURCE, TARGET}
 
 
@@ -176,6 +176,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     section is missing or of the wrong type, or its format is unknown."""
     path = folder / CONFIG
     if not path.is_file():
+        if (folder / ENSEMBLE).is_file():
+            raise UserError(f"{folder} holds an ensemble of several models, expected one of them, such as {folder / '1'}")
         problem = "it has no config.json" if folder.is_dir() else "it is a file" if folder.exists() else "it does not exist"
         raise UserError(f"{folder} is not a model folder: {problem}; expected the --out folder of `regard train`")
     try:

@@ -25,6 +25,7 @@ from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
 from regard.models.decoder import CacheState, TargetDecoder
 from regard.models.decoder_only import DecoderOnly
+from regard.models.ensemble import Ensemble
 from regard.models.rnn_lm import RnnLm
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnState
 from regard.models.transformer import Transformer
@@ -173,6 +174,8 @@ def explain(
         about, lines = "recurrent decoder", list(_recurrent(model, inputs))
     elif isinstance(model, Transformer | DecoderOnly):
         about, lines = _transformer(model.decoder, inputs, layer, head)
+    elif isinstance(model, Ensemble):
+        raise UserError(f"this is an ensemble of {len(model.members)} models, and explain shows one; load one of them")
     else:
         raise UserError(f"explain knows recurrent models and Transformers, but this model is a {type(model).__name__}")
     logits, probabilities = inputs.step.logits_BKV[0, 0], inputs.step.logits_BKV[0, 0].softmax(-1)

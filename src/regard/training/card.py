@@ -59,10 +59,10 @@ def _summary(model: Model, training_data: TrainingData, settings: RunSettings) -
     """Returns one sentence on what the model is."""
     source = training_data.codecs.source
     reads = "continues texts" if model.traits.continues_text else f"reads {_inputs(source)}"
-    learnt = f", and learnt from {plural(len(settings.start.teachers), 'other model')}" if settings.start.teachers else ""
+    taught = f", and learned from {plural(len(settings.start.teachers), 'other model')}" if settings.start.teachers else ""
     return (
         f"It {reads} and writes texts. It is of the family {settings.model.kind} and has {num_parameters(model):,} parameters; "
-        f"it was trained on {_size(training_data)} for {plural(settings.train.steps, 'update')}{learnt}."
+        f"it was trained on {_size(training_data)} for {plural(settings.train.steps, 'update')}{taught}."
     )
 
 

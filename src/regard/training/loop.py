@@ -163,7 +163,7 @@ def batch_loss(
 
     With several samples of the choices, it is the mean of their losses. baseline: the moving average of hard or gated
     attention; by default the mean reward of the batch itself.
-    teacher: a model in evaluation mode; its distribution takes the place of the targets, by train.teacher_weight.
+    teacher: a model in evaluation mode; its distribution replaces the targets, by train.teacher_weight.
     """
     memory = model.encode(batch.source)
     samples, sampled_memory = repeated(batch, memory, settings.samples)

@@ -26,9 +26,9 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from regard.checkpoint import folder as model_folder
-from regard.checkpoint.ensemble import ENSEMBLE, write_ensemble
+from regard.checkpoint.ensemble import write_ensemble
 from regard.checkpoint.files import discard
-from regard.checkpoint.folder import CONFIG
+from regard.checkpoint.folder import CONFIG, ENSEMBLE
 from regard.checkpoint.lock import locked
 from regard.errors import UserError, plural
 from regard.layers.scores import ScoreMaker
@@ -122,7 +122,7 @@ def train_members(
             f"{plural(number, 'model')} with the seeds {seed} to {seed + number - 1}; {side_by_side} at a time, "
             f"with {plural(threads, 'thread') if threads else 'all threads'} each"
         )
-        with Progressing(members, console) as progress:
+        with MembersProgress(members, console) as progress:
             Team(members, side_by_side, progress).train(lambda own: Task(own, scores, device, threads))
         for member in members:
             console.print(f"model {member.number}, {folders[member.number - 1]}: held out: {member.result}")
@@ -231,7 +231,7 @@ class Process:
 class Team:
     """Runs the processes of the members, some at a time, and follows their events."""
 
-    def __init__(self, members: Sequence[Member], side_by_side: int, progress: Progressing) -> None:
+    def __init__(self, members: Sequence[Member], side_by_side: int, progress: MembersProgress) -> None:
         self.members, self.side_by_side, self.progress = members, side_by_side, progress
         self.running: dict[int, Process] = {}
         """The processes that run, by the number of the member."""
@@ -326,7 +326,7 @@ class Team:
 
 
 @dataclass
-class Progressing:
+class MembersProgress:
     """Shows how far the members are: a bar for each on a terminal, one line for all elsewhere.
 
     What the first member prints before its first update, such as the settings and their reasons, is printed for all of them.
@@ -338,7 +338,7 @@ class Progressing:
     tasks: dict[int, TaskID] = field(default_factory=dict)
     shown_at: float = 0.0
 
-    def __enter__(self) -> Progressing:
+    def __enter__(self) -> MembersProgress:
         if self.console.is_terminal and not self.console.quiet and not self.console.in_notebook:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
             self.bars = Progress(*columns, TimeRemainingColumn(), console=self.console, auto_refresh=False)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard.checkpoint.files import clean, discard, replace_file, resolved, sibling, writing
+from regard.checkpoint.folder import CURVES
 from regard.checkpoint.runs import Checkpoints
 from regard.errors import UserError, plural
 from regard.training.board import Board
@@ -31,7 +32,7 @@ class RunFolder:
 
     def __init__(self, path: Path, *, tensorboard: bool = False) -> None:
         self.path, self.tensorboard = path, tensorboard
-        self.config, self.log_file, self.curves = path / "run.yaml", path / "log.jsonl", path / "curves.svg"
+        self.config, self.log_file, self.curves = path / "run.yaml", path / "log.jsonl", path / CURVES
         self._log: IO[str] | None = None
         self._board: Board | None = None
 

@@ -59,7 +59,7 @@ class Start:
         return {"teachers": [weights_digest(teacher.model) for teacher in self.teachers]} if self.teachers else {}
 
     def check_origin(self, origin: Mapping[str, Any]) -> None:
-        """Raises UserError if a run learnt from other teachers so far. origin: that of its last checkpoint."""
+        """Raises UserError if a run learned from other teachers so far. origin: that of its last checkpoint."""
         if {**self.origin, **origin}.get("teachers") != self.origin.get("teachers"):
             raise UserError(
                 f"the weights of {', '.join(self.settings.teachers)} changed since this run started; the run was not modified. "
