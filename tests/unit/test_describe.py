@@ -175,6 +175,8 @@ def test_queries_keys_and_values_say_where_they_come_from() -> None:
     assert across.parts[3].shape == "(B, 4, T, S)"
     assert within.parts[3].formula == "softmax(scaled_dot(Q, K)) of positions up to t"
     assert across.parts[3].formula == "softmax(scaled_dot(Q, K))"
+    windows = stack(regard.describe(TransformerSettings(window=3)), "decoder")[3].parts
+    assert windows[1].parts[3].formula == "softmax(scaled_dot(Q, K)) of positions from t − 3 to t"
     assert (within.reads, across.reads) == ((), ("memory",))
     encoder = stack(regard.describe("tiny"), "encoder")
     assert encoder[-1].gives == "memory"
@@ -277,6 +279,11 @@ def test_blocks_that_nobody_knows_are_listed_by_their_class() -> None:
     bare = regard.TransformerEncoderLayer(8, 2)
     bare.around_attention.norm = nn.Identity()
     assert [part.name for part in regard.describe(bare).parts][:3] == ["self-attention", "Add", "Norm"]
+    for order, names in {"pre": ["Norm", "self-attention", "Norm"], "post": ["self-attention", "Norm", "feed-forward"]}.items():
+        plain = regard.TransformerEncoderLayer(8, 2, norm_order=order)  # type: ignore[arg-type]
+        for around in (plain.around_attention, plain.around_feed_forward):
+            around.adds = False  # type: ignore[assignment]
+        assert [part.name for part in regard.describe(plain).parts][:3] == names
 
 
 def test_layers_that_differ_are_not_joined() -> None:

@@ -143,6 +143,25 @@ def test_a_large_map_is_an_image() -> None:
     assert {"0", "50"} <= set(svg.texts())
 
 
+def test_no_label_is_cut(tmp_path: Path) -> None:
+    """The outermost pixels are white, however long the labels and titles are."""
+    import matplotlib.image
+
+    long = [f"a label of some length {number}" for number in range(3)]
+    for number, drawing in enumerate(
+        (
+            regard.draw(np.ones((3, 3)), rows=long, columns=long, title="x" * 60),
+            regard.draw(np.ones((2, 3, 3)), columns=long, panels=("one", "two")),
+            regard.draw(np.ones((3, 3)), kind="lines", rows=long, columns=long),
+            regard.draw(np.ones(3), columns=long),
+            regard.draw(([1.0, 0.0], [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), kind="arrows", columns=long),
+        )
+    ):
+        pixels = matplotlib.image.imread(drawing.save(tmp_path / f"{number}.png"))[..., :3]
+        assert min(edge.min() for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1])) == 1.0, number
+        assert pixels.min() < 0.5
+
+
 # --- lines and arcs ----------------------------------------------------------------------------------------------------------
 
 

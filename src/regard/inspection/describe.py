@@ -239,14 +239,17 @@ class _Reader:
         return (*texts, *parts)
 
     def source_stack(self, encoder: SourceEncoder, embedding: Any) -> ModelPart:
-        allowed = "" if encoder.window is None else f" of positions within ±{encoder.window}"
+        unit = "rows and columns" if getattr(encoder, "grid_window", False) else "positions"
+        allowed = "" if encoder.window is None else f" of {unit} within ±{encoder.window}"
         parts = [*self.source(embedding), *self.layers(encoder.layers, "S", "encoder layer", allowed)]
         parts += self.norm(encoder.norm, parts[-1].shape)
         parts[-1] = replace(parts[-1], gives="memory")
         return _around("encoder", parts, role="stack", module=self.names.get(id(encoder), ""))
 
     def target_stack(self, decoder: TargetDecoder) -> ModelPart:
-        allowed = " of positions up to t" if decoder.window is None else f" of positions from t − {decoder.window} to t"
+        allowed = " of positions up to t" if (causal := getattr(decoder, "causal", True)) else ""
+        if decoder.window is not None:
+            allowed = f" of positions from t − {decoder.window} to t" + ("" if causal else f" + {decoder.window}")
         parts = [_input("target tokens, <sos> first", "(B, T)"), *self.embedding(decoder.embedding, "T")]
         parts += self.layers(decoder.layers, "T", "decoder layer", allowed)
         parts += self.norm(decoder.norm, parts[-1].shape)
@@ -288,6 +291,8 @@ class _Reader:
             combined = self.leaf("attentional state s̃", model.combine, "tanh(W [c; s] + b)", shape, "dense")
             target.append(replace(combined, skips=1, gives="s̃"))
             read, skips = "s̃", 0
+        if (activation := getattr(settings, "readout_activation", "none")) != "none":
+            read = f"{activation}({read})"
         shape = _shape("B", "T", model.output.out_features)
         target.append(replace(self.leaf("output layer", model.output, f"W_o {read} + b_o", shape, "output"), skips=skips))
         target.append(ModelPart("softmax", shape=shape, role="output"))
@@ -401,7 +406,7 @@ class _Reader:
         """Returns a block with its residual connection and its norm, in the order in which they are computed."""
         shape = block[-1].shape if block else ""
         norm = self.norm(around.norm, shape)
-        adds = getattr(around, "residual", True)
+        adds = getattr(around, "adds", True)
         if around.norm_order == "pre":
             added = [ModelPart("Add", "x + f(x)", shape, skips=len(norm) + len(block), role="norm")] if adds else []
             return [*norm, *block, *added]

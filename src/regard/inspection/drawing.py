@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regard.contracts import Array
-from regard.data.labels import label
+from regard.data.labels import label, readable
 from regard.errors import UserError, did_you_mean, shown
 from regard.inspection import figures, render
 from regard.inspection.figures import Curve, Panels
@@ -50,8 +50,9 @@ class Drawing:
     'weights.png'
     """
 
-    def __init__(self, figure: object, path: Path | None = None) -> None:
-        self._figure, self.path = figure, path
+    def __init__(self, figure: object, *, tight: bool = True) -> None:
+        self._figure, self._tight = figure, tight
+        self.path: Path | None = None
 
     def __repr__(self) -> str:
         return f"<Drawing{f', written to {self.path}' if self.path else ''}>"
@@ -59,13 +60,13 @@ class Drawing:
     def save(self, path: str | Path) -> Path:
         """Writes the picture and returns the path. Raises UserError if the file extension is none of .png, .svg and .pdf."""
         render.check_drawing(path)
-        self.path = render.save(self._figure, path)
+        self.path = render.save(self._figure, path, tight=self._tight)
         return self.path
 
     def _repr_svg_(self) -> str:
         """Returns the picture for a notebook."""
         with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-            return render.save(self._figure, Path(folder) / "drawing.svg").read_text()
+            return render.save(self._figure, Path(folder) / "drawing.svg", tight=self._tight).read_text()
 
 
 def draw(
@@ -128,7 +129,7 @@ def draw(
         raise ValueError(f"kind is {shown(kind)}, expected one of {', '.join(kinds)}{did_you_mean(kind, kinds)}")
     given = {"rows": rows, "columns": columns, "panels": panels}
     labels = {name: tuple(value) for name, value in given.items() if value is not None}
-    frame = Panels(np.zeros((1, 1, 1)), x=label(x) if x else "", y=label(y) if y else "", title=label(title) if title else "")
+    frame = Panels(np.zeros((1, 1, 1)), x=readable(x), y=readable(y), title=readable(title))
     maps = _attention_maps(what)
     if maps is not None and kind is None:
         _refuse(
@@ -142,7 +143,7 @@ def draw(
         figure = render.figure_of(_over_picture(_numbers(what), labels), over)
     else:
         figure = _figure(what, kind, labels, scale, numbers, allow, frame)
-    drawing = Drawing(figure)
+    drawing = Drawing(figure, tight=maps is None or kind is not None)  # maps of a model have a layout of their own
     if path is not None:
         drawing.save(path)
     return drawing

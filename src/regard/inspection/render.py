@@ -334,9 +334,9 @@ def font_of(labels: Iterable[str], size: float) -> dict[str, Any]:
     return {"family": families or ["DejaVu Sans Mono"], "fontsize": size, "parse_math": False}
 
 
-def save(figure: Any, path: str | Path) -> Path:
+def save(figure: Any, path: str | Path, *, tight: bool = False) -> Path:
     """Saves a picture and returns its path. It is written under a temporary name first, so that no half-written file is left
-    behind. Warns if a font is missing."""
+    behind. Warns if a font is missing. tight: whether the picture is as large as what it shows, so that no label is cut."""
     import matplotlib
 
     path = Path(path)
@@ -344,7 +344,8 @@ def save(figure: Any, path: str | Path) -> Path:
     with new_file(path) as fresh, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
-            figure.savefig(fresh, dpi=150, format=path.suffix[1:].lower())
+            room = {"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}
+            figure.savefig(fresh, dpi=150, format=path.suffix[1:].lower(), **room)
     lacking = sorted({int(number) for warning in caught for number in re.findall(r"Glyph (\d+)", str(warning.message))})
     if lacking and path.suffix.lower() != ".svg":
         chars = " ".join(f"{chr(number)} (U+{number:04X})" for number in lacking[:10])
