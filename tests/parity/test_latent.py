@@ -36,12 +36,15 @@ def first_state(model: RnnSeq2Seq, summary_BE: Tensor) -> Tensor | tuple[Tensor,
 
 
 def decoder_states(model: RnnSeq2Seq, read: Tensor, memory: Memory) -> Tensor:
-    inputs = model.target_embedding(read)
-    if model.settings.features == "set":
-        assert memory.features_BE is not None
-        inputs = torch.cat((memory.features_BE[:, None].expand(-1, read.shape[1], -1), inputs), dim=-1)
-    states: Tensor = model.decoder(inputs, first_state(model, memory.summary_BE))[0]
-    return states
+    states: Tensor = model.decoder(model.target_embedding(read), first_state(model, memory.summary_BE))[0]
+    if memory.features_BFI is None:
+        return states
+    rows = []
+    for row, features in zip(states, memory.features_BFI, strict=True):
+        gates = [(row @ model.feature_query.weight.T + model.feature_query.bias) @ f / math.sqrt(len(f)) for f in features]
+        added = [torch.outer(gate.sigmoid(), model.feature_value(f)) for gate, f in zip(gates, features, strict=True)]
+        rows.append(row + sum(added, torch.zeros_like(row)))
+    return torch.stack(rows)
 
 
 def copy_or_not(model: RnnSeq2Seq, log_probs: Tensor, s: Tensor, h: Tensor, own: int) -> Tensor:
@@ -278,20 +281,24 @@ def test_a_monotone_output_ends_at_the_last_position(name: str) -> None:
 
 
 def test_features_are_a_set_without_positions() -> None:
-    """By hand: the encoder reads the other tokens, each with the sum of the vectors of the features."""
+    """The encoder reads the other tokens only. What is unknown after a feature is an unknown feature."""
     model = make_model(COPIES, features=5)  # the ids 4 to 8
     assert isinstance(model, RnnSeq2Seq)
-    rows = torch.tensor([[9, 12, 5, 10, 7, 3], [5, 9, 7, 12, 10, 3], [11, 3, 0, 0, 0, 0]])
+    rows = torch.tensor([[9, 12, 10, 5, 7, 3], [5, 9, 7, 12, 10, 3], [11, 1, 8, 1, 3, 0]])
     memory = model.encode(Source(rows, rows > 0))
     assert memory.tokens_BS is not None
-    assert memory.tokens_BS.tolist() == [[9, 12, 10, 3], [9, 12, 10, 3], [11, 3, *memory.tokens_BS[2, 2:].tolist()]]
-    assert memory.allow_BS.sum(1).tolist() == [4, 4, 2]
+    assert memory.tokens_BS.tolist() == [[9, 12, 10, 3], [9, 12, 10, 3], [11, 1, 3, int(memory.tokens_BS[2, 3])]]
+    assert memory.allow_BS.sum(1).tolist() == [4, 4, 3]
     torch.testing.assert_close(memory.values_BSE[0], memory.values_BSE[1])
-    both = model.source_embedding(torch.tensor([5, 7])).sum(0)
-    inputs = torch.cat((both.expand(4, -1), model.source_embedding(torch.tensor([9, 12, 10, 3]))), dim=-1)
-    expected, _ = model.encoder(inputs[None], torch.ones(1, 4, dtype=torch.bool))
-    torch.testing.assert_close(memory.values_BSE[0], expected[0])
-    torch.testing.assert_close(memory.features_BE, torch.stack((both, both, torch.zeros_like(both))))
+    without = model.encode(Source(rows[:1, [0, 1, 2, 5]], torch.ones(1, 4, dtype=torch.bool)))
+    torch.testing.assert_close(memory.values_BSE[0], without.values_BSE[0])
+    vectors = model.source_embedding(torch.tensor([5, 7, 8]))
+    expected = torch.stack((vectors[:2], vectors[:2], torch.stack((vectors[2], torch.zeros_like(vectors[2])))))
+    torch.testing.assert_close(memory.features_BFI, expected)
+    read = torch.tensor([[2, 9, 14]] * 3)
+    log_probs, plain = model.decode(read, memory).distribution(), model.decode(read[:1], without).distribution()
+    torch.testing.assert_close(log_probs[0], log_probs[1])
+    assert (log_probs[0] - plain[0]).abs().max() > 0.01, "features matter"
 
 
 def test_a_copied_token_tells_where_the_alignment_is() -> None:

@@ -9,13 +9,19 @@ import torch
 from table import MODELS
 from test_folder import make_saved
 
+import regard
 from regard.checkpoint import folder
+from regard.checkpoint.folder import Saved
 from regard.cli.evaluate import evaluate
+from regard.data.sources import auxiliary_vocabulary_size
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
+from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.pipeline import Translator, source_batch
 from regard.results import Result
+from regard.training.settings import DataSettings, RunSettings
 
 LARGEST = Edit("cross", key="largest")
 
@@ -46,6 +52,68 @@ def test_a_fixed_decoder_needs_its_initial_state() -> None:
 def test_a_picture_has_no_order_to_move_along() -> None:
     with pytest.raises(ValueError, match="attention=monotone moves from left to right, but a picture has no such order; set"):
         RnnSettings(attention="monotone", readout="plain", frontend="picture")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"copy": True}, "copy=true adds a choice to a sum over all choices, but attention is soft; set attention=marginal or"),
+        (
+            {"copy": True, "attention": "monotone", "readout": "plain", "frontend": "sound"},
+            "copy=true writes tokens of the source, but a sound has none; set copy=false",
+        ),
+        ({"features": "set", "frontend": "sound"}, "features=set reads the features of a text, but the frontend is sound; set"),
+        (
+            {"features": "set", "decoder": "bahdanau"},
+            "features=set adds features to states that do not depend on a context, but decoder=bahdanau and input_feeding=f",
+        ),
+        ({"features": "bag"}, "there is no way 'bag' to read features; expected positions or set"),
+    ],
+)
+def test_what_cannot_be_copied_or_be_a_set_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        RnnSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_copying_needs_one_vocabulary() -> None:
+    model = RnnSettings(copy=True, attention="monotone", readout="plain")
+    with pytest.raises(
+        UserError, match=r"copy=true requires one vocabulary for both sides; set data.shared=true, or copy=false"
+    ):
+        RunSettings(model=model)
+    assert RunSettings(model=model, data=DataSettings(shared=True)).model == model
+
+
+def inflecting(tmp_path: Path) -> Translator:
+    """Returns a model of words and their features, as it is loaded from its folder."""
+    codec = Codec.train(["ab\tN\tPL", "bca\tN\tSG"], "characters")
+    settings = RnnSettings(
+        width=10, embedding=6, score="general", attention="monotone", readout="plain", copy=True, features="set"
+    )
+    torch.manual_seed(1)
+    model = build(settings, len(codec), len(codec), auxiliary=auxiliary_vocabulary_size(codec))
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+    folder.save(Saved(model.eval(), settings, codec, codec, {}, ""), tmp_path / "m")
+    return regard.load(tmp_path / "m")
+
+
+def test_features_have_no_positions_but_matter(tmp_path: Path) -> None:
+    translator = inflecting(tmp_path)
+    plural, again, singular, unknown = translator.batch(
+        [("abca", "N;PL"), ("abca", "PL;N"), ("abca", "N;SG"), ("abca", "N;PL;DUAL")], max_length=5, look=Look((Tap("cross"),))
+    )
+    assert plural.log_prob == pytest.approx(again.log_prob, abs=1e-6)
+    assert plural.log_prob == pytest.approx(unknown.log_prob, abs=1e-6)
+    assert abs(plural.log_prob - singular.log_prob) > 1e-3
+    assert plural.seen[0].weights_BHTS.shape[-1] == 5  # four letters and <eos>
+    assert plural.source_tokens == unknown.source_tokens == ("a", "b", "c", "a")
+    assert translator.reader.labels(("abca", "N;PL;DUAL"), (5,)) == ("a", "b", "c", "a", "<eos>")
+    assert all(source < 4 for source, _ in unknown.alignment(pieces=True))
+    (scored,) = translator.score([("abca", "N;PL")], [plural.text])
+    assert not plural.finished or scored.log_prob == pytest.approx(plural.log_prob, abs=1e-5)
+    assert len(regard.explain(translator, ("abca", "N;PL"), 0)["gates"]) == 5
+    assert regard.inspect(translator, ("abca", "N;DUAL")).source == ("a", "b", "c", "a", "<eos>")
 
 
 def make_translator(name: str) -> Translator:

@@ -407,7 +407,10 @@ class Reader:
     def _with_positions(self, source: SourceText) -> str:
         """Returns the part of a text that has positions: without its features, if the model reads them as a set."""
         text = flat(source)
-        return text.partition("\t")[0] if self.traits.features_as_set and self.has_columns else text
+        if not (self.traits.features_as_set and isinstance(self.source, Codec)):
+            return text
+        first, *features = text.split("\t")
+        return first if any(map(self.source.has_feature, features)) else text
 
     def units(self, source: SourceText, tokens: Sequence[str], *, pieces: bool | None = None) -> Units | None:
         """Returns what the links of an alignment count in a normalised source, see `Codec.units`; None for a file, whose

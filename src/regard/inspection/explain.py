@@ -240,10 +240,12 @@ def _recurrent(model: RnnSeq2Seq | RnnLm, inputs: StepInputs) -> Iterator[Explan
         return
     weights, scores = (result.weights_BHTS[0, 0, 0] for result in seen)
     attends_first = model.settings.decoder == "bahdanau"
-    query = old if attends_first else new
+    query = old if attends_first else model.with_features(new[None, None], before)[0, 0]
     yield ExplanationLine(
         "query",
-        "s = s_{t−1}, the state before this step" if attends_first else "s = s_t, the state of this step",
+        "s = s_{t−1}, the state before this step"
+        if attends_first
+        else f"s = s_t, the state of this step{', with its features' if model.settings.features == 'set' else ''}",
         query,
         given=True,
     )

@@ -35,7 +35,7 @@ class Memory(ByValue):
     values_BSE: one vector for each source position.   allow_BS: False at padding.
     summary_BE: one vector for the whole source.       axes: (S,), (rows, columns) of a grid, or (time, rows, columns).
     seen: the encoder attention that a Look requested.  tokens_BS: the source token at each position, if the decoder copies.
-    features_BE: one vector for the set of features of each source, if the model reads them as a set.
+    features_BFI: the vectors of the features of each source, if the model reads them as a set.
 
     >>> values = torch.tensor([[4, 5, 6]])
     >>> memory = regard.load("model").model.encode(regard.Source(values, values > 0))
@@ -49,7 +49,7 @@ class Memory(ByValue):
     axes: tuple[int, ...]
     seen: tuple[Seen[Tensor], ...] = ()
     tokens_BS: Tensor | None = None
-    features_BE: Tensor | None = None
+    features_BFI: Tensor | None = None
 
 
 class State(Protocol):

@@ -12,8 +12,9 @@ states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
               of all choices of j are added up, not sampled (core/latent.py); with `copy`, position j may also write its own
               token, with probability σ(W_g [s_t; h_j] + b_g)
 
-With features="set", the features of a source, such as those of an inflected form, have no positions: the sum of their vectors
-is part of every input of the encoder and of the decoder.
+With features="set", the features f_k of a source, such as those of an inflected form, have no positions and are not encoded.
+Each state of the decoder opens a gate for each of them: s_t + Σ_k σ(W_q s_t · f_k / √I) W_v f_k takes the place of s_t in all
+that follows the recurrence. It does not depend on the choices, so their sum stays exact.
 
 s_0 = tanh(W C + b), or C itself, or 0. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training
 runs it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step,
@@ -22,6 +23,7 @@ and only what depends on earlier steps is computed inside the loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
@@ -52,6 +54,7 @@ from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 # B sentences  K hypotheses  N = B·K  S source positions  T target positions  R = K·T rows, where K or T is 1  L layers
 # E memory width  D decoder width  A score width  I embedding  X width of a state (D; for an LSTM 2D)  V vocabulary  J jumps
+# F features
 
 
 READOUT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -120,8 +123,8 @@ class RnnSettings(ModelSettings):
     copy: bool = False
     """For attention=marginal or monotone: whether a source position may also write its own token; requires data.shared=true."""
     features: Literal["positions", "set"] = "positions"
-    """How the features of a text are read: like tokens that follow it (positions), or in no order, as the sum of their vectors,
-    which is part of every input of encoder and decoder (set); the decoder does not attend to them then."""
+    """How the features of a text are read: like tokens that follow it (positions), or in no order: every state of the decoder
+    chooses by gates which of them it adds to itself (set)."""
     max_positions: int = 256
     """Number of source positions that the location score supports."""
     beyond: Literal["error", "ignore"] = "error"
@@ -181,6 +184,12 @@ class RnnSettings(ModelSettings):
         if self.features == "set" and self.frontend != "tokens":
             raise ValueError(
                 f"features=set reads the features of a text, but the frontend is {self.frontend}; set features=positions"
+            )
+        if self.features == "set" and self.runs_stepwise:
+            raise ValueError(
+                f"features=set adds features to states that do not depend on a context, but decoder={self.decoder} and "
+                f"input_feeding={str(self.input_feeding).lower()}; set decoder=luong and input_feeding=false, or "
+                "features=positions"
             )
         if self.sums_choices:
             self._check_summed()
@@ -250,7 +259,7 @@ class RnnState(BatchState):
     Exact hard attention: source_BSV: log-probabilities of the tokens by each source position alone. jumps_BSJ: the part of
     the source in the scores of jumps. mixture_BKS: the mixture (see core/latent.py) that the next token comes from.
     Copying: tokens_BS: the token x_j at each position. gates_BS: the part of the source in the log-odds of g_tj.
-    copied_BKS, state_BKV: as in `Mixture`, for the next token. features_BI: the sum of the vectors of the features.
+    copied_BKS, state_BKV: as in `Mixture`, for the next token. features_BFI: the vectors of the features, 0 for padding.
     """
 
     prepared_BSA: Tensor = per_sentence(grows=1)
@@ -266,7 +275,7 @@ class RnnState(BatchState):
     gates_BS: Tensor = per_sentence(grows=1)
     copied_BKS: Tensor = per_hypothesis(grows=2)
     state_BKV: Tensor = per_hypothesis()
-    features_BI: Tensor = per_sentence()
+    features_BFI: Tensor = per_sentence(grows=1)
 
 
 @dataclass(frozen=True)
@@ -313,6 +322,9 @@ class DecoderStates:
     choices: Choices | None = None
 
 
+UNK = 1
+"""The id of <unk> in every vocabulary."""
+
 AttendStep = Callable[[Tensor, int], AttentionOutput]
 """(queries (B, K, D), step number) -> the result of attention; axis 1 of its tensors is the single head."""
 
@@ -350,11 +362,13 @@ class RnnSeq2Seq(Model):
             self.traits = with_fusion(self.traits, self.source_embedding)
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         self.num_features = auxiliary
+        if settings.features == "set":
+            self.feature_query = nn.Linear(width, settings.embedding)
+            self.feature_value = nn.Linear(settings.embedding, width, bias=False)
         if not grid or settings.row_encoder:
-            with_features = settings.embedding if settings.features == "set" else 0
             self.encoder = RecurrentEncoder(
                 cell,
-                memory_width if grid else with_features + settings.embedding,
+                memory_width if grid else settings.embedding,
                 memory_width,
                 settings.encoder_layers,
                 dropout,
@@ -363,7 +377,7 @@ class RnnSeq2Seq(Model):
         if settings.bridge == "learned":
             self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
         extra = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
-        self.decoder = make_stack(cell, extra + with_features + settings.embedding, width, settings.decoder_layers, dropout)
+        self.decoder = make_stack(cell, extra + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = _score(settings, settings.score, scores, width, memory_width)
         plain = settings.decoder == "bahdanau" or settings.readout == "plain"
@@ -377,9 +391,9 @@ class RnnSeq2Seq(Model):
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
-        features_BI = None
+        features_BFI = None
         if self.settings.features == "set":
-            source, features_BI = self._without_features(source)
+            source, features_BFI = self._without_features(source)
         if isinstance(self.source_embedding, Frontend):
             output = self.source_embedding(source, look)
         else:
@@ -388,27 +402,24 @@ class RnnSeq2Seq(Model):
             x_BSE = self._with_rows(output) if self.settings.row_encoder else output.x_BSD
             summary_BE = masked_mean(x_BSE, output.allow_BS)
             return Memory(self.dropout(x_BSE), output.allow_BS, summary_BE, output.axes, output.seen)
-        x_BSI = self.dropout(output.x_BSD)
-        if features_BI is not None:
-            x_BSI = _with_features(features_BI, x_BSI)
-        values_BSE, summary_BE = self.encoder(x_BSI, output.allow_BS)
+        values_BSE, summary_BE = self.encoder(self.dropout(output.x_BSD), output.allow_BS)
         tokens_BS = source.values if self.settings.copy else None
-        return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen, tokens_BS, features_BI)
+        return Memory(self.dropout(values_BSE), output.allow_BS, summary_BE, output.axes, output.seen, tokens_BS, features_BFI)
 
     def _without_features(self, source: Source) -> tuple[Source, Tensor]:
-        """Returns the source without its features, and the sum of their vectors (B, I).
+        """Returns the source without its features, and their vectors (B, F, I), 0 for padding.
 
-        Features have the first ids after the special tokens, see `Codec.num_features`.
+        Features have the first ids after the special tokens, see `Codec.num_features`. They follow the text, so what is unknown
+        after one of them is an unknown feature, which is left out.
         """
         ids_BS, allow_BS = source.values, source.allow
         is_feature_BS = allow_BS & (ids_BS > EOS) & (ids_BS <= EOS + self.num_features)
-        features_BI = (self.source_embedding(ids_BS) * is_feature_BS.unsqueeze(-1)).sum(1)
-        others_BS = allow_BS & ~is_feature_BS
-        order_BS = (~others_BS).to(torch.uint8).argsort(dim=1, stable=True)  # the other tokens first
-        lengths_B = others_BS.sum(1)
-        size = max(1, int(lengths_B.max())) if is_readable(lengths_B) and len(lengths_B) else ids_BS.shape[1]
-        order_BS = order_BS[:, :size]
-        return Source(ids_BS.gather(1, order_BS), masks.first(lengths_B, order_BS.shape[1])), self.dropout(features_BI)
+        is_unknown_BS = (ids_BS == UNK) & (is_feature_BS.cumsum(1) > 0)
+        ids_BF, real_BF = _chosen(ids_BS, is_feature_BS)
+        features_BFI = self.source_embedding(ids_BF) * real_BF.unsqueeze(-1)
+        if is_readable(ids_BS) and not is_feature_BS.any():
+            return source, features_BFI
+        return Source(*_chosen(ids_BS, allow_BS & ~is_feature_BS & ~is_unknown_BS)), features_BFI
 
     def _with_rows(self, cells: FrontendOutput) -> Tensor:
         """Returns x + RNN(x), where the recurrent encoder reads each row of the grid by itself."""
@@ -425,8 +436,7 @@ class RnnSeq2Seq(Model):
             known_BS = self.score.known(prepared_BSA)
             allow_BS = allow_BS if known_BS is None else masks.both(allow_BS, known_BS)
             source_BSV, jumps_BSJ = self._source_parts(values_BSE, allow_BS)
-        nothing_B, tokens_BS = summary_BE[:, :0], memory.tokens_BS
-        gates_BS, num_tokens = values_BSE[:, :0, 0], 0
+        tokens_BS, gates_BS, num_tokens = memory.tokens_BS, values_BSE[:, :0, 0], 0
         if tokens_BS is None:
             tokens_BS = allow_BS[:, :0].long()
         else:
@@ -454,7 +464,7 @@ class RnnSeq2Seq(Model):
             gates_BS=gates_BS,
             copied_BKS=gates_BS.new_zeros(len(allow_BS), 1, gates_BS.shape[1]),
             state_BKV=gates_BS.new_zeros(len(allow_BS), 1, num_tokens),
-            features_BI=nothing_B if memory.features_BE is None else memory.features_BE,
+            features_BFI=values_BSE[:, :0] if memory.features_BFI is None else memory.features_BFI,
         )
         if prefix_BP is None:
             return state
@@ -486,8 +496,6 @@ class RnnSeq2Seq(Model):
     def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
         """Reads one token of K hypotheses, or T tokens of one. Returns the results of the recurrence and the State after it."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
-        if self.settings.features == "set":
-            embedded_NTI = _with_features(state.features_BI.repeat_interleave(ids_BKT.shape[1], dim=0), embedded_NTI)
         if self.settings.runs_stepwise:
             outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
         else:
@@ -496,7 +504,8 @@ class RnnSeq2Seq(Model):
                 fixed_NTE = fixed_NE.unsqueeze(1).expand(*embedded_NTI.shape[:2], -1)
                 embedded_NTI = torch.cat((fixed_NTE, embedded_NTI), dim=-1)
             states_NTD, hidden_LNX = run(self.decoder, embedded_NTI, state.hidden_BKLX.flatten(0, 1).transpose(0, 1))
-            outputs = DecoderStates(states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1]))
+            states_BRD = states_NTD.reshape(len(ids_BKT), -1, states_NTD.shape[-1])
+            outputs = DecoderStates(self.with_features(states_BRD, state))
             fed_ND = state.fed_BKD.flatten(0, 1)
         if self.settings.sums_choices:
             dropped_BRD = self.dropout(outputs.states_BRD)
@@ -510,6 +519,14 @@ class RnnSeq2Seq(Model):
             hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
             fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
         )
+
+    def with_features(self, states_BRD: Tensor, state: RnnState) -> Tensor:
+        """Returns s_t + Σ_k σ(W_q s_t · f_k / √I) W_v f_k for every state s_t, if features are read as a set."""
+        if self.settings.features != "set":
+            return states_BRD
+        scores_BRF = self.feature_query(states_BRD) @ state.features_BFI.transpose(1, 2) / math.sqrt(self.settings.embedding)
+        added_BRD: Tensor = scores_BRF.sigmoid() @ self.feature_value(state.features_BFI)
+        return states_BRD + added_BRD
 
     def _loop(self, embedded_NTI: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, Tensor, Tensor]:
         """Runs a recurrence that includes attention. Returns (its results, the last state (L, N, X), the last s̃ (N, D)).
@@ -701,9 +718,14 @@ class RnnSeq2Seq(Model):
         return replace(mixture, seen=seen)
 
 
-def _with_features(features_NI: Tensor, x_NSI: Tensor) -> Tensor:
-    """Returns inputs [features; x] of a recurrent network; the features are the same at all positions."""
-    return torch.cat((features_NI.unsqueeze(1).expand(-1, x_NSI.shape[1], -1), x_NSI), dim=-1)
+def _chosen(ids_BS: Tensor, chosen_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the chosen ids of each row in their order, (B, N), N being the largest number of them, and where they are real.
+    Traced code keeps all columns, because it must not depend on values."""
+    order_BN = (~chosen_BS).to(torch.uint8).argsort(dim=1, stable=True)
+    numbers_B = chosen_BS.sum(1)
+    if is_readable(numbers_B):
+        order_BN = order_BN[:, : int(numbers_B.max())]
+    return ids_BS.gather(1, order_BN), masks.first(numbers_B, order_BN.shape[1])
 
 
 def _score(

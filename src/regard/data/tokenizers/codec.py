@@ -241,6 +241,10 @@ class Codec:
         ids = range(len(SPECIALS), len(self))
         return sum(1 for _ in takewhile(lambda number: str(self.tokenizer.id_to_token(number)).startswith("\t"), ids))
 
+    def has_feature(self, name: str) -> bool:
+        """Whether "\\t" + name is a token of a vocabulary of characters, words or symbols."""
+        return self.tokenizer.token_to_id(f"\t{name}") is not None
+
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids; special tokens are not removed."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
