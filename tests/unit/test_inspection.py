@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from table import MODELS
+from table import MODELS, sums_to_one
 from test_folder import make_saved
 from test_pipeline import make_map
 from typer.testing import CliRunner
@@ -56,7 +56,7 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
         weights = layer.numbers["weights"]
         assert weights.shape == (layer.num_heads, len(seen.rows(layer.kind)), len(seen.columns(layer.kind)))
         torch.testing.assert_close(weights, used[layer.kind, layer.layer])
-        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard", "marginal", "monotone"):
+        if sums_to_one(name, layer.kind):
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert layer.numbers.keys() == set(EVERYTHING)
         assert seen.layer(layer.kind, layer.layer) is layer
