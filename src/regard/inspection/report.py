@@ -194,8 +194,8 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
     """Writes all numbers for `numpy.load`, and returns the path.
 
     The arrays are cross.0.weights (H, T, S) and so on, log_probs (T, V), the gates and states of recurrent cells, and
-    tokens.json: the tokens as JSON bytes, with `auxiliary`, the tokens of the auxiliary text (the keys of fusion), and `seconds`,
-    the start time of each position of a sound, if there are any.
+    tokens.json: the tokens as JSON bytes, with `auxiliary`, the tokens of the auxiliary text (the keys of fusion), and
+    `seconds`, the start time of each position of a sound, if there are any.
     """
     tensors: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
     for layer in seen.layers:
