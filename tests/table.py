@@ -160,6 +160,15 @@ MODELS: dict[str, ModelSettings] = {
         dropout=0.3,
     ),
     "transformer windows": TransformerSettings(width=20, heads=2, feed_forward=29, window=2, activation="gelu", dropout=0.3),
+    "transformer convolution": TransformerSettings(
+        width=20, heads=2, feed_forward=29, mixing="convolution", reach=2, dropout=0.3
+    ),
+    "transformer dense": TransformerSettings(
+        width=20, heads=2, kv_heads=1, feed_forward=29, mixing="dense", max_positions=401, positions="none", dropout=0.3
+    ),
+    "decoder only convolution": DecoderOnlySettings(
+        width=20, heads=2, feed_forward=29, layers=2, mixing="convolution", reach=2, dropout=0.3
+    ),
     "transformer without residuals": TransformerSettings(
         width=20, heads=2, feed_forward=29, residual=False, norm_order="post", dropout=0.3
     ),
@@ -267,6 +276,14 @@ def reads_source(name: str) -> bool:
 def has_cross(name: str) -> bool:
     """Returns whether this model attends to its source."""
     return "cross" in MODELS[name].traits.attention
+
+
+def sums_to_one(name: str, kind: str) -> bool:
+    """Returns whether the weights of this kind of attention are probabilities."""
+    settings = MODELS[name]
+    if kind != "cross":
+        return getattr(settings, "mixing", "attention") == "attention"
+    return getattr(settings, "attention", "soft") in ("soft", "hard", "marginal", "monotone")
 
 
 def make_model(name: str, dtype: torch.dtype = torch.float64, *, features: int = 0) -> Model:

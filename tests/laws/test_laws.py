@@ -21,7 +21,7 @@ from searching import (
     run_joining,
     token_batch,
 )
-from table import EOS, MODELS, PAD, SCORES, SOS, has_cross, make_model, make_source, make_targets, reads_source
+from table import EOS, MODELS, PAD, SCORES, SOS, has_cross, make_model, make_source, make_targets, reads_source, sums_to_one
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
@@ -128,7 +128,7 @@ def test_law_2_taps_show_the_weights_that_were_used(name: str) -> None:  # SPEC 
         assert (seen.kind, seen.layer) == (expected.kind, expected.layer)
         torch.testing.assert_close(seen.weights_BHTS, expected.weights_BHTS)
         assert not seen.weights_BHTS.requires_grad
-        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard", "marginal", "monotone"):
+        if sums_to_one(name, seen.kind):
             sums = seen.weights_BHTS.sum(-1)
             if seen.kind == "encoder":  # the rows of padding queries are undefined
                 sums = sums[source.allow[:, None].expand_as(sums)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from table import MODELS
+from table import MODELS, sums_to_one
 from test_folder import make_saved
 from test_pipeline import make_map
 from typer.testing import CliRunner
@@ -23,7 +23,7 @@ from regard.errors import UserError
 from regard.inspection import capture, report
 from regard.inspection.capture import CapturedLayer, Inspection, inspect, mean_distance
 from regard.inspection.explain import explain
-from regard.layers.recurrent import gates_over_time, layer_weights, make_stack, run, state_width
+from regard.layers.recurrent import GATES, STATES, cell_over_time, layer_weights, make_stack, run, state_width
 from regard.look import Look, Tap
 from regard.models.rnn_seq2seq import RnnSettings
 
@@ -56,7 +56,7 @@ def test_every_layer_and_head_of_every_model(name: str) -> None:  # SPEC A9.2
         weights = layer.numbers["weights"]
         assert weights.shape == (layer.num_heads, len(seen.rows(layer.kind)), len(seen.columns(layer.kind)))
         torch.testing.assert_close(weights, used[layer.kind, layer.layer])
-        if getattr(MODELS[name], "attention", "soft") in ("soft", "hard", "marginal", "monotone"):
+        if sums_to_one(name, layer.kind):
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert layer.numbers.keys() == set(EVERYTHING)
         assert seen.layer(layer.kind, layer.layer) is layer
@@ -69,7 +69,7 @@ def test_gates_by_the_formulas(cell: str) -> None:  # SPEC A9.3
     """Each gate of an LSTM or GRU is σ of its part of W x + U h + b; layer by layer this gives the states of the stack."""
     stack = make_stack(cell, 5, 7, layers=2).double()  # type: ignore[arg-type]
     x, state = torch.randn(3, 4, 5).double(), torch.randn(2, 3, state_width(stack)).double()
-    gates_per_layer = gates_over_time(stack, x, state)
+    gates_per_layer = cell_over_time(stack, x, state)
     if cell == "rnn_tanh":
         assert gates_per_layer == []
         return
@@ -88,10 +88,71 @@ def test_gates_by_the_formulas(cell: str) -> None:  # SPEC A9.3
                 part = slice(7 * index, 7 * index + 7)
                 expected = reference.sigmoid(from_input[..., part] + from_state[..., part])
                 torch.testing.assert_close(gates[name], torch.from_numpy(expected))
-        assert gates.keys() == {name for name in names if name}
+        assert tuple(gates) == GATES[stack.mode] + STATES[stack.mode]
+        torch.testing.assert_close(gates["state"], states)
         below = states
     whole, _ = run(stack, x, state)
     torch.testing.assert_close(below, whole)
+
+
+def lstm_by_hand(
+    x_TI: np.ndarray, h: np.ndarray, c: np.ndarray, W: np.ndarray, U: np.ndarray, b: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Gates, candidate, cell state and state of one layer, step by step in NumPy (Hochreiter & Schmidhuber 1997; Gers 2000)."""
+    steps = []
+    for x in x_TI:
+        i, f, g, o = np.split(W @ x + U @ h + b, 4)
+        i, f, g, o = (1 / (1 + np.exp(-i))), (1 / (1 + np.exp(-f))), np.tanh(g), (1 / (1 + np.exp(-o)))
+        c = f * c + i * g
+        h = o * np.tanh(c)
+        steps.append({"input": i, "forget": f, "output": o, "candidate": g, "cell": c, "state": h})
+    return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+
+
+def test_the_inside_of_an_lstm_by_hand() -> None:  # SPEC A9.3
+    """Two layers from any state; the gates also give torch's own outputs and last states."""
+    stack = make_stack("lstm", 5, 7, layers=2).double()
+    x, state = torch.randn(3, 4, 5).double(), torch.randn(2, 3, 14).double()
+    found = cell_over_time(stack, x, state)
+    below = x.numpy()
+    for layer, inside in enumerate(found):
+        W, U, b_W, b_U = (weight.detach().numpy() for weight in layer_weights(stack, layer))
+        rows = [lstm_by_hand(below[row], *np.split(state[layer, row].numpy(), 2), W, U, b_W + b_U) for row in range(3)]
+        assert inside.keys() == rows[0].keys()
+        for name, values in inside.items():
+            np.testing.assert_allclose(values.numpy(), np.stack([row[name] for row in rows]), atol=1e-12)
+        below = inside["state"].numpy()
+    outputs, (h, c) = stack(x, tuple(part.contiguous() for part in state.chunk(2, dim=-1)))
+    torch.testing.assert_close(found[1]["state"], outputs)
+    torch.testing.assert_close(torch.stack([layer["cell"][:, -1] for layer in found]), c)
+    torch.testing.assert_close(torch.stack([layer["state"][:, -1] for layer in found]), h)
+
+
+def test_the_inside_of_a_whole_model_by_hand() -> None:  # SPEC A9.3
+    """The encoder of an LSTM model in both directions: each position has what was computed when it was read."""
+    saved = make_saved(RnnSettings(width=8, embedding=3, cell="lstm"))
+    translator = regard.Translator.of_model(saved.model, saved.source, saved.target)
+    seen = inspect(translator, "abcab", output=(4, 5, 6))
+    model = saved.model
+    x = model.source_embedding(torch.tensor([4, 5, 6, 4, 5, 3])).detach().numpy()
+    stacks = model.encoder.forwards[0], model.encoder.backwards[0]
+    for gates, stack, backwards in zip(seen.gates, stacks, (False, True), strict=False):
+        assert ("right to left" in gates.where) == backwards
+        W, U, b_W, b_U = (weight.detach().numpy() for weight in layer_weights(stack, 0))
+        by_hand = lstm_by_hand(x[::-1] if backwards else x, np.zeros(4), np.zeros(4), W, U, b_W + b_U)
+        assert gates.opened.keys() | gates.states.keys() == by_hand.keys()
+        assert list(gates.states) == ["candidate", "cell", "state"]
+        for name, values in (gates.opened | gates.states).items():
+            expected = by_hand[name][::-1] if backwards else by_hand[name]
+            np.testing.assert_allclose(values.numpy(), expected, atol=1e-6)
+    decoder = next(gates for gates in seen.gates if gates.along == "decoder")
+    memory = model.encode(source_batch([[4, 5, 6, 4, 5]]))
+    state = model.start(memory)
+    for position, token in enumerate((2, 4, 5, 6)):
+        state = model.step(torch.tensor([[token]]), state).state
+        h, c = state.hidden_BKLX[0, 0, 0].split(8)
+        torch.testing.assert_close(decoder.states["state"][position], h.detach())
+        torch.testing.assert_close(decoder.states["cell"][position], c.detach())
 
 
 @pytest.mark.parametrize(

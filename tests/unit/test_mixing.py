@@ -1,15 +1,28 @@
 """Convolution and dense mixing: attention whose weights are fixed by position."""
 
 import re
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from typer.testing import CliRunner
 
+import regard
+from regard.cli.main import app
 from regard.core import masks
 from regard.core.attention import attend, attention_weights
 from regard.core.score import Score
+from regard.core.source import Source
+from regard.core.window import Window
+from regard.errors import UserError
+from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
+from regard.layers.fixed import FixedMixing
 from regard.layers.mixing import Convolution, Dense
+from regard.models.build import build
+from regard.models.transformer import TransformerSettings
 
 
 def random_sequences(batch: int, length: int, width: int) -> Tensor:
@@ -220,3 +233,118 @@ def test_convolution_does_not_depend_on_the_amount_of_padding() -> None:
 def test_errors_say_what_was_passed_and_what_to_do(call, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=re.escape(words)):
         call(torch.randn(2, 13, 5))
+
+
+# --- in the place of self-attention ------------------------------------------------------------------------------------------
+
+
+def by_hand(layer: FixedMixing, x: Tensor, weights_HLL: Tensor) -> Tensor:
+    """W_O [W_V^h x mixed by the weights of each head], with plain torch."""
+    values = layer.value(x).unflatten(-1, (layer.kv_heads, -1)).repeat_interleave(layer.heads // layer.kv_heads, dim=2)
+    return layer.output(torch.einsum("hij,bjhv->bihv", weights_HLL, values).flatten(2))
+
+
+def test_a_convolution_in_the_place_of_attention_is_a_convolution() -> None:  # SPEC A10.5
+    """torch's own conv1d, whose kernel is W_O^h w^h_o W_V^h, summed over the heads; values and all gradients."""
+    layer = TransformerEncoderLayer(6, 2, mixing="convolution", reach=2, dropout=0.0).double().attention
+    x = random_sequences(3, 9, 6)
+    output_HvD, value_HvD = layer.output.weight.t().view(2, 3, 6), layer.value.weight.view(2, 3, 6)
+    kernel = torch.einsum("hvo,hk,hvi->oik", output_HvD, layer.score.weight, value_HvD)
+    bias = torch.einsum("hvo,hk,hv->ko", output_HvD, layer.score.weight, layer.value.bias.view(2, 3))
+    inside = (torch.arange(9)[:, None] + torch.arange(-2, 3)).clamp(-1, 9)
+    bias_LD = ((inside >= 0) & (inside < 9)).double() @ bias + layer.output.bias
+    convolved = F.conv1d(x.transpose(1, 2), kernel, padding=2).transpose(1, 2) + bias_LD
+    assert_same(layer(x), convolved, x, layer.score.weight, layer.value.weight, layer.value.bias)
+
+
+@pytest.mark.parametrize("mixing", ["convolution", "dense"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_by_position_equal_a_matrix_product(mixing: str, causal: bool) -> None:  # SPEC A10.5
+    """Values and gradients, over many blocks of a window, with grouped values; the weights are those that a tap shows."""
+    layer = TransformerDecoderLayer(
+        8, 4, kv_heads=2, cross=False, mixing=mixing, reach=2, max_positions=13, dropout=0.0
+    ).double()
+    mix = layer.attention
+    x, i = random_sequences(2, 11, 8), torch.arange(11)
+
+    def weights() -> Tensor:
+        if mixing == "dense":
+            found = mix.score.weight[:, :11, :11]
+        else:
+            offset = i - i[:, None]
+            found = mix.score.weight[:, (offset + 2).clamp(0, 4)] * (offset.abs() <= 2)
+        return found.tril() if causal else found
+
+    allow = masks.causal(11) if causal else None
+    assert_same(mix(x, allow=allow), by_hand(mix, x, weights()), x, mix.score.weight, mix.value.weight)
+    near = Window(2, causal=causal) if mixing == "convolution" else None
+    blocks = mix.attend(mix.queries(x), *mix.keys_values(x), None if near else allow, None, window=near).context
+    assert_same(blocks, by_hand(mix, x, weights()), x, mix.score.weight, mix.value.weight)
+    _, seen = mix(x, allow=allow, weights=True)
+    torch.testing.assert_close(seen, weights().expand(2, 4, 11, 11))
+
+
+def test_a_convolution_computes_only_what_it_reaches() -> None:
+    settings = TransformerSettings(mixing="convolution", reach=5)
+    assert (settings.near, build(settings, 17, 19).encoder.window) == (5, 5)
+    assert (TransformerSettings(mixing="dense").near, TransformerSettings(window=4).near) == (None, 4)
+
+
+def test_a_dense_table_has_as_many_positions_as_it_was_made_for() -> None:
+    settings = TransformerSettings(width=8, heads=2, feed_forward=11, mixing="dense", max_positions=7, dropout=0.0)
+    assert settings.traits.max_positions == 7
+    model = build(settings, 17, 19).eval()
+    ids = torch.full((1, 8), 5)
+    with pytest.raises(UserError, match="there are 8 positions, but this model mixes them with a dense table of 7"):
+        model.encode(Source(ids, ids > 0))
+    memory = model.encode(Source(ids[:, :7], ids[:, :7] > 0))
+    state = model.start(memory, ids[:, :7])
+    with pytest.raises(UserError, match="there are 8 positions"):
+        model.step(ids[:, :1], state)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_long_sequences_in_any_precision(dtype: torch.dtype) -> None:
+    """bfloat16 cannot count to 300: positions are kept in another type."""
+    layer = TransformerEncoderLayer(8, 2, mixing="dense", max_positions=300, dropout=0.0).to(dtype).attention
+    query = layer.queries(torch.zeros(1, 300, 8, dtype=dtype))
+    assert query[0, 1, :, 0].tolist() == list(range(300))
+    assert torch.equal(layer.score.scores(query, torch.arange(300)[:, None]), layer.score.weight[None])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TransformerSettings(mixing="dense", positions="alibi"), "positions=alibi change the scores of self-attention"),
+        (lambda: TransformerSettings(mixing="convolution", window=2), "window is 2, but a convolution has its own, reach=3"),
+        (lambda: TransformerEncoderLayer(8, 2, mixing="dense", positions="rotary"), "but mixing=dense has none"),
+        (lambda: TransformerEncoderLayer(8, 2, mixing="convolutoin"), 'did you mean "convolution"?'),
+    ],
+)
+def test_what_does_not_fit_is_explained(make, words: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make()
+
+
+def test_layers_with_fixed_weights_say_what_torch_has_not() -> None:
+    layer = TransformerEncoderLayer(8, 2, mixing="convolution")
+    assert "weights by position (convolution)" in layer.beyond_torch()
+    assert "weights=convolution" in repr(layer)
+    assert not any("query" in name or "key" in name for name, _ in layer.named_parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixing", ["attention", "convolution", "dense"])
+def test_models_with_fixed_weights_train_by_the_command(mixing: str, tmp_path: Path) -> None:
+    """And learn to spell: every letter becomes a capital, whatever mixes them."""
+    data, out = tmp_path / "pairs.tsv", tmp_path / "model"
+    words = sorted({"".join(letters) for letters in permutations("abcd", 3)})
+    data.write_text("".join(f"{word}\t{' '.join(word.upper())}\n" for word in words))
+    sizes = ["kind=transformer", "width=32", "heads=2", "feed_forward=64", "encoder_layers=1", "decoder_layers=1"]
+    arguments = [part for setting in [*sizes, f"mixing={mixing}"] for part in ("--set", f"model.{setting}")]
+    steps = ["--set", "train.steps=250", "--set", "train.learning_rate=0.003"]
+    result = CliRunner().invoke(app, ["train", str(data), "--out", str(out), *arguments, *steps, "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    model = regard.load(out)
+    right = [model(word).text == " ".join(word.upper()) for word in words]
+    assert sum(right) > 0.8 * len(words)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from table import MODELS, has_cross, make_model, make_source, make_targets
+from table import MODELS, has_cross, make_model, make_source, make_targets, sums_to_one
 from test_attention import Largest
 
 from regard.core import masks
@@ -73,6 +73,9 @@ def test_scores_lead_to_weights(name: str) -> None:  # SPEC A9.2
         assert (one.what, other.what) == ("weights", "scores")
         if getattr(MODELS[name], "attention", "soft") == "monotone":
             continue  # the weights also depend on the jumps, see tests/parity/test_latent.py
+        if one.kind != "cross" and not sums_to_one(name, one.kind):  # fixed by position: the weights are the scores
+            torch.testing.assert_close(other.weights_BHTS.masked_fill(other.weights_BHTS == -torch.inf, 0.0), one.weights_BHTS)
+            continue
         torch.testing.assert_close(weights_from_scores(model)(other.weights_BHTS), one.weights_BHTS)
         if one.kind == "cross":
             assert (other.weights_BHTS[1, :, :, 3:] == -torch.inf).all()
@@ -166,6 +169,8 @@ def output_weights(model: Model, one: Seen) -> torch.Tensor | None:
         return None
     layer = (model.encoder if one.kind == "encoder" else model.decoder).layers[one.layer]
     attention = layer.cross if one.kind == "cross" else layer.attention
+    if isinstance(attention.output, torch.nn.Identity):
+        return torch.eye(attention.value_dim, dtype=torch.float64).expand(attention.heads, -1, -1)
     return attention.output.weight.T.reshape(attention.heads, -1, attention.output.weight.shape[0])
 
 
@@ -182,10 +187,12 @@ def test_norms_by_hand(name: str) -> None:  # SPEC A9.2
         if output is None:
             vectors = one.weights_BHTS[..., None] * memory.values_BSE[:, None, None]
         else:
-            values = model.decoder.layers[one.layer].cross.value(memory.values_BSE)
             attention = model.decoder.layers[one.layer].cross
-            values = values.unflatten(-1, (attention.kv_heads, -1)).transpose(1, 2)
-            values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
+            if attention.value is None:
+                values = memory.values_BSE[:, None].repeat(1, attention.heads, 1, 1)
+            else:
+                values = attention.value(memory.values_BSE).unflatten(-1, (attention.kv_heads, -1)).transpose(1, 2)
+                values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
             vectors = torch.einsum("bhts,bhsv,hvd->bhtsd", one.weights_BHTS, values, output)
         torch.testing.assert_close(other.weights_BHTS, vectors.norm(dim=-1))
 

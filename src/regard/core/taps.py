@@ -183,6 +183,7 @@ class Capture:
         value_BHSv = same_heads(self.value, self.query_BHRd)
         if self.output_HvD is None:
             return _norm(value_BHSv)
+        value_BHSv = value_BHSv.expand(-1, len(self.output_HvD), -1, -1)  # one head may serve all
         heads = zip(value_BHSv.unbind(1), self.output_HvD.unbind(0), strict=True)
         return torch.stack([_norm(v_BSv @ W_vD) for v_BSv, W_vD in heads], dim=1)
 

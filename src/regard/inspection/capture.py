@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from operator import index
 from typing import Any, Unpack, cast
@@ -21,7 +21,7 @@ from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.decoding.torch_engine import TorchEngine
 from regard.equality import ByValue
 from regard.errors import UserError, shown
-from regard.layers.recurrent import gates_over_time
+from regard.layers.recurrent import GATES, cell_over_time
 from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
 from regard.models.contract import Memory
 from regard.models.ensemble import Ensemble
@@ -88,16 +88,20 @@ def mean_distance(weights_HTS: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CapturedGates(ByValue):
-    """The gates of one recurrent layer, (T, W) each, along the source (`encoder`) or the output (`decoder`).
+    """The inside of one recurrent layer over time, (T, W) each, along the source (`encoder`) or the output (`decoder`).
+
+    opened: the gates, from 0 to 1: input, forget and output of an LSTM, reset and update of a GRU.
+    states: what flows through them: the candidate, the cell state of an LSTM (`cell`), and the state h (`state`).
 
     >>> gates = regard.inspect(regard.load("model"), "cab").gates[0]
-    >>> gates.where, list(gates.opened)
-    ('encoder, layer 0, left to right', ['reset', 'update'])
+    >>> gates.where, list(gates.opened), list(gates.states)
+    ('encoder, layer 0, left to right', ['reset', 'update'], ['candidate', 'state'])
     """
 
     where: str
     along: Kind
     opened: dict[str, Tensor]
+    states: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,12 +326,13 @@ def _gates(translator: Translator, segment: Segment, written: Sequence[int], loo
         if "embedding." in name:  # the auxiliary text has no axis in the charts of gates
             continue
         backwards = ".backwards." in name
-        for number, opened in enumerate(gates_over_time(stack, x_1TI, state_LNX)):
+        for number, inside in enumerate(cell_over_time(stack, x_1TI, state_LNX)):
             along: Kind = "encoder" if name.startswith("encoder") else "decoder"
             layer = int(name.rpartition(".")[2]) if along == "encoder" else number
             direction = ", right to left" if backwards else ", left to right" if along == "encoder" else ""
-            in_order = {gate: (values[0].flip(0) if backwards else values[0]).cpu() for gate, values in opened.items()}
-            yield CapturedGates(f"{along}, layer {layer}{direction}", along, in_order)
+            in_order = {name: (values[0].flip(0) if backwards else values[0]).cpu() for name, values in inside.items()}
+            opened = {name: in_order.pop(name) for name in GATES[stack.mode]}
+            yield CapturedGates(f"{along}, layer {layer}{direction}", along, opened, in_order)
 
 
 def _stepwise_inputs(model: RnnSeq2Seq, memory: Memory, read: Tensor, look: Look) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from regard.equality import ByValue
 from regard.errors import UserError, shown
 from regard.inspection.capture import read_ids, translate_whole
 from regard.layers.blocks import ResidualConnection, TransformerDecoderLayer
+from regard.layers.fixed import FixedMixing
 from regard.look import Kind, Look, Seen, Tap, pick
 from regard.models.contract import Memory, State, Step
 from regard.models.decoder import CacheState, TargetDecoder
@@ -316,6 +317,8 @@ def _transformer(decoder: TargetDecoder, inputs: StepInputs, layer: int, head: i
     block = blocks[number]
     rows = inputs.source if kind == "cross" else inputs.target[: int(inputs.before.lengths_B) + 1]
     attention = block.attention if block.cross is None else block.cross
+    if isinstance(attention, FixedMixing):
+        raise UserError(f"explain shows attention, but this model has none: it mixes positions by {attention.score.name}")
     head = pick("head", (head,), attention.heads)[0]
     around = cast(ResidualConnection, block.around_attention if block.cross is None else block.around_cross)
     last = number == len(blocks) - 1

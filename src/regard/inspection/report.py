@@ -195,9 +195,9 @@ def _sound(row: Tensor, num_positions: int) -> dict[str, Any]:
 def write_npz(seen: Inspection, path: str | Path) -> Path:
     """Writes all numbers for `numpy.load`, and returns the path.
 
-    The arrays are cross.0.weights (H, T, S) and so on, log_probs (T, V), the gates, and tokens.json: the tokens as JSON bytes,
-    with `auxiliary`, the tokens of the auxiliary text (the keys of fusion), and `seconds`, the start time of each position of a
-    sound, if there are any.
+    The arrays are cross.0.weights (H, T, S) and so on, log_probs (T, V), the gates and states of recurrent cells, and
+    tokens.json: the tokens as JSON bytes, with `auxiliary`, the tokens of the auxiliary text (the keys of fusion), and
+    `seconds`, the start time of each position of a sound, if there are any.
     """
     tensors: dict[str, Tensor] = {"log_probs": seen.log_probs_TV}
     for layer in seen.layers:
@@ -208,7 +208,7 @@ def write_npz(seen: Inspection, path: str | Path) -> Path:
             tensors |= {f"{name}.summary.{part}": numbers for part, numbers in parts.items() if numbers is not None}
     for gates in seen.gates:
         name = gates.where.replace(", ", ".").replace(" ", "_")
-        tensors |= {f"gates.{name}.{gate}": opened for gate, opened in gates.opened.items()}
+        tensors |= {f"gates.{name}.{gate}": opened for gate, opened in (gates.opened | gates.states).items()}
     words: dict[str, Any] = {"text": seen.text, "output": seen.output}
     words |= {"source": seen.source, "target": seen.target, "read": seen.read}
     if seen.auxiliary:

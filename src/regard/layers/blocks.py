@@ -19,6 +19,7 @@ from regard.errors import check_flags, check_sizes, did_you_mean, shown
 from regard.layers import torch_layers
 from regard.layers.attention import KeysValues, MultiHeadAttention, only_kind
 from regard.layers.dropout import Dropout
+from regard.layers.fixed import Mixing, make_mixing
 from regard.layers.scores import ScoreMaker, make_score
 from regard.look import Kind, Look, Seen
 
@@ -129,6 +130,8 @@ class LayerOptions(TypedDict, total=False):
     residual: bool
     project_values: bool
     project_output: bool
+    mixing: Mixing
+    reach: int
 
 
 class TransformerLayer(nn.Module):
@@ -156,6 +159,9 @@ class TransformerLayer(nn.Module):
     residual: whether each block has a residual connection; without it, f(LN(x)) or LN(f(x)).
     project_values: whether heads have W_V; without it, the values of all heads are the attended states themselves.
     project_output: whether attention has W_O; without it, the contexts of all heads together must have the width of the layer.
+    mixing: what mixes the positions of the sequence: "attention", or weights fixed by position, which replace self-attention:
+    "convolution" (by their distance) or "dense" (a table for the first max_positions positions). Cross-attention stays.
+    reach: how many positions to either side a convolution reaches; its kernel has 2 · reach + 1.
     """
 
     def __init__(
@@ -182,9 +188,17 @@ class TransformerLayer(nn.Module):
         residual: bool = True,
         project_values: bool = True,
         project_output: bool = True,
+        mixing: Mixing = "attention",
+        reach: int = 3,
     ) -> None:
         super().__init__()
         check_flags(residual=residual)
+        check_choice("mixing", mixing, get_args(Mixing))
+        if mixing != "attention" and positions != "none":
+            raise ValueError(
+                f"positions={positions} change the scores of self-attention, but mixing={mixing} has none: its weights depend "
+                "on position already; use positions that are added to the embeddings, or none"
+            )
         check_sizes(width=width, heads=heads, score_width=score_width, max_positions=max_positions)
         check_choice("positions", positions, get_args(Positions))
         check_choice("activation", activation, get_args(Activation))
@@ -194,9 +208,21 @@ class TransformerLayer(nn.Module):
 
         def make_attention(*, cross: bool) -> MultiHeadAttention:
             """Rotary positions and ALiBi need distances within one sequence: only self-attention has them."""
+            if mixing != "attention" and not cross:
+                return make_mixing(
+                    mixing,
+                    width,
+                    heads,
+                    reach=reach,
+                    max_positions=max_positions,
+                    key_dim=key_dim,
+                    kv_heads=kv_heads,
+                    project_values=project_values,
+                    project_output=project_output,
+                )
             head_width = key_dim or width // heads
             sizes = {"query_width": head_width, "key_width": head_width, "width": score_width, "max_source": max_positions}
-            attention = MultiHeadAttention(
+            return MultiHeadAttention(
                 width,
                 heads,
                 score=make_score(score, **sizes),
@@ -209,17 +235,18 @@ class TransformerLayer(nn.Module):
                 project_values=project_values,
                 project_output=project_output,
             )
-            if not project_output:
-                check_contexts(heads, attention.value_dim, width)
-            return attention
 
         def make_residual() -> ResidualConnection:
             return ResidualConnection(make_norm(norm, width, norm_eps), dropout, norm_order, adds=residual)
 
         cross_attention = make_attention(cross=True) if cross else None
+        if not project_output and cross_attention is not None:
+            check_contexts(heads, cross_attention.value_dim, width)
         self.attention, self.around_attention = make_attention(cross=False), make_residual()
         self.cross = cross_attention
         self.around_cross = make_residual() if cross else None
+        if not project_output:
+            check_contexts(heads, self.attention.value_dim, width)
         self.feed_forward = make_feed_forward(width, feed_forward or 4 * width, dropout, activation)
         self.around_feed_forward = make_residual()
 

@@ -222,38 +222,42 @@ GATES = {"LSTM": ("input", "forget", "output"), "GRU": ("reset", "update")}
 """Names of the gates of each kind of cell. The update gate is the share of the old state that is kept, as in torch."""
 
 
-@torch.no_grad()
-def gates_over_time(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> list[dict[str, Tensor]]:
-    """Returns the activation of every gate, from 0 to 1: for each layer {name of the gate: (N, T, W)}.
+STATES = {"LSTM": ("candidate", "cell", "state"), "GRU": ("candidate", "state")}
+"""Names of what flows through the gates: the candidate (from −1 to 1), the cell state c of an LSTM, and the state h."""
 
-    The list is empty for cells without gates. Dropout between the layers is not applied.
+
+@torch.no_grad()
+def cell_over_time(stack: nn.RNNBase, x_NTI: Tensor, state_LNX: Tensor | None = None) -> list[dict[str, Tensor]]:
+    """Returns the inside of every layer at every step: for each layer {a name of `GATES` or `STATES`: (N, T, W)}.
+
+    An LSTM computes c' = forget ⊙ c + input ⊙ candidate and h' = output ⊙ tanh(c'), a GRU h' = (1 − update) ⊙ candidate +
+    update ⊙ h. The list is empty for cells without gates. Dropout between the layers is not applied.
     """
-    names = GATES.get(stack.mode, ())
+    names = GATES.get(stack.mode, ()) + STATES.get(stack.mode, ())
     if state_LNX is None:
         state_LNX = x_NTI.new_zeros(stack.num_layers, x_NTI.shape[0], state_width(stack))
-    activations: list[dict[str, Tensor]] = []
+    layers: list[dict[str, Tensor]] = []
     for number in range(stack.num_layers if names else 0):
         W_GI, U_GW, b_W, b_U = layer_weights(stack, number)
         h_NW, *cell = state_LNX[number].split(stack.hidden_size, dim=-1)
         steps: list[tuple[Tensor, ...]] = []
-        states: list[Tensor] = []
-        gates: tuple[Tensor, ...]
         for input_NG in F.linear(x_NTI, W_GI, b_W).unbind(1):
             hidden_NG = F.linear(h_NW, U_GW, b_U)
-            if names == GATES["LSTM"]:
+            if isinstance(stack, nn.LSTM):
                 i, f, g, o = (input_NG + hidden_NG).chunk(4, dim=-1)
-                gates = (i.sigmoid(), f.sigmoid(), o.sigmoid())
-                cell = [gates[1] * cell[0] + gates[0] * g.tanh()]
-                h_NW = gates[2] * cell[0].tanh()
+                i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+                cell = [f * cell[0] + i * g]
+                h_NW = o * cell[0].tanh()
+                steps.append((i, f, o, g, cell[0], h_NW))
             else:
                 (r, z, n), (hidden_r, hidden_z, hidden_n) = input_NG.chunk(3, dim=-1), hidden_NG.chunk(3, dim=-1)
-                gates = ((r + hidden_r).sigmoid(), (z + hidden_z).sigmoid())
-                h_NW = (1 - gates[1]) * (n + gates[0] * hidden_n).tanh() + gates[1] * h_NW
-            steps.append(gates)
-            states.append(h_NW)
-        activations.append({name: torch.stack([gates[index] for gates in steps], dim=1) for index, name in enumerate(names)})
-        x_NTI = torch.stack(states, dim=1)
-    return activations
+                r, z = (r + hidden_r).sigmoid(), (z + hidden_z).sigmoid()
+                n = (n + r * hidden_n).tanh()
+                h_NW = (1 - z) * n + z * h_NW
+                steps.append((r, z, n, h_NW))
+        layers.append({name: torch.stack(values, dim=1) for name, values in zip(names, zip(*steps, strict=True), strict=True)})
+        x_NTI = layers[-1]["state"]
+    return layers
 
 
 # --- encoder -----------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ class TransformerEncoder(nn.Module):
 
     width: width of the input and the output. heads: number of attention heads. layers: number of layers.
     options: as in `TransformerLayer`: feed_forward, kv_heads, key_dim, score, score_width, max_positions, positions, layout,
-    activation, dropout, attention_dropout, norm, norm_order, norm_eps, residual, project_values, project_output.
+    activation, dropout, attention_dropout, norm, norm_order, norm_eps, residual, project_values, project_output,
+    mixing, reach.
 
     >>> encoder, x = regard.TransformerEncoder(16, 4, 2, positions="rotary"), torch.randn(2, 5, 16)
     >>> encoder(x).shape

@@ -108,7 +108,7 @@ class TargetDecoder(nn.Module):
         self.norm = last_norm(settings)
         self.output = Output(settings.width, vocab, tied=self.embedding.width if tied else None)
         self.dropout = Dropout(settings.dropout)
-        self.window, self.causal = settings.window, causal
+        self.window, self.causal = settings.near, causal
         if tied and settings.norm != "none":
             last = self.norm if settings.norm_order == "pre" else self._layers()[-1].around_feed_forward.norm
             nn.init.constant_(cast(Tensor, last.weight), settings.width**-0.5)

@@ -47,7 +47,7 @@ class SourceEncoder(nn.Module):
         self.layers = nn.ModuleList(encoder_layers)
         self.norm = last_norm(settings)
         self.dropout = Dropout(settings.dropout)
-        self.window, self.grid_window = settings.window, grid_window
+        self.window, self.grid_window = settings.near, grid_window
         self.by_position = any(layer.attention.score.by_position for layer in encoder_layers)
 
     def encode(self, source: Source, look: Look | None = None, embedding: TokenEmbedding | None = None) -> Memory:

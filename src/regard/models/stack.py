@@ -22,6 +22,7 @@ from regard.layers.blocks import (
     make_norm,
 )
 from regard.layers.embed import PositionEncoding, TokenEmbedding, check_position_encoding
+from regard.layers.fixed import Mixing
 from regard.layers.scores import ScoreMaker, check_score_options, make_score
 from regard.models.contract import ModelSettings
 
@@ -60,6 +61,11 @@ class StackSettings(ModelSettings):
     """Whether attention has W_O; without it, its output is the concatenation of the heads' contexts."""
     embedding_norm: bool = False
     """Whether the token embeddings are normalised too."""
+    mixing: Mixing = "attention"
+    """What mixes the positions of a sequence: attention; or, in the place of self-attention, learned weights that are fixed by
+    distance (convolution) or by both positions (dense, a table for max_positions). Cross-attention stays."""
+    reach: int = 3
+    """For mixing=convolution: how many positions to either side it reaches, in a decoder to the left only."""
     score: str = "scaled_dot"
     """Name of the score function: a built-in one such as scaled_dot or additive, or your own."""
     score_width: int = 32
@@ -81,7 +87,7 @@ class StackSettings(ModelSettings):
     layout: Layout = "interleaved"
     """Order of sine-cosine (or rotary) pairs: interleaved (a1 b1 a2 b2 …), or halves (a1 a2 … b1 b2 …)."""
     max_positions: int = 256
-    """Number of positions that learned position vectors and the location score support."""
+    """Number of positions that learned position vectors, the location score and mixing=dense support."""
     beyond: Literal["error", "ignore"] = "error"
     """What the location score does with positions beyond max_positions: error, or ignore them with a warning."""
 
@@ -99,6 +105,7 @@ class StackSettings(ModelSettings):
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make kv_heads a divisor of heads"
             )
+        self._check_mixing()
         if not self.project_output:
             check_contexts(self.heads, self.head_width if self.project_values else self.width, self.width)
         if self.embedding_norm and self.norm == "none":
@@ -110,13 +117,32 @@ class StackSettings(ModelSettings):
                 f"rotary positions rotate pairs of numbers, but a head has width {self.head_width}; make key_dim even"
             )
 
+    def _check_mixing(self) -> None:
+        """Raises ValueError for settings of attention that weights fixed by position do not have."""
+        if self.mixing == "attention":
+            return
+        if self.positions in ("rotary", "alibi"):
+            raise ValueError(
+                f"positions={self.positions} change the scores of self-attention, but mixing={self.mixing} has none; set "
+                "positions=none, or one that is added to the embeddings, such as sinusoidal"
+            )
+        if self.mixing == "convolution" and self.window is not None:
+            raise ValueError(
+                f"window is {self.window}, but a convolution has its own, reach={self.reach}; set reach, and leave out window"
+            )
+
+    @property
+    def near(self) -> int | None:
+        """The number of positions to either side that self-attention, or what replaces it, mixes; None for all."""
+        return self.reach if self.mixing == "convolution" else self.window
+
     @property
     def counted_positions(self) -> int | None:
         """The number of positions that a Transformer with these settings can count; None if it is unlimited."""
         limits = []
         if self.positions == "one_hot":
             limits.append(self.appended or self.width)
-        if self.positions == "learned" or (self.score == "location" and self.beyond == "error"):
+        if self.mixing == "dense" or self.positions == "learned" or (self.score == "location" and self.beyond == "error"):
             limits.append(self.max_positions)
         return min(limits, default=None)
 
@@ -200,4 +226,7 @@ def _options(settings: StackSettings, scores: Scores) -> LayerOptions:
         residual=settings.residual,
         project_values=settings.project_values,
         project_output=settings.project_output,
+        mixing=settings.mixing,
+        reach=settings.reach,
+        max_positions=settings.max_positions,
     )
