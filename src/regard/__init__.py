@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from regard.inspection.explain import Explanation, ExplanationLine, explain
     from regard.inspection.render import draw
     from regard.inspection.report import write_page
+    from regard.inspection.roles import HeadRoles, Roles, roles
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
@@ -76,6 +77,7 @@ _HOMES = {
         "explain": "inspection.explain",
         "draw": "inspection.render",
         "write_page": "inspection.report",
+        "roles": "inspection.roles",
         "Look": "look",
         "Tap": "look",
         "Edit": "look",
@@ -116,6 +118,8 @@ _HOMES = {
         "CapturedGates": "inspection.capture",
         "Explanation": "inspection.explain",
         "ExplanationLine": "inspection.explain",
+        "Roles": "inspection.roles",
+        "HeadRoles": "inspection.roles",
         "Cost": "core.costs",
     },
     "Models of your own": {
@@ -160,6 +164,7 @@ __all__ = [
     "Edit",
     "Explanation",
     "ExplanationLine",
+    "HeadRoles",
     "Inspection",
     "Kind",
     "Look",
@@ -171,6 +176,7 @@ __all__ = [
     "Projected",
     "Refused",
     "Result",
+    "Roles",
     "RunSettings",
     "Score",
     "Scored",
@@ -209,6 +215,7 @@ __all__ = [
     "path_length",
     "positions",
     "reference",
+    "roles",
     "save",
     "scores",
     "self_attention",
