@@ -36,7 +36,7 @@ def weight_on_the_right_frames(trained: Trained, films: list[Film]) -> tuple[flo
 
 @pytest.mark.slow
 def test_attention_reads_videos_in_the_order_of_time(tmp_path: Path) -> None:  # SPEC A8.5
-    training = draw_films(tmp_path / "learn", 1500, seed=1)
+    training = draw_films(tmp_path / "learn", 3000, seed=1)
     testing = draw_films(tmp_path / "test", 150, seed=2)
     assert not {film.text for film in training} >= {film.text for film in testing}  # some of the stories are new
     first_frame = replace(SETTINGS, data=replace(SETTINGS.data, max_frames=1), train=replace(SETTINGS.train, steps=300))

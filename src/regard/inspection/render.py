@@ -226,7 +226,7 @@ def draw_roles(found: Roles, path: Path) -> Path:
         below.plot(layers, found.distances(kind), "-o", color="C0", label="mean of the heads")
         below.plot(layers, of_uniform, "--", color="#66727f", label="uniform attention")
         below.set_xticks(layers)
-        below.set_ylim(bottom=0)
+        below.set_ylim(0, 1.1 * max(0.1, *of_uniform, *(head.distance for head in heads[kind])))
         below.set_xlabel("layer", fontsize=8)
         below.set_title("mean distance", fontsize=9)
         below.tick_params(labelsize=8)

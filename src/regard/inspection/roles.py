@@ -296,7 +296,8 @@ def uniform_TS(kind: Kind, num_queries: int, num_keys: int) -> Array:
     allow_TS = np.ones((num_queries, num_keys))
     if kind == "decoder":
         allow_TS = np.tril(allow_TS)
-    return allow_TS / allow_TS.sum(1, keepdims=True)
+    uniform: Array = allow_TS / allow_TS.sum(1, keepdims=True)
+    return uniform
 
 
 class Totals:
