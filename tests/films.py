@@ -6,19 +6,19 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from regard.data.corpus import Pair
 
 COLOURS = ("red", "green", "blue")
-SHAPES = ("square", "cross")
+SHAPES = ("square", "disc")
 STEPS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 SIDE, SIZE = 24, 8
 
 
 @dataclass(frozen=True)
 class Film:
-    """One video: its file, what moves in it and where ("red cross left blue square up"), and the frames of each movement."""
+    """One video: its file, what moves in it and where ("red disc left blue square up"), and the frames of each movement."""
 
     name: str
     text: str
@@ -67,10 +67,7 @@ def _moving(colour: str, shape: str, way: str, rng: random.Random) -> list[Image
     for index in range(number):
         x, y = start[0] + right * speed * index, start[1] + down * speed * index
         frame = Image.new("RGB", (SIDE, SIDE), "white")
-        if shape == "square":
-            frame.paste(colour, (x, y, x + SIZE, y + SIZE))
-        else:
-            frame.paste(colour, (x + 3, y, x + 5, y + SIZE))
-            frame.paste(colour, (x, y + 3, x + SIZE, y + 5))
+        draw = ImageDraw.Draw(frame)
+        (draw.ellipse if shape == "disc" else draw.rectangle)((x, y, x + SIZE - 1, y + SIZE - 1), fill=colour)
         frames.append(frame)
     return frames
