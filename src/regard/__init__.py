@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from regard.inspection.explain import Explanation, ExplanationLine, explain
     from regard.inspection.parts import ModelPart
     from regard.inspection.report import write_page
+    from regard.inspection.roles import HeadRoles, Roles, roles
     from regard.layers import scores
     from regard.layers.attention import MultiHeadAttention
     from regard.layers.blocks import TransformerDecoderLayer, TransformerEncoderLayer
@@ -84,6 +85,7 @@ _HOMES = {
         "draw": "inspection.drawing",
         "describe": "inspection.describe",
         "write_page": "inspection.report",
+        "roles": "inspection.roles",
         "Look": "look",
         "Tap": "look",
         "Edit": "look",
@@ -127,6 +129,8 @@ _HOMES = {
         "ModelPart": "inspection.parts",
         "Explanation": "inspection.explain",
         "ExplanationLine": "inspection.explain",
+        "Roles": "inspection.roles",
+        "HeadRoles": "inspection.roles",
         "Cost": "core.costs",
     },
     "Models of your own": {
@@ -173,6 +177,7 @@ __all__ = [
     "Edit",
     "Explanation",
     "ExplanationLine",
+    "HeadRoles",
     "Inspection",
     "Kind",
     "Look",
@@ -185,6 +190,7 @@ __all__ = [
     "Projected",
     "Refused",
     "Result",
+    "Roles",
     "RunSettings",
     "Score",
     "Scored",
@@ -226,6 +232,7 @@ __all__ = [
     "path_length",
     "positions",
     "reference",
+    "roles",
     "save",
     "scores",
     "self_attention",

@@ -1,4 +1,4 @@
-"""A small version of benchmarks/films.py: saying what moves in a video, and where, in the order of time."""
+"""Saying what moves in a video, and where, in the order of time; one frame is not enough."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from regard.training.settings import DataSettings, RunSettings, TrainSettings
 SETTINGS = RunSettings(
     data=DataSettings(source_unit="video", target_unit="words"),
     model=RnnSettings(width=64, embedding=32, score_width=32, frontend="video", channels=32, decoder="bahdanau", dropout=0.1),
-    train=TrainSettings(steps=1400, batch_tokens=600, learning_rate=5e-3, ema=0.98),
+    train=TrainSettings(steps=700, batch_tokens=1200, learning_rate=5e-3, ema=0.98),
 )
 
 
@@ -46,7 +46,9 @@ def test_attention_reads_videos_in_the_order_of_time(tmp_path: Path) -> None:  #
         data = in_memory("films", pairs, held_out, settings.data, root=tmp_path)
         trained.append(run(data, settings, Console(quiet=True), torch.device("cpu")))
     films, one_frame = trained
-    assert films.rates.sequence < 0.3
+    assert films.rates.symbol < 0.2
+    assert films.rates.sequence < 0.75  # of 24 x 24 stories; more films and updates get better (docs/LOG.md)
+    assert one_frame.rates.symbol > 0.35
     assert one_frame.rates.sequence > 0.9  # one frame shows neither where its shape moves nor what follows
     share, chance = weight_on_the_right_frames(films, testing[:60])
     assert share > 0.75 > chance + 0.2

@@ -13,7 +13,22 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import align, check, cost, demo, describe, distill, doctor, evaluate, explain, inspect, score, train, translate
+from regard.cli import (
+    align,
+    check,
+    cost,
+    demo,
+    describe,
+    distill,
+    doctor,
+    evaluate,
+    explain,
+    inspect,
+    roles,
+    score,
+    train,
+    translate,
+)
 from regard.errors import UserError, UserErrors, is_utf_8, plural
 
 app = typer.Typer(
@@ -51,6 +66,7 @@ app.command("inspect")(inspect.inspect)
 app.command("describe")(describe.describe)
 app.command("explain")(explain.explain)
 app.command("align")(align.align)
+app.command("roles")(roles.roles)
 app.command("check")(check.check)
 app.command("cost")(cost.cost)
 app.command("doctor")(doctor.doctor)

@@ -25,6 +25,7 @@ from regard.data.labels import label
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
+from regard.inspection.roles import ROLES, Roles
 from regard.results import AttentionMap
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -188,6 +189,47 @@ def _film(attention: AttentionMap, video: Path) -> Any:
             if index == 0:
                 axes.set_ylabel(word, rotation=0, ha="right", va="center", **font)
     return figure
+
+
+def draw_roles(found: Roles, path: Path) -> Path:
+    """Draws the shares of the roles of all heads, one panel for each kind of attention, above the mean distance by layer."""
+    check_drawing(path)
+    from matplotlib.figure import Figure
+
+    names, kinds = (*ROLES, "explained"), found.kinds
+    heads = {kind: [head for head in found.heads if head.kind == kind] for kind in kinds}
+    high = 0.9 + 0.26 * max(map(len, heads.values()))
+    figure = Figure(figsize=(5.4 * len(kinds) + 0.4, high + 2.8), layout="constrained")
+    grid = figure.add_gridspec(2, len(kinds), height_ratios=(high, 2.6))
+    for column, kind in enumerate(kinds):
+        axes = figure.add_subplot(grid[0, column])
+        shares = [[*(head.shares[role] for role in ROLES), head.explained] for head in heads[kind]]
+        uniform = [[*(head.uniform[role] for role in ROLES), head.explained_uniform] for head in heads[kind]]
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
+        for row, (values, expected) in enumerate(zip(shares, uniform, strict=True)):
+            for index, (share, chance) in enumerate(zip(values, expected, strict=True)):
+                colour = "white" if share > 0.6 else "#1d2733"
+                axes.text(index, row, f"{share:.2f} ({chance:.2f})", ha="center", va="center", fontsize=6, color=colour)
+        axes.set_xticks(range(len(names)), names, fontsize=8, rotation=30, ha="right")
+        labels = [f"layer {head.layer} head {head.head}: {head.role}" for head in heads[kind]]
+        axes.set_yticks(range(len(labels)), labels, fontsize=8)
+        axes.tick_params(length=0)
+        axes.set_title(f"{kind}: share of the weight (uniform attention)", fontsize=9)
+        below = figure.add_subplot(grid[1, column])
+        layers = sorted({head.layer for head in heads[kind]})
+        of_uniform = [next(head.distance_uniform for head in heads[kind] if head.layer == layer) for layer in layers]
+        below.plot([head.layer for head in heads[kind]], [head.distance for head in heads[kind]], "o", color="C0", alpha=0.35)
+        below.plot(layers, found.distances(kind), "-o", color="C0", label="mean of the heads")
+        below.plot(layers, of_uniform, "--", color="#66727f", label="uniform attention")
+        below.set_xticks(layers)
+        below.set_ylim(0, 1.1 * max(0.1, *of_uniform, *(head.distance for head in heads[kind])))
+        below.set_xlabel("layer", fontsize=8)
+        below.set_title("mean distance", fontsize=9)
+        below.tick_params(labelsize=8)
+        below.grid(color="#e6e6e6", linewidth=0.6)
+        below.legend(fontsize=7, frameon=False)
+    _save(figure, path)
+    return path
 
 
 class Curve(NamedTuple):
