@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchKeywords, SearchOptions
     from regard.pipeline import Translator, save
-    from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+    from regard.results import Alternative, AttentionMap, Encoded, Partial, Refused, Result, Scored
     from regard.training.loop import Update
     from regard.training.own_loop import batches, build, loss
     from regard.training.settings import RunSettings
@@ -107,6 +107,7 @@ _HOMES = {
         "Partial": "results",
         "Refused": "results",
         "Scored": "results",
+        "Encoded": "results",
         "AttentionMap": "results",
         "AttentionOutput": "core.attention",
         "Seen": "look",
@@ -158,6 +159,7 @@ __all__ = [
     "Decoded",
     "Dense",
     "Edit",
+    "Encoded",
     "Explanation",
     "ExplanationLine",
     "Inspection",

@@ -21,7 +21,7 @@ from regard.training.resume import Previous, write_settings
 from regard.training.run import Trained, run
 from regard.training.run_folder import RunFolder
 from regard.training.suggest import expectation
-from regard.training.tokenise import from_files
+from regard.training.tokenise import check_tags, from_files
 from regard.training.transfer import Start
 from regard.training.validation import Prediction
 
@@ -80,6 +80,8 @@ def _train(
         resuming=resuming,
         origin=previous.origin if previous else {},
     )
+    if settings.model.traits.learns_from == "tags":
+        check_tags(training_data, settings.data)
     if write_settings(run_folder, order, settings, choice.reasons, resuming=resuming) and resuming:
         console.print(f"{run_folder.config} was rewritten with the settings that this run continues with")
     if resuming and not run_folder.checkpoints(1).updates():
