@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchKeywords, SearchOptions
     from regard.pipeline import Translator, save
-    from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+    from regard.results import Alternative, AttentionMap, Encoded, Partial, Refused, Result, Scored
     from regard.training.distill import distill
     from regard.training.gradients import gradient_by_layer
     from regard.training.loop import Update
@@ -117,6 +117,7 @@ _HOMES = {
         "Partial": "results",
         "Refused": "results",
         "Scored": "results",
+        "Encoded": "results",
         "AttentionMap": "results",
         "AttentionOutput": "core.attention",
         "Seen": "look",
@@ -175,6 +176,7 @@ __all__ = [
     "Description",
     "Drawing",
     "Edit",
+    "Encoded",
     "Explanation",
     "ExplanationLine",
     "HeadRoles",

@@ -198,7 +198,8 @@ class Traits:
     """What a model says of itself: whether it continues a text, how many positions it can count, its kinds of attention.
 
     continues_text: whether it is a language model: it has no source, and its source text is the beginning of its output.
-    learns_from: what it is trained on: pairs of a source and a target, or texts alone.
+    learns_from: what it is trained on: pairs of a source and a target; pairs whose target is one label, or one tag for each
+    token of the source; or texts alone.  mask: the fraction of the tokens of a text that it learns to fill in, if it does.
     max_positions: the number of positions that it can count, in source and output, <eos> included; None if it is unlimited.
     attention: its kinds of attention, with the number of layers and the number of heads in each.
     soft_cross_attention: whether the weights of its cross-attention are probabilities that have a gradient.
@@ -215,7 +216,8 @@ class Traits:
     """
 
     continues_text: bool = False
-    learns_from: Literal["pairs", "texts"] = "pairs"
+    learns_from: Literal["pairs", "labels", "tags", "texts"] = "pairs"
+    mask: float = 0.0
     max_positions: int | None = None
     attention: Mapping[Kind, tuple[int, int]] = field(default_factory=dict)
     soft_cross_attention: bool = False

@@ -63,21 +63,22 @@ def nearest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple
 class Perplexity:
     """How well a model predicts texts: the exponential of the mean negative log-probability. 1 is perfect; lower is better.
 
-    nll: the negative log-probability of all texts together. tokens, words, characters: the numbers of these in all texts; the
-    end of a text counts as one of each, since the model predicts it, too. texts: the number of texts.
+    nll: the negative log-probability of all texts together. texts: the number of texts. tokens, words, characters: the numbers
+    of these in all texts; the end of a text counts as one of each, since the model predicts it, too. If only some tokens are
+    predicted, because they are missing in the texts, words and characters are 0.
     """
 
     nll: float
     tokens: int
-    words: int
-    characters: int
     texts: int
+    words: int = 0
+    characters: int = 0
 
     @classmethod
     def of(cls, nll: float, tokens: int, texts: Sequence[str]) -> Perplexity:
         """Counts the words and characters of the texts. nll, tokens: as in the fields."""
         sizes = [text_sizes(text) for text in texts]
-        return cls(nll, tokens, sum(words for words, _ in sizes), sum(characters for _, characters in sizes), len(texts))
+        return cls(nll, tokens, len(texts), sum(words for words, _ in sizes), sum(characters for _, characters in sizes))
 
     @property
     def per_token(self) -> float:
@@ -93,6 +94,8 @@ class Perplexity:
 
     def facts(self) -> dict[str, float]:
         """Returns the figures by the names that log.jsonl and config.json use."""
+        if not self.words:
+            return {"texts": self.texts, "perplexity_per_masked_token": self.per_token}
         return {
             "texts": self.texts,
             "perplexity_per_token": self.per_token,
@@ -101,6 +104,8 @@ class Perplexity:
         }
 
     def __str__(self) -> str:
+        if not self.words:
+            return f"perplexity {self.per_token:.2f} per masked token on {plural(self.texts, 'text')}"
         return (
             f"perplexity {self.per_token:.2f} per token, {self.per_word:.2f} per word, {self.per_character:.3f} per character "
             f"on {plural(self.texts, 'text')}"

@@ -20,6 +20,7 @@ from regard.contracts import AlignmentHead, Array, Engine, Forced, Hypothesis, R
 from regard.core.devices import choose_device
 from regard.core.source import Source
 from regard.data.batch import source_batch
+from regard.data.blanks import BlankCodec
 from regard.data.corpus import Normalisation
 from regard.data.reader import MAX_SOURCE, Given, GivenOutput, Plan, Reader, Segment, line_of
 from regard.data.sources import FileCodec, SourceCodec
@@ -32,10 +33,13 @@ from regard.links import Links, Units, links_of, strongest
 from regard.look import Edit, Kind, Look, Seen, Tap, pick
 from regard.models.contract import Model, ModelSettings, Seq2Seq
 from regard.models.ensemble import Ensemble
-from regard.models.evaluation import device_of
+from regard.models.evaluation import device_of, in_evaluation
 from regard.options import SearchKeywords
-from regard.results import Alternative, AttentionMap, Partial, Refused, Result, Scored
+from regard.results import Alternative, AttentionMap, Encoded, Partial, Refused, Result, Scored
 from regard.wording import python_words
+
+ENCODED = 64
+"""How many sources `encode` runs through the encoder at a time."""
 
 FORCED_WINDOW = 1024
 """How many outputs are read and run through the model at a time, when their attention is computed."""
@@ -111,6 +115,8 @@ class Translator:
         >>> again("cab") == model("cab")
         True
         """
+        if model.traits.mask and isinstance(source, Codec):
+            source = BlankCodec.of(source)
         reader, engine = Reader(source, target, model.traits, max_source), engine_of(model)
         return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
 
@@ -487,6 +493,92 @@ class Translator:
             search.close()
         result = self._join(source, results)
         yield Partial(result.text, "", result, new)
+
+    # --- the encoder alone ---
+
+    @overload
+    def encode(self, of: Given) -> Encoded: ...  # type: ignore[overload-overlap]  # a text is an iterable of texts, too
+    @overload
+    def encode(self, of: Iterable[Given]) -> list[Encoded]: ...
+    def encode(self, of: Given | Iterable[Given]) -> Encoded | list[Encoded]:
+        """Runs the encoder alone, and returns its states and one vector for the whole source.
+
+        of: a text; or a file name or path if the model reads files, or a tuple of columns; or a list of them, which is faster
+        than one call for each.
+
+        Returns an `Encoded`; for a list, a list of them, in the same order. They do not depend on each other. Raises UserError
+        if the model has no encoder, or if a source is empty, too long or cannot be read.
+
+        >>> model = regard.load("model")
+        >>> one, other = model.encode(["cab", "face"])
+        >>> one.states.shape[0], other.tokens, one.vector.shape == other.vector.shape
+        (4, ('f', 'a', 'c', 'e', '<eos>'), True)
+        """
+        if self.reader.traits.continues_text or isinstance(self.torch_engine.model, Ensemble):
+            raise UserError(
+                "this model has no encoder of its own: it is a language model, or several models that write together"
+            )
+        is_one = isinstance(of, str | PurePath | tuple)
+        given: Iterable[Given] = [cast(Given, of)] if is_one else cast("Iterable[Given]", of)
+        segments = []
+        for number, source in enumerate(self.reader.accept_all(given, "encode"), start=1):
+            try:
+                segments.append(self._whole(source))
+            except UserError as error:
+                raise UserError(str(error) if is_one else f"text {number}: {error}") from None
+        encoded = [
+            one for start in range(0, len(segments), ENCODED) for one in self._encoded(segments[start : start + ENCODED])
+        ]
+        return encoded[0] if is_one else encoded
+
+    def _whole(self, source: SourceText) -> Segment:
+        """Returns a source as one segment. Raises UserError if it is empty, or too long to be read in one go."""
+        segments = self.reader.segments(source)
+        if len(segments) != 1:
+            size = f"has more than {self.reader.max_tokens:,} tokens; shorten it" if segments else "is empty; give a text"
+            raise UserError(f"the text {size}")
+        return segments[0]
+
+    @torch.no_grad()
+    def _encoded(self, segments: Sequence[Segment]) -> Iterator[Encoded]:
+        memory = in_evaluation(self.model).encode(_batch_for(self.model, [segment.request.source for segment in segments]))
+        for number, segment in enumerate(segments):
+            allow_S = memory.allow_BS[number]
+            grid = allow_S.reshape(memory.axes)
+            axes = (int(allow_S.sum()),) if grid.dim() == 1 else (int(grid.any(1).sum()), int(grid.any(0).sum()))
+            states, vector = memory.values_BSE[number][allow_S], memory.summary_BE[number]
+            yield Encoded(states.cpu().numpy(), self.reader.labels(segment.source, axes), vector.cpu().numpy(), axes)
+
+    def probabilities(self, text: Given) -> list[dict[str, float]]:
+        """Returns how probable each label is, for a model that gives labels: a classifier, a tagger, or one that fills blanks.
+
+        text: as for a call of the model. Returns a dictionary for each label of the output, the most probable label first: one
+        for a classifier, one for each token for a tagger, and one for each blank for a model that fills blanks.
+        Raises UserError if the model writes texts, token after token; `score` gives the probability of a text.
+
+        >>> pairs = [("ab", "first"), ("ba", "second"), ("aab", "first"), ("bba", "second")]
+        >>> model = regard.train(pairs, kind="classifier", width=16, feed_forward=16, steps=40, learning_rate=0.01, quiet=True)
+        >>> (labels,) = model.probabilities("ab")
+        >>> list(labels), round(sum(labels.values()), 3)
+        (['first', 'second'], 1.0)
+        """
+        traits = self.reader.traits
+        if traits.learns_from == "pairs" or traits.continues_text:
+            raise UserError("this model writes texts, token after token, so labels have no probabilities; use score")
+        segment = self._whole(self.reader.accept(text, "probabilities"))
+        row = segment.request.source
+        number = 1 if traits.learns_from == "labels" else segment.request.num_positions
+        (forced,) = self.engine.force([segment.request], [(UNK,) * number], log_probs=False, distributions=True)
+        if forced.error:
+            raise UserError(forced.error)
+        assert forced.log_probs_TV is not None
+        wanted = [at for at in range(number) if not traits.mask or (isinstance(row, list) and row[at] == UNK)]
+        names = self.target.tokens(range(len(self.target)))
+        labels = range(len(SPECIALS), len(self.target))
+        return [
+            {names[label]: float(probs_V[label]) for label in sorted(labels, key=lambda label: -probs_V[label])}
+            for probs_V in np.exp(forced.log_probs_TV[wanted])
+        ]
 
     # --- given outputs ---
 

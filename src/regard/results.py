@@ -309,6 +309,26 @@ class Partial:
     seen: tuple[Seen[Array], ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Encoded(ByValue):
+    """What the encoder of a model makes of a source: a vector for each position, and one for the whole source.
+
+    states: an array (positions, width).  tokens: a label for each position: the tokens and <eos>; times or cells of a file.
+    vector: an array (width,): the mean of the states in Transformers, the final states of both directions in recurrent models,
+    and in a classifier what its labels are computed from.
+    axes: (positions,), or (rows, columns) if the source is a picture or a grid, whose cells are the positions, row by row.
+
+    >>> encoded = regard.load("model").encode("cab")
+    >>> encoded.tokens, encoded.states.shape[0], encoded.vector.ndim
+    (('c', 'a', 'b', '<eos>'), 4, 1)
+    """
+
+    states: Array
+    tokens: tuple[str, ...]
+    vector: Array
+    axes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Scored:
     """The log-probability of a given output.

@@ -85,10 +85,11 @@ def test_wrong_settings_of_a_new_family_are_explained() -> None:
     with pytest.raises(UserError, match=r"^run.yaml:3: model.rank: got 'many', expected a whole number$"):
         parse_config("model:\n  kind: bigram\n  rank: many\n", "run.yaml")
     with pytest.raises(
-        UserError, match=r"expected one of rnn, rnn_lm, transformer, decoder_only, bigram, tiny, .*, tiny-bigram"
+        UserError,
+        match=r"expected one of rnn, rnn_lm, transformer, decoder_only, classifier, .*, bigram, tiny, .*, tiny-bigram",
     ):
         override(RunSettings(), ["model.kind=lattice"])
-    with pytest.raises(UserError, match=r"in a model of kind rnn or transformer or bigram$"):
+    with pytest.raises(UserError, match=r"in a model of kind rnn or transformer or classifier or bigram$"):
         RunSettings(data=DataSettings(source_unit="sound"), model=BigramSettings())
 
 
@@ -111,7 +112,8 @@ def test_a_family_that_was_removed_is_unknown_again(bigram: None, monkeypatch: p
     assert parse_config(text, "run.yaml").model == BigramSettings()
     monkeypatch.delitem(FAMILIES, "bigram")
     with pytest.raises(
-        UserError, match=r"model.kind: got 'bigram', expected one of rnn, rnn_lm, transformer, decoder_only, tiny"
+        UserError,
+        match=r"model.kind: got 'bigram', expected one of rnn, rnn_lm, transformer, decoder_only, classifier, tagger, masked, tiny",
     ):
         parse_config(text, "run.yaml")
 

@@ -150,7 +150,7 @@ def test_perplexity_is_that_of_the_forward_pass(tmp_path: Path) -> None:
         (line,) = (line for line in out.splitlines() if line.startswith(f"perplexity/{name} "))
         assert float(line.split()[1]) == pytest.approx(math.exp(nll / size), abs=0.006)
     assert "data:test.txt:" in out.splitlines()[-1]
-    assert "the end of each text as one of them" in out.splitlines()[-1]
+    assert "the end of each text is a token, a word and a character, too" in out.splitlines()[-1]
     scored = run("score", f"{tmp_path}/m", f"{tmp_path}/test.txt", "--threads", "1")
     assert sum(float(line.split("\t")[0]) for line in scored.out.splitlines()) == pytest.approx(-nll, abs=1e-4)
     refused = run("evaluate", f"{tmp_path}/m", f"{tmp_path}/test.txt", "--outputs")

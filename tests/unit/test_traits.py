@@ -131,6 +131,9 @@ def test_every_family_names_its_numbers_of_layers() -> None:
         "rnn_lm": {"layers"},
         "transformer": {"encoder_layers", "decoder_layers"},
         "decoder_only": {"layers"},
+        "classifier": {"layers"},
+        "tagger": {"layers"},
+        "masked": {"layers"},
     }
     assert TransformerSettings(encoder_layers=3, decoder_layers=5).num_layers == {"encoder_layers": 3, "decoder_layers": 5}
 

@@ -104,7 +104,7 @@ def evaluate(
 
         if hard or outputs or from_ or to:
             raise UserError("--hard, --outputs, --from and --to are for models that read a source; this one learns from texts")
-        evaluate_texts(make_console(), folders, systems, test)
+        evaluate_texts(make_console(), folders, systems, test, lambda texts: describe_seen(folders, systems, texts))
         return
     trained = TrainedOn.from_facts(systems[0].training)
     columns = trained.columns(

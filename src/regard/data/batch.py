@@ -26,7 +26,7 @@ from regard.errors import UserError
 
 
 class Example(NamedTuple):
-    """An encoded pair: the source, and the ids of the target without <sos> and <eos>."""
+    """An encoded pair: the source, and the ids of the target without <sos> and <eos>; <pad> is a target that is not learned."""
 
     source: SourceRow
     target: list[int]
@@ -90,7 +90,7 @@ def collate(examples: Sequence[Example]) -> Batch:
         source_batch([example.source for example in examples]),
         _padded([[SOS, *example.target] for example in examples]),
         _padded([[*example.target, EOS] for example in examples]),
-        sum(len(example.target) + 1 for example in examples),
+        sum(len(example.target) + 1 - example.target.count(PAD) for example in examples),
     )
 
 

@@ -377,7 +377,20 @@ class Reader:
             raise UserError(
                 f"it has {size:,} source and {len(ids):,} target tokens, the maximum is {self.max_tokens:,} each; shorten it"
             )
+        self._check_labels(segment.request.source, ids)
         return GivenOutput(segment, texts, (*ids, EOS))
+
+    def _check_labels(self, row: SourceRow, ids: Sequence[int]) -> None:
+        """Raises UserError if a given output is impossible: other than a tag for each token, or than the text with its blanks
+        filled in."""
+        if not isinstance(row, list) or not (self.traits.learns_from == "tags" or self.traits.mask):
+            return
+        if len(ids) != len(row):
+            raise UserError(f"it has {len(row):,} tokens in the source, but {len(ids):,} in the output; expected equal numbers")
+        if self.traits.mask and any(token not in (UNK, own) for token, own in zip(row, ids, strict=True)):
+            raise UserError(
+                "the output differs from the source in other tokens than those that are missing; give the same text"
+            )
 
     def _output_texts(self, segment: Segment, target: str) -> tuple[str, ...]:
         """Returns the output; that of a language model in two parts, its prompt and what follows. The output must start with

@@ -10,6 +10,7 @@ from torch import nn
 
 from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
+from regard.models.encoder_only import Classifier, ClassifierSettings, Masked, MaskedSettings, Tagger, TaggerSettings
 from regard.models.rnn_lm import RnnLm, RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 from regard.models.stack import Scores
@@ -37,6 +38,9 @@ FAMILIES: dict[str, Family[Any]] = {
     "rnn_lm": Family(RnnLmSettings, RnnLm),
     "transformer": Family(TransformerSettings, Transformer, TRANSFORMERS),
     "decoder_only": Family(DecoderOnlySettings, DecoderOnly),
+    "classifier": Family(ClassifierSettings, Classifier),
+    "tagger": Family(TaggerSettings, Tagger),
+    "masked": Family(MaskedSettings, Masked),
 }
 """`kind` in the settings -> the family. This is the only list of families: settings files, model folders and `build` use it."""
 

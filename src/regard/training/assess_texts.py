@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from regard.contracts import EOS
-from regard.data.batch import Example
+from regard.contracts import EOS, SourceRow
+from regard.data.batch import Example, collate
+from regard.data.blanks import BLANK
 from regard.data.labels import readable
+from regard.data.reader import Plan
+from regard.data.tokenizers.codec import PAD, SPECIALS, UNK
 from regard.errors import UserError, shorten
 from regard.evaluation import Perplexity
 from regard.results import Result
@@ -26,15 +29,17 @@ GIVEN = 4
 
 @dataclass(frozen=True)
 class Continuation:
-    """A held-out text, the beginning that the model was given, and what the model wrote."""
+    """A held-out text, what the model was given of it (its beginning, or the text with blanks), and what the model wrote."""
 
     text: str
+    given: str
     result: Result
 
     def __str__(self) -> str:
-        prompt = str(self.result.source)
-        written = self.result.text[len(prompt) :].strip()
-        return f"{_readable(prompt)} … {_readable(written)} (the text: {_readable(self.text[len(prompt) :].strip())})"
+        texts = [self.result.text, self.text]
+        if all(text.startswith(self.given) for text in texts):
+            texts = [text[len(self.given) :].strip() for text in texts]
+        return "{} … {} (the text: {})".format(*map(_readable, (self.given, *texts)))
 
 
 def _readable(text: str) -> str:
@@ -62,18 +67,26 @@ class TextValidator(Validator):
         return self._predict(self.sample)
 
     def _predict(self, held_out: HeldOut) -> list[Continuation]:  # type: ignore[override]
-        texts = [pair.target for pair in held_out.pairs[:NUM_SHOWN]]
+        reader, masks = self.translator.reader, self.model.traits.mask > 0
+        options, plans, given = reader.options({"max_length": self.max_length}), list[Plan](), list[str]()
+        for pair, example in zip(held_out.pairs[:NUM_SHOWN], held_out.examples, strict=False):
+            text = pair.target if masks else beginning(pair.target)
+            segment = reader.segment(text, options, len(plans), row=example.source if masks else None)
+            plans.append(Plan(len(plans), text, (segment,)))
+            given.append(reader.target.decode(as_ids(example.source)).replace(SPECIALS[UNK], f" {BLANK}") if masks else text)
         progress = partial(with_progress, what="continuing held-out texts", console=self.console)
-        prompts = [beginning(text) for text in texts]
-        results = self.translator.batch(prompts, max_length=self.max_length, progress=progress)
-        return [Continuation(text, result) for text, result in zip(texts, results, strict=True)]
+        results = self.translator.answer_all(plans, progress=progress)
+        return [Continuation(pair.target, *one) for pair, *one in zip(held_out.pairs, given, results, strict=False)]
 
     def perplexity(self) -> Perplexity:
-        """Measures all held-out texts."""
-        held_out = self.held_out
-        num_tokens = sum(len(example.target) + 1 for example in held_out.examples)
-        nll = self._loss(held_out.examples, self.console) * num_tokens
-        return Perplexity.of(nll, num_tokens, [pair.target for pair in held_out.pairs])
+        """Measures all held-out texts; if tokens are missing in them, these tokens alone."""
+        examples, texts = self.held_out.examples, [pair.target for pair in self.held_out.pairs]
+        num_tokens = sum(len(_tokens(example)) for example in examples)
+        num_targets = sum(collate([example]).num_targets for example in examples)
+        nll = self._loss(examples, self.console) * num_targets
+        if self.model.traits.mask:
+            return Perplexity(nll, num_tokens, len(texts))
+        return Perplexity.of(nll, num_tokens, texts)
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,14 @@ def guess_by_frequency(training_data: TrainingData) -> float:
 
 
 def _tokens(example: Example) -> list[int]:
-    return [*example.target, EOS]
+    """Returns the tokens that a model predicts: all and <eos>, or only those that are missing in the source."""
+    return [token for token in example.target if token != PAD] if as_ids(example.source) else [*example.target, EOS]
+
+
+def as_ids(source: SourceRow) -> list[int]:
+    """Returns the source of a text as ids; it is empty unless tokens are missing in it."""
+    assert isinstance(source, list)
+    return source
 
 
 def validator_of(training_data: TrainingData, settings: RunSettings) -> type[Validator]:

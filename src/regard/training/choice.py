@@ -16,9 +16,10 @@ from regard.training.overrides import override
 from regard.training.resume import Previous
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.suggest import Suggestion, suggest
+from regard.training.suggest_labels import suggest_labels
 from regard.training.suggest_texts import suggest_texts
 from regard.training.survey import Survey, folder_of, names_files, survey
-from regard.training.transfer import Start
+from regard.training.transfer import Start, with_encoder_of
 
 READING = {
     f"data.{name}"
@@ -28,6 +29,10 @@ READING = {
     )
 }
 """Settings that must be known before the data is read."""
+
+
+SUBWORDS = ("bpe", "unigram", "labels")
+"""Units whose number of tokens does not correspond to anything that a user counts."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +78,13 @@ def _from_data(order: Order, start: Start, defaults: Mapping[str, Any], previous
     reading = override(order.with_options(usual, start.settings), early).data
     kind = str(changes.get("model.kind", start.parent.settings.kind if start.parent else ""))
     of_pairs = previous and previous.settings["data"].get("contents", "pairs") == "pairs"  # as language models once were
-    if kind in FAMILIES and FAMILIES[kind].settings().traits.learns_from == "texts" and not of_pairs:
+    learns_from = FAMILIES[kind].settings().traits.learns_from if kind in FAMILIES else "pairs"
+    if learns_from == "texts" and not of_pairs:
         suggestion, surveyed = _for_texts(kind, reading, changes)
     else:
         suggestion, surveyed = _for_pairs(order, reading, changes)
+    if learns_from in ("labels", "tags"):
+        suggestion = suggest_labels(kind, surveyed.sample, surveyed.counts.pairs, suggestion)
     settings, reasons = order.with_options(suggestion.settings, start.settings), {**suggestion.reasons}
     settings = replace(settings, data=replace(settings.data, normalise=normalise))
     if "fusion_score" in settings.model.__dataclass_fields__:
@@ -86,7 +94,10 @@ def _from_data(order: Order, start: Start, defaults: Mapping[str, Any], previous
         start_data = start.saved.training.get("settings", {}).get("data", {})
         same = ("source_unit",) if start.transfer else ("source_unit", "target_unit", "shared", "vocabulary")
         tokens = {name: start_data[name] for name in same if name in start_data}
-        settings = replace(settings, model=start.saved.settings, data=replace(settings.data, **tokens))
+        model = start.saved.settings
+        if start.transfer and kind:
+            model = with_encoder_of(kind, model)
+        settings = replace(settings, model=model, data=replace(settings.data, **tokens))
     if start.teachers:
         settings = override(settings, _as_taught(start), order.scores)
         reasons = {"start.teachers": "their mean is what the model learns", "train.steps": f"as {start.name} was trained"}
@@ -128,10 +139,20 @@ def _check_contents(settings: RunSettings) -> None:
             f"model.kind={kind} learns from texts, but data.contents is pairs; set data.contents=lines or paragraphs and give "
             "a file of texts, or choose a model that reads a source, such as model.kind=transformer"
         )
-    if learns_from == "pairs" and settings.data.contents != "pairs":
+    if learns_from != "texts" and settings.data.contents != "pairs":
         raise UserError(
             f"model.kind={kind} learns from pairs, but data.contents is {settings.data.contents}; set model.kind=decoder_only, "
             "which continues texts, or data.contents=pairs"
+        )
+    if learns_from == "labels" and settings.data.target_unit != "labels":
+        raise UserError(
+            f"model.kind={kind} writes one label for each source, but data.target_unit is {settings.data.target_unit}; "
+            "set data.target_unit=labels"
+        )
+    if learns_from == "tags" and (settings.data.source_unit in SUBWORDS or settings.data.target_unit in SUBWORDS):
+        raise UserError(
+            f"model.kind={kind} writes one tag for each source token, but the units are {settings.data.source_unit} and "
+            f"{settings.data.target_unit}; set both to one of symbols, words, characters"
         )
 
 

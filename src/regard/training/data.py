@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.contracts import FileAndText, SourceText
 from regard.data.batch import Batches, BatchOrder, Example, encode_pairs, lengths
+from regard.data.blanks import masked
 from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Pair
 from regard.data.reader import Reader
@@ -124,8 +125,10 @@ class TrainingData:
     description: str = ""
     origin: Mapping[str, Any] = field(default_factory=dict)
 
-    def batches(self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0) -> Batches:
-        """Returns the batches of every update; subword dropout and augmentation differ from epoch to epoch."""
+    def batches(
+        self, train: TrainSettings, subword_dropout: float, seed: int, augment: float = 0.0, mask: float = 0.0
+    ) -> Batches:
+        """Returns the batches of every update; subword dropout, augmentation and masks differ from epoch to epoch."""
         order = BatchOrder(
             self.lengths,
             batch_tokens=train.batch_tokens,
@@ -133,10 +136,19 @@ class TrainingData:
             seed=seed,
             shortest_first=train.shortest_first,
         )
-        vary = partial(self._varied, subword_dropout, augment)
-        return Batches(self.examples, order, vary if subword_dropout or augment else None)
+        vary = partial(self._varied, subword_dropout, augment, mask)
+        return Batches(self.examples, order, vary if subword_dropout or augment or mask else None)
 
-    def _varied(self, p: float, augment: float, example: Example, rng: random.Random) -> Example:
+    def with_blanks(self, mask: float) -> TrainingData:
+        """Returns the data with held-out texts that lack tokens, always the same ones."""
+        held_out = self.held_out
+        examples = [
+            masked(example, mask, random.Random(derived_seed(0, "mask", pair.target)))
+            for pair, example in zip(held_out.pairs, held_out.examples, strict=True)
+        ]
+        return replace(self, held_out=HeldOut(held_out.pairs, examples))
+
+    def _varied(self, p: float, augment: float, mask: float, example: Example, rng: random.Random) -> Example:
         source, target = self.codecs
         source_row, target_ids = example
         if isinstance(source_row, list):
@@ -149,7 +161,8 @@ class TrainingData:
             if len(file):
                 file = source.varied(torch.from_numpy(file), augment, rng).numpy()
             source_row = FileAndText(file, *text) if text else file
-        return Example(source_row, target.bpe_dropout(target_ids, p, rng) if p and target.has_merges else list(target_ids))
+        varied = Example(source_row, target.bpe_dropout(target_ids, p, rng) if p and target.has_merges else list(target_ids))
+        return masked(varied, mask, rng) if mask else varied
 
 
 def in_memory(

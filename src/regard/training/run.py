@@ -76,6 +76,8 @@ def run(
     for unit, remark in REMARKS.items():
         if unit in (settings.data.source_unit, settings.data.target_unit):
             console.print(remark)
+    if mask := settings.model.traits.mask:
+        training_data = training_data.with_blanks(mask)
     model = first_model(training_data, settings, console, scores, transfer, start_from).to(device)
     if training_data.unknown:
         most = visible(symbol for symbol, _ in training_data.unknown.most_common(10))
@@ -84,7 +86,8 @@ def run(
             f"run starts from: {most}"
         )
 
-    batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
+    data = settings.data
+    batches = training_data.batches(settings.train, data.subword_dropout, settings.seed, data.augment, mask)
     console.print(
         f"one pass over the data takes {plural(batches.order.epoch_length, 'update')}; "
         f"{batches.order.padding():.1%} of the positions in the batches are padding"

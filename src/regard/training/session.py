@@ -24,7 +24,7 @@ from regard.training.resume import Previous, write_settings
 from regard.training.run import Trained, run
 from regard.training.run_folder import RunFolder
 from regard.training.suggest import expectation
-from regard.training.tokenise import from_files
+from regard.training.tokenise import check_tags, from_files
 from regard.training.transfer import Start
 from regard.training.validation import Prediction
 
@@ -90,6 +90,8 @@ def _train(
         origin=previous.origin if previous else {},
     )
     training_data = replace(training_data, origin={**training_data.origin, **start.origin})
+    if settings.model.traits.learns_from == "tags":
+        check_tags(training_data, settings.data)
     if order.minutes and not resuming:
         settings, pace = fit_to_minutes(
             order.minutes,

@@ -26,13 +26,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from rich.console import Console
 
 from regard.checkpoint import migrate
 from regard.checkpoint.files import replace_file, sha256, writing
 from regard.checkpoint.folder import FILE_SOURCE, SOURCE, TARGET, read_codec, read_source_codec, source_name
 from regard.contracts import SourceText
-from regard.data.batch import Example
+from regard.data.batch import Example, lengths
 from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Pair
 from regard.data.counts import CorpusCounts
@@ -40,8 +41,9 @@ from regard.data.held_out import is_held_out
 from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec
 from regard.data.store import Store, write_store
+from regard.data.tokenizers.codec import Codec
 from regard.data.trained import Sources
-from regard.errors import UserError, plural
+from regard.errors import UserError, plural, shorten
 from regard.signatures import file_fingerprint
 from regard.training.data import Codecs, HeldOut, StartCodecs, TrainingData, encoded, make_codecs
 from regard.training.progress import with_progress
@@ -161,6 +163,24 @@ def from_files(
         description=counts.describe(),
         origin={"training_data": fingerprint, "codecs": sums},
     )
+
+
+def check_tags(training_data: TrainingData, data: DataSettings) -> None:
+    """Raises UserError, with the line, if a source does not have as many tokens as its target has tags."""
+    source, target = training_data.codecs
+    assert isinstance(source, Codec)
+    counts = CorpusCounts()
+    if torch.equal(*training_data.lengths) and torch.equal(*lengths(training_data.held_out.examples)):
+        return
+    for pair in stream(data, counts):
+        words, tags = source.pieces(flat(pair.source)), target.pieces(pair.target)
+        if len(words) != len(tags):
+            raise UserError(
+                f"{counts.name}:{counts.lines}: {plural(len(words), 'token')} in the source, but {plural(len(tags), 'tag')}; "
+                f"expected a tag for each token ({data.source_unit}): {shorten(flat(pair.source), 40)!r}, "
+                f"{shorten(pair.target, 40)!r}"
+            )
+    raise UserError("a held-out source does not have as many tokens as its target has tags; expected a tag for each token")
 
 
 def data_changed(name: str) -> UserError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved, weights_digest
@@ -14,7 +14,9 @@ from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError, plural
 from regard.layers.scores import ScoreMaker
-from regard.models.contract import Model
+from regard.models.build import FAMILIES
+from regard.models.contract import Model, ModelSettings
+from regard.models.stack import StackSettings
 from regard.pipeline import Translator
 from regard.training.data import StartCodecs
 from regard.training.settings import NormalForm, RunSettings, StartSettings
@@ -117,6 +119,18 @@ class Start:
                 f"{self.name} reads {source.nouns} without an auxiliary text, but there are the source columns "
                 f"{' and '.join(columns)}; use --from {columns[0]}, or train without that model"
             )
+
+
+def with_encoder_of(kind: str, other: ModelSettings) -> ModelSettings:
+    """Returns the settings of a model of this kind with an encoder like that of `other`; those of `other` if its encoder is of
+    another type, or if the kind is unknown, which is reported later."""
+    if kind == other.kind or kind not in FAMILIES or not isinstance(other, StackSettings):
+        return other
+    fresh = FAMILIES[kind].settings()
+    same = {name: value for name, value in vars(other).items() if name in vars(fresh) and name not in ("kind", "tie", "mask")}
+    layers = vars(other).get("encoder_layers", vars(other).get("layers"))
+    names = [name for name in ("encoder_layers", "layers") if name in vars(fresh)]
+    return cast(ModelSettings, replace(fresh, **{**same, **dict.fromkeys(names, layers)}))
 
 
 def start_encoder(model: Model, transfer: Transfer) -> int:

@@ -21,7 +21,7 @@ from regard.data.tokenizers.schema import VARIES, Form, alphabet, bare, trusted
 from regard.errors import UserError, did_you_mean, one_line
 from regard.links import Units
 
-TokenUnit = Literal["bpe", "characters", "words", "symbols", "unigram"]
+TokenUnit = Literal["bpe", "characters", "words", "symbols", "unigram", "labels"]
 """What a token is.
 
 bpe: byte-level subwords from byte-pair merges (Sennrich et al. 2016); every text is decoded exactly, and nothing is unknown.
@@ -30,6 +30,7 @@ characters: every character, including white space.
 words: split at white space and punctuation; each punctuation mark is a token, unless it is inside a word (don't, e-mail, 3.14).
     Decoding joins words by a space, except before .,;:!?%)]}…’” and after ([{¿¡„.
 symbols: split at spaces; decoding joins them by a space.
+labels: the whole text is one token.
 """
 
 UNK, SOS = 1, 2
@@ -50,6 +51,7 @@ _PATTERNS: dict[TokenUnit, str] = {
     "characters": r"[\s\S]",
     "words": rf"{_IN_WORD}(?:(?:['’-]|(?<=\p{{N}})[.,](?=\p{{N}})){_IN_WORD})*|[^\s\p{{L}}\p{{M}}\p{{N}}_]",
     "symbols": r"[^ ]+",
+    "labels": r"[\s\S]+",
 }
 _NO_SPACE = r" (?=[.,;:!?%)\]}…’”。，、；：！？）])|(?<=[(\[{¿¡„（]) "
 _KEEP_ALL = 2**31
