@@ -90,7 +90,7 @@ def measure(data: Path, task: str, parts: Sequence[str], num_models: int) -> Out
         models = [Path(folder) / f"{task}-{seed}" for seed in range(1, num_models + 1)]
         with ThreadPoolExecutor(2) as pool:
             seconds = list(pool.map(lambda item: train(data, task, item[0], item[1]), enumerate(models, 1)))
-        sums = "monotone" in regard.load(models[0]).settings.model.attention
+        sums = getattr(regard.load(models[0]).settings, "attention", "") == "monotone"
         found: dict[str, float] = {}
         for part in parts:
             file = file_of(data, task, part)

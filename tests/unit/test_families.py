@@ -113,7 +113,7 @@ def test_a_family_that_was_removed_is_unknown_again(bigram: None, monkeypatch: p
     monkeypatch.delitem(FAMILIES, "bigram")
     with pytest.raises(
         UserError,
-        match=r"model.kind: got 'bigram', expected one of rnn, rnn_lm, transformer, decoder_only, classifier, tagger, masked, tiny",
+        match=r"model.kind: got 'bigram', expected one of rnn, rnn_lm, transformer, decoder_only, classifier, tagger, masked",
     ):
         parse_config(text, "run.yaml")
 

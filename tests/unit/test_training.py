@@ -321,7 +321,7 @@ def test_settings_are_chosen_from_the_data() -> None:
     apart = suggest([Pair("пусть всегда будет солнце", "may there always be sunshine")]).settings
     assert (apart.data.shared, apart.model.tie) == (False, "output")  # type: ignore[union-attr]
     assert suggest(sentences, 300_000).settings.model == replace(PRESETS["small"], tie="all", dropout=0.1)
-    assert suggest(phonemes, 50_000).settings.model.dropout == 0.1 < strings.settings.model.dropout
+    assert suggest(phonemes, 61_000).settings.model.dropout == 0.1 < strings.settings.model.dropout
     few, many = (suggest(phonemes, number, given=order).settings.train.steps for number in (100, 50_000))
     assert few == 600 < many < 8000
     assert strings.reasons["data.target_unit"] == "3.0 symbols of 1.5 characters per line, on average"
@@ -355,8 +355,9 @@ def test_strings_in_the_order_of_their_sources_get_monotone_attention() -> None:
     )
     assert suggest(pairs, 3000).settings.train.steps == 1300
     many = suggest(pairs, 50_000).settings
-    assert (many.model.width, many.model.dropout) == (128, 0.1)  # type: ignore[union-attr]
-    assert many.train.steps == 8000
+    assert (many.model.width, many.model.dropout) == (128, 0.3)  # type: ignore[union-attr]
+    assert many.train.steps == 11_000
+    assert suggest(pairs, 61_000).settings.model.dropout == 0.1  # type: ignore[union-attr]
     with_text = [Pair((pair.source, f"a word {number}"), pair.target) for number, pair in enumerate(pairs)]
     long = [Pair(pair.source * 9, " ".join(pair.target.split() * 9)) for pair in pairs]
     for others in (reversed_pairs, with_text, long, pairs[:1]):

@@ -228,8 +228,7 @@ def draw_roles(found: Roles, path: Path) -> Path:
         below.tick_params(labelsize=8)
         below.grid(color="#e6e6e6", linewidth=0.6)
         below.legend(fontsize=7, frameon=False)
-    _save(figure, path)
-    return path
+    return save(figure, path)
 
 
 class Curve(NamedTuple):
