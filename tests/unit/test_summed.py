@@ -103,15 +103,15 @@ def test_features_have_no_positions_but_matter(tmp_path: Path) -> None:
     plural, again, singular, unknown = translator.batch(
         [("abca", "N;PL"), ("abca", "PL;N"), ("abca", "N;SG"), ("abca", "N;PL;DUAL")], max_length=5, look=Look((Tap("cross"),))
     )
-    assert plural.log_prob == pytest.approx(again.log_prob, abs=1e-6)
-    assert plural.log_prob == pytest.approx(unknown.log_prob, abs=1e-6)
+    assert plural.log_prob == pytest.approx(again.log_prob, abs=1e-4)
+    assert plural.log_prob == pytest.approx(unknown.log_prob, abs=1e-4)
     assert abs(plural.log_prob - singular.log_prob) > 1e-3
     assert plural.seen[0].weights_BHTS.shape[-1] == 5  # four letters and <eos>
     assert plural.source_tokens == unknown.source_tokens == ("a", "b", "c", "a")
     assert translator.reader.labels(("abca", "N;PL;DUAL"), (5,)) == ("a", "b", "c", "a", "<eos>")
     assert all(source < 4 for source, _ in unknown.alignment(pieces=True))
     (scored,) = translator.score([("abca", "N;PL")], [plural.text])
-    assert not plural.finished or scored.log_prob == pytest.approx(plural.log_prob, abs=1e-5)
+    assert not plural.finished or scored.log_prob == pytest.approx(plural.log_prob, abs=1e-4)
     assert len(regard.explain(translator, ("abca", "N;PL"), 0)["gates"]) == 5
     assert regard.inspect(translator, ("abca", "N;DUAL")).source == ("a", "b", "c", "a", "<eos>")
 

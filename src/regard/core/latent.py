@@ -124,8 +124,8 @@ def copied_distribution(copied_BRS: Tensor, tokens_BS: Tensor, vocabulary: int) 
     """Returns log Σ_j copied_j [v = x_j] for all tokens v of the vocabulary, (B, R, V).
 
     >>> copied = torch.tensor([[[0.2, 0.1, 0.3]]]).log()
-    >>> regard.latent.copied_distribution(copied, torch.tensor([[2, 0, 2]]), vocabulary=3).exp()
-    tensor([[[0.1000, 0.0000, 0.5000]]])
+    >>> regard.latent.copied_distribution(copied, torch.tensor([[1, 0, 1]]), vocabulary=2).exp()
+    tensor([[[0.1000, 0.5000]]])
     """
     index_BRS = tokens_BS.unsqueeze(1).expand_as(copied_BRS)
     nothing_BRV = copied_BRS.new_zeros(*copied_BRS.shape[:2], vocabulary)

@@ -13,8 +13,8 @@ states h_i, whose mixture is the context vector c_t = Σ_i α_ti h_i.
               token, with probability σ(W_g [s_t; h_j] + b_g)
 
 With features="set", the features f_k of a source, such as those of an inflected form, have no positions and are not encoded.
-Each state of the decoder opens a gate for each of them: s_t + Σ_k σ(W_q s_t · f_k / √I) W_v f_k takes the place of s_t in all
-that follows the recurrence. It does not depend on the choices, so their sum stays exact.
+Each state of the decoder opens a gate for each of them: s_t + Σ_k σ(W_q s_t · f_k / √I) W_v f_k replaces s_t in all that
+follows the recurrence. It does not depend on the choices, so their sum stays exact.
 
 s_0 = tanh(W C + b), or C itself, or 0. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training
 runs it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step,

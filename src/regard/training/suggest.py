@@ -16,7 +16,6 @@ from regard.data.videos import VideoGrids, Videos
 from regard.errors import plural
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import PRESETS
-from regard.training.feature_sets import FeatureSets, feature_sets
 from regard.training.monotone import order_correlation
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 
@@ -86,9 +85,9 @@ def suggest(
     of_text: whether sources are texts even if they look like file names. given: the names of settings that the user gives.
 
     Files, recognised by their extensions, get the frontend that reads them and a recurrent decoder. Short strings get a small
-    recurrent model, with monotone attention if there are few and their order is that of the source, or if they have features,
-    as in inflection; sentences get a small Transformer with subwords; the less data, the more dropout. Evidence:
-    docs/choosing.md, docs/LOG.md.
+    recurrent model, with monotone attention if there are few and their order is that of the source; sentences get a small
+    Transformer with subwords; the less data, the more dropout. Units are chosen by the texts without their features.
+    Evidence: docs/choosing.md, docs/LOG.md.
     """
     number = num_pairs or len(pairs)
     texts = [pair.source if isinstance(pair.source, str) else pair.source[0] for pair in pairs]
@@ -100,12 +99,7 @@ def suggest(
         return _for_files(codec, number, example, target)
     if source.is_sentences and target.is_sentences:
         return _for_sentences(number, source, target)
-    is_short = max(source.tokens, target.tokens) <= LONGEST_MONOTONE and not ATTENDS & set(given)
-    if is_short and (found := feature_sets([pair.source for pair in pairs])):
-        symbols = [(source.split(text), target.split(pair.target)) for text, pair in zip(texts, pairs, strict=True)]
-        if (order := order_correlation(symbols)) >= LOOSE_ORDER:
-            return _for_inflection(number, source, target, found, order)
-    if is_short:
+    if max(source.tokens, target.tokens) <= LONGEST_MONOTONE and not ATTENDS & set(given):
         symbols = [(source.split(pair.source), target.split(pair.target)) for pair in pairs if isinstance(pair.source, str)]
         if len(symbols) == len(pairs) and (order := order_correlation(symbols)) >= SAME_ORDER:
             return _for_monotone_strings(number, source, target, order)
@@ -129,8 +123,6 @@ LONGEST_MONOTONE = 40
 SAME_ORDER = 0.85
 """Strings get monotone attention if they have at most LONGEST_MONOTONE tokens per side on average, and their order correlates
 at least so much."""
-LOOSE_ORDER = 0.3
-"""Inflection adds to the beginning of a word and changes its inside, which shifts positions: its order correlates less."""
 ATTENDS = {"model.kind", "model.decoder", "model.input_feeding", "model.readout", "model.attention", "model.score"}
 """Whoever gives one of these settings chooses how the model attends."""
 
@@ -189,46 +181,6 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
             "train.steps": f"{steps / epoch:.1f} passes over {count}; "
             f"the aim is 22 passes, in 600 to {size.most_steps:,} updates",
             "train.weights": "the learning rate falls to 0, so the last weights are the best; few held-out pairs mislead",
-        },
-    )
-
-
-def _for_inflection(number: int, source: Side, target: Side, features: FeatureSets, order: float) -> Suggestion:
-    count = plural(number, "pair")
-    common = len(source.alphabet & target.alphabet) / len(target.alphabet)
-    copy = source.unit == target.unit and common > 0.5
-    train = TrainSettings(learning_rate=2e-3, schedule="cosine", warmup=0.08, batch_tokens=352)
-    epoch = number * max(source.tokens, target.tokens) / train.batch_tokens
-    steps = rounded(min(4000, max(1000, 22 * epoch)))
-    settings = RunSettings(
-        data=DataSettings(source_unit=source.unit, target_unit=target.unit, shared=copy),
-        model=RnnSettings(
-            cell="lstm",
-            width=96,
-            encoder_width=320,
-            embedding=64,
-            attention="monotone",
-            score="general",
-            readout="plain",
-            bridge="zero",
-            copy=copy,
-            features="set",
-            dropout=0.3,
-        ),
-        train=replace(train, steps=steps, validate_every=rounded(steps / 4), metric="symbol_error_rate"),
-    )
-    return Suggestion(
-        settings,
-        {
-            "data.source_unit": str(source),
-            "data.target_unit": str(target),
-            "model.kind": "a recurrent model with attention is best and fastest for short strings",
-            "model.attention": f"targets have the order of their sources (correlation {order:.2f}): "
-            "each symbol comes from one source position, and these only move to the right",
-            "model.features": str(features),
-            **({"model.copy": f"{common:.0%} of the characters of the targets occur in sources, too"} if copy else {}),
-            "model.dropout": f"only {count}",
-            "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 22 passes, in 1,000 to 4,000 updates",
         },
     )
 
