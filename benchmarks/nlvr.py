@@ -70,12 +70,13 @@ TRAIN = TrainSettings(steps=2000, batch_tokens=2400, learning_rate=3e-3, ema=0.9
 @dataclass(frozen=True)
 class Job:
     """A model and its training. soft_steps: the number of updates with soft attention that come first. sampling: settings of
-    the policy gradient."""
+    the policy gradient. batch_tokens: positions per side in a batch."""
 
     model: RnnSettings
     steps: int
     soft_steps: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    batch_tokens: int = TRAIN.batch_tokens
 
 
 JOBS = {
@@ -84,7 +85,9 @@ JOBS = {
     "leave one out": Job(
         replace(SOFT, attention="hard"), 1000, soft_steps=1000, sampling={"samples": 4, "baseline": "leave_one_out"}
     ),
-    "marginal": Job(replace(SOFT, attention="marginal", decoder="luong", readout="plain", row_encoder=True), 1400),
+    "marginal": Job(
+        replace(SOFT, attention="marginal", decoder="luong", readout="plain", row_encoder=True), 3000, batch_tokens=600
+    ),
     "seen once": Job(replace(SOFT, decoder="fixed", every_step=True), 2000),
 }
 
@@ -166,7 +169,7 @@ def measure(name: str, data: Path, steps: int | None, *, validate: bool = False)
             before = run(training_data, RunSettings(data=DATA, model=SOFT, train=train), quiet, torch.device("cpu")).saved
             train = replace(TRAIN, steps=steps or job.steps, learning_rate=1.5e-3, entropy_bonus=0.01, **job.sampling)
         else:
-            train = replace(TRAIN, steps=steps or job.steps)
+            train = replace(TRAIN, steps=steps or job.steps, batch_tokens=job.batch_tokens)
         settings = RunSettings(data=DATA, model=job.model, train=train)
         trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
         seconds = time.process_time() - began
