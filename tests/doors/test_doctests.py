@@ -87,7 +87,8 @@ def is_slow(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if not is_slow(name)])
-def test_examples_run(name: str) -> None:
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write pictures
     check(name)
 
 

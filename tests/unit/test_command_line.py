@@ -34,6 +34,7 @@ BASE = {
     "score": ["{model}", "{pairs}"],
     "inspect": ["{model}", "abc"],
     "explain": ["{model}", "abc"],
+    "describe": ["{model}"],
     "align": ["{model}", "{pairs}"],
     "demo": [],
     "check": ["{student}"],

@@ -195,11 +195,11 @@ def test_words_on_a_line_do_not_overlap() -> None:
     from regard.inspection.figures import LETTER, _spread
 
     words = ("a", "incomprehensibilities", "猫猫猫猫", "", "b")
-    places, total = _spread(words)
+    middles, total = _spread(words)
     halves = [LETTER * width / 2 for width in (1, 21, 8, 0, 1)]  # CJK characters are twice as wide
-    assert all(right - b > left + a for (left, a), (right, b) in pairwise(zip(places, halves, strict=True)))
-    assert places[0] - halves[0] >= 0
-    assert places[-1] + halves[-1] <= total
+    assert all(right - b > left + a for (left, a), (right, b) in pairwise(zip(middles, halves, strict=True)))
+    assert middles[0] - halves[0] >= 0
+    assert middles[-1] + halves[-1] <= total
 
 
 def test_arcs_over_one_sentence() -> None:

@@ -83,12 +83,12 @@ def describe(
     MultiHeadAttention: 832 parameters (B sentences, S source positions, T target positions)
     <BLANKLINE>
     attention: 4 heads                     (B, T, 16)    832
-      Q = x W_Q + b                                        (B, 4, T, 4)  272
-      K = memory W_K + b                                   (B, 4, S, 4)  144
-      V = memory W_V + b                                   (B, 4, S, 4)  144
-      weights: softmax(scaled_dot(Q, K))                   (B, 4, T, S)    0
-      context: weights V                                   (B, 4, T, 4)    0
-      output: [head 1; …; head 4] W_O + b                  (B, T, 16)    272
+      Q = x W_Q + b                        (B, 4, T, 4)  272
+      K = memory W_K + b                   (B, 4, S, 4)  144
+      V = memory W_V + b                   (B, 4, S, 4)  144
+      weights: softmax(scaled_dot(Q, K))   (B, 4, T, S)    0
+      context: weights V                   (B, 4, T, 4)    0
+      output: [head 1; …; head 4] W_O + b  (B, T, 16)    272
     """
     if isinstance(model, str):
         model = _settings(model)

@@ -86,8 +86,8 @@ class Stack:
         """The upper edge of the last box or frame."""
         return max([self.boxes[-1].top, *(high for _, _, high in self.frames)])
 
-    def place(self, part: ModelPart, copies: int, *, enters: bool = False) -> None:
-        """Places a box above the last box. enters: whether it is the first of a layer, so that a frame begins below it."""
+    def add(self, part: ModelPart, copies: int, *, enters: bool = False) -> None:
+        """Adds a box above the last box. enters: whether it is the first of a layer, so that a frame begins below it."""
         entry = self.boxes[-1].top if self.boxes else 0.0
         start = self.top if self.boxes else 0.0
         fork = FORK if part.role == "attention" else 0.0
@@ -128,15 +128,15 @@ def _stacks(parts: Sequence[ModelPart]) -> list[ModelPart]:
 
 
 def _stack(part: ModelPart, x: float) -> Stack:
-    """Places the parts of a stack; a layer is a frame around its parts."""
+    """Returns the boxes of a stack; a layer is a frame around its parts."""
     stack = Stack(part.name, x)
     for inner in part.parts:
         if inner.role != "layer" or not inner.parts:
-            stack.place(inner, inner.copies)
+            stack.add(inner, inner.copies)
             continue
         low = (stack.top if stack.boxes else 0.0) + OUTSIDE
         for number, block in enumerate(inner.parts):
-            stack.place(block, inner.copies, enters=number == 0)
+            stack.add(block, inner.copies, enters=number == 0)
         stack.frames.append((inner, low, stack.boxes[-1].top + INSIDE))
     return stack
 
@@ -207,11 +207,11 @@ def _draw_arrow(axes: Any, box: Box, before: ModelPart, font: Font) -> None:
         return
     fork = box.bottom - FORK
     letters = ("Q",) if box.part.reads else ("Q", "K", "V")
-    places = [box.x + WIDTH * share for share in (-0.36, -0.26, -0.16)[-len(letters) :]]
-    axes.plot([box.x, box.x, places[0]], [box.entry, fork, fork], **STROKE)
-    for place, letter in zip(places, letters, strict=True):
-        axes.annotate("", (place, box.bottom), (place, fork), arrowprops=ARROW)
-        axes.text(place - 0.05, fork + 0.02, letter, ha="right", va="bottom", color=INK, **(font | {"fontsize": 7}))
+    xs = [box.x + WIDTH * share for share in (-0.36, -0.26, -0.16)[-len(letters) :]]
+    axes.plot([box.x, box.x, xs[0]], [box.entry, fork, fork], **STROKE)
+    for x, letter in zip(xs, letters, strict=True):
+        axes.annotate("", (x, box.bottom), (x, fork), arrowprops=ARROW)
+        axes.text(x - 0.05, fork + 0.02, letter, ha="right", va="bottom", color=INK, **(font | {"fontsize": 7}))
 
 
 def _draw_skip(axes: Any, box: Box, first: Box) -> None:

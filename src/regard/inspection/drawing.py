@@ -114,7 +114,7 @@ def draw(
     Raises UserError if matplotlib is missing or the file extension is unknown, TypeError for what cannot be drawn, and
     ValueError for numbers, labels or options that do not fit the kind.
 
-    >>> weights = regard.self_attention(torch.eye(3), weights=True)[1]
+    >>> weights = regard.attention_weights(torch.eye(3), torch.eye(3))
     >>> regard.draw(weights, "weights.svg", rows="abc", columns="abc")
     <Drawing, written to weights.svg>
     >>> regard.draw(weights, kind="lines", rows="abc", columns="abc").save("lines.pdf").name

@@ -1,7 +1,7 @@
 """Figures of a reader's own numbers: maps, lines, arcs, bars, arrows and curves. `regard.draw` (drawing.py) checks the numbers
 and calls these functions; each returns a matplotlib figure.
 
-Blue means more, or above zero; red means below zero. Both scales can be told apart by people who are colour-blind. What tests
+Blue means more, or above zero; red means below zero. People who are colour-blind can distinguish both scales. What tests
 and scripts may look for in an SVG has an id: cells-0 (the cells of panel 0), line-0-1-2 (panel, row, column), arc-0-1-2,
 bar-0-1 (panel, column), key-0-1, query-0, curve-0.
 """
@@ -181,14 +181,14 @@ def lines_figure(panels: Panels) -> Any:
     for number, axes in _axes(figure, panels, *grid, font):
         axes.set(xlim=(0, total), ylim=(-0.24, 1.24))
         axes.axis("off")
-        top_x, bottom_x = (np.asarray(places) + (total - length) / 2 for places, length in ((tops, above), (bottoms, below)))
+        top_x, bottom_x = (np.asarray(middles) + (total - length) / 2 for middles, length in ((tops, above), (bottoms, below)))
         for row, column, weight in _strong(panels, number):
             width, colour = THICKEST * abs(weight) / panels.largest, BLUE if weight > 0 else RED
             (line,) = axes.plot([top_x[row], bottom_x[column]], [1, 0], color=colour, linewidth=width, alpha=0.75)
             line.set(solid_capstyle="butt", gid=f"line-{number}-{row}-{column}")
-        for places, words, y, side in ((top_x, rows, 1.06, "bottom"), (bottom_x, columns, -0.06, "top")):
-            for place, word in zip(places, words, strict=True):
-                axes.text(place, y, word, ha="center", va=side, color=INK, **font)
+        for middles, words, y, side in ((top_x, rows, 1.06, "bottom"), (bottom_x, columns, -0.06, "top")):
+            for middle, word in zip(middles, words, strict=True):
+                axes.text(middle, y, word, ha="center", va=side, color=INK, **font)
     return figure
 
 
@@ -213,13 +213,13 @@ def arcs_figure(panels: Panels, *, directed: bool) -> Any:
     """Draws the words of one sentence and an arc for each weight, whose thickness is the weight.
 
     directed: True draws all arcs above, with an arrowhead at the column. False draws arcs to the left above the words, and arcs
-    to the right below, so that the weights of both directions can be told apart.
+    to the right below, so that the weights of both directions can be distinguished.
     """
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 
     words = panels.columns or panels.rows or tuple(map(str, range(panels.values_PRC.shape[-1])))
-    places, total = _spread(words, 11)
+    middles, total = _spread(words, 11)
     strong = [list(_strong(panels, number)) for number in range(len(panels.values_PRC))]
     levels = [_levels([(row, column) for row, column, _ in links]) for links in strong]
     is_below = [[not directed and column > row for row, column, _ in links] for links in strong]
@@ -252,7 +252,7 @@ def arcs_figure(panels: Panels, *, directed: bool) -> Any:
         axes.set(xlim=(0, total), ylim=(-0.25 - deep, 0.15 + up))
         axes.axis("off")
         for (row, column, weight), under in zip(strong[number], is_below[number], strict=True):
-            start, end = places[row], places[column]
+            start, end = middles[row], middles[column]
             base, height = (-0.13, -0.32) if under else (0.13, 0.32)
             top = base + height * levels[number][row, column] * 4 / 3  # a Bézier curve reaches 3/4 of its handles
             if row == column:
@@ -269,8 +269,8 @@ def arcs_figure(panels: Panels, *, directed: bool) -> Any:
             )
             arc.set_capstyle("butt")
             axes.add_patch(arc)
-        for place, word in zip(places, words, strict=True):
-            axes.text(place, 0, word, ha="center", va="center", color=INK, **font)
+        for middle, word in zip(middles, words, strict=True):
+            axes.text(middle, 0, word, ha="center", va="center", color=INK, **font)
     return figure
 
 

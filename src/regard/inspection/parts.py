@@ -22,7 +22,7 @@ class ModelPart:
     module: the name of the torch module, of the first copy.  role: what it is in the diagram.
 
     >>> encoder, decoder = regard.describe("base").parts
-    >>> layer = decoder.parts[2]
+    >>> layer = decoder.parts[3]
     >>> layer.copies, [part.name for part in layer.parts][:4]
     (6, ['self-attention', 'Add & Norm', 'cross-attention', 'Add & Norm'])
     >>> layer.parts[2].reads, layer.parts[2].shape
