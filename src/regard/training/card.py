@@ -103,7 +103,8 @@ def _limits(model: Model, training_data: TrainingData, settings: RunSettings, as
     unit = "position" if isinstance(source, FileCodec) else "token"
     lines = [
         "It was trained for data like the above and for nothing else. It writes an output for any input, right or wrong",
-        f"Lengths: its longest training source has {plural(longest, unit)}, its longest target {plural(outputs, 'token')}; beyond that it "
+        f"Lengths: its longest training source has {plural(longest, unit)}, its longest target "
+        f"{plural(outputs, 'token')}; beyond that it "
         "has seen nothing"
         + (f", and it counts {model.traits.max_positions:,} positions" if model.traits.max_positions else ""),
     ]
