@@ -110,10 +110,11 @@ def _limits(model: Model, training_data: TrainingData, settings: RunSettings) ->
     """Returns what the model was not trained for, and what its figures do not say."""
     source, target = training_data.codecs
     longest, outputs = (int(lengths_N.max()) for lengths_N in training_data.lengths)
-    unit = "positions" if isinstance(source, FileCodec) else "tokens"
+    unit = "position" if isinstance(source, FileCodec) else "token"
     lines = [
         "It was trained for data like the above and for nothing else. It writes an output for any input, right or wrong",
-        f"Lengths: its longest training source has {longest:,} {unit}, its longest target {outputs:,} tokens; beyond that it "
+        f"Lengths: its longest training source has {plural(longest, unit)}, its longest target "
+        f"{plural(outputs, 'token')}; beyond that it "
         "has seen nothing"
         + (f", and it counts {model.traits.max_positions:,} positions" if model.traits.max_positions else ""),
     ]

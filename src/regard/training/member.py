@@ -14,6 +14,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -122,5 +123,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):  # before training, or while an error is reported
+        main()
     os._exit(0)  # a request to stop that comes now must not disturb the end
