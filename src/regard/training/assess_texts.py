@@ -47,9 +47,9 @@ def _readable(text: str) -> str:
 
 
 def beginning(text: str) -> str:
-    """Returns the first word, or the first quarter of the words, of a text."""
+    """Returns the first word, or the first quarter of the words, of a text; of a single word, the first half."""
     words = text.split()
-    return " ".join(words[: max(1, len(words) // GIVEN)])
+    return " ".join(words[: max(1, len(words) // GIVEN)]) if len(words) > 1 else text[: (len(text) + 1) // 2]
 
 
 class TextValidator(Validator):
