@@ -5,8 +5,8 @@
 FOLDER receives the model; if it has one, that one is measured.
 
 The book is the first megabyte of the English verses (Douay-Rheims). It is trained by `regard train book.txt --set
-model.kind=decoder_only` with one thread; the settings are those that are chosen from the text, but for the number of updates,
-which is fitted to 20 CPU minutes (10 minutes on two cores). 100 of the verses after the book are continued from their first
+model.kind=decoder_only` with one thread, in about ten minutes of its time: 2,500 updates; other settings are chosen from the
+text. 100 of the verses after the book are continued from their first
 quarter. A word of a continuation is right if it occurs in the book, in lower case and without punctuation; two baselines write
 as many tokens of the same vocabulary: drawn by their frequency in the book, and drawn by the model before its first update.
 """

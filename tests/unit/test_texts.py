@@ -179,6 +179,7 @@ def test_held_out_texts_are_not_trained_on(tmp_path: Path) -> None:
 def test_the_beginning_of_a_text_is_a_quarter_of_its_words() -> None:
     assert beginning("one two three four five six seven eight") == "one two"
     assert beginning("one two three") == "one"
+    assert beginning("seven") == "sev"
 
 
 def weights(model: regard.Translator) -> dict[str, torch.Tensor]:

@@ -34,6 +34,7 @@ def demo(
     from regard.checkpoint import folder
     from regard.checkpoint.lock import locked
     from regard.data.dictionary import pronunciations
+    from regard.evaluation import ErrorRates
     from regard.inspection.capture import inspect
     from regard.inspection.render import can_draw, draw, in_terminal
     from regard.inspection.report import write_page
@@ -41,6 +42,7 @@ def demo(
     from regard.training.overrides import override
     from regard.training.run import run
     from regard.training.settings import DEMO
+    from regard.training.validation import Prediction
 
     console = make_console()
     context.with_resource(locked(out / "model"))
@@ -52,13 +54,15 @@ def demo(
     training_data = in_memory("cmudict-test", pronunciations("train"), pronunciations("test"), settings.data)
     trained = run(training_data, settings, console, torch_device)
     folder.save(trained.saved, out / "model", replace=True)
+    rates = trained.rates
+    assert isinstance(rates, ErrorRates)
 
     console.print(
-        f"\nOn {trained.rates.num_sentences:,} words never seen: phoneme error rate {trained.rates.symbol:.1%}, "
-        f"{trained.rates.sequence:.1%} of the words not exactly right (sequence error rate)\n"
+        f"\nOn {rates.num_sentences:,} words never seen: phoneme error rate {rates.symbol:.1%}, "
+        f"{rates.sequence:.1%} of the words not exactly right (sequence error rate)\n"
         f"  {trained.signature}\n{trained.assessment.verdict}\n\nFive of them:"
     )
-    shown = sample(trained.predictions)
+    shown = sample([prediction for prediction in trained.predictions if isinstance(prediction, Prediction)])
     for prediction in shown:
         verdict = "right" if prediction.right else f"the dictionary says {' or '.join(prediction.references)}"
         console.print(f"  {prediction.source:<12} {prediction.result.text}  ({verdict})")

@@ -290,6 +290,11 @@ class Reader:
             raise UserError(
                 f"it has {size:,} tokens, but this model continues texts of up to {self.max_tokens:,} tokens; shorten it"
             )
+        if self.traits.learns_from == "labels":
+            raise UserError(
+                f"it has {size:,} tokens, but this model reads texts of up to {self.max_tokens:,} tokens, each of which gets "
+                "one label; shorten it, or raise max_source"
+            )
         texts: list[SourceText] = [*sentences(segment.source)] if isinstance(segment.source, str) else [segment.source]
         parts = [self.segment(text, options, line, part) for part, text in enumerate(texts)]
         longest = max((part.request.num_positions for part in parts), default=0)
@@ -332,7 +337,7 @@ class Reader:
             options=options.search,
             num_positions=positions,
             prefix=prompt + options.prefix,
-            limit=self._limit(options, len(prompt)),
+            limit=max(1, positions) if self._is_aligned else self._limit(options, len(prompt)),
             seed=derived_seed(options.seed, "sample", line, part),
             look=options.look,
         )
@@ -383,7 +388,7 @@ class Reader:
     def _check_labels(self, row: SourceRow, ids: Sequence[int]) -> None:
         """Raises UserError if a given output is impossible: other than a tag for each token, or than the text with its blanks
         filled in."""
-        if not isinstance(row, list) or not (self.traits.learns_from == "tags" or self.traits.mask):
+        if not isinstance(row, list) or not self._is_aligned:
             return
         if len(ids) != len(row):
             raise UserError(f"it has {len(row):,} tokens in the source, but {len(ids):,} in the output; expected equal numbers")
@@ -391,6 +396,11 @@ class Reader:
             raise UserError(
                 "the output differs from the source in other tokens than those that are missing; give the same text"
             )
+
+    @property
+    def _is_aligned(self) -> bool:
+        """Whether an output has exactly one token for each token of the source."""
+        return self.traits.learns_from == "tags" or self.traits.mask > 0
 
     def _output_texts(self, segment: Segment, target: str) -> tuple[str, ...]:
         """Returns the output; that of a language model in two parts, its prompt and what follows. The output must start with

@@ -1,6 +1,6 @@
 """Reads texts without sources, for language models: one text per line, or paragraphs of a book whose lines are wrapped.
 
-A text is a pair with an empty source, so that everything after this file treats texts and pairs alike.
+A text is a pair with an empty source, so that everything after this file treats texts as it treats pairs.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def _readable(text: str) -> str:
 
 
 def beginning(text: str) -> str:
-    """Returns the first word, or the first quarter of the words, of a text."""
+    """Returns the first word, or the first quarter of the words, of a text; of a single word, the first half."""
     words = text.split()
-    return " ".join(words[: max(1, len(words) // GIVEN)])
+    return " ".join(words[: max(1, len(words) // GIVEN)]) if len(words) > 1 else text[: (len(text) + 1) // 2]
 
 
 class TextValidator(Validator):
@@ -76,7 +76,9 @@ class TextValidator(Validator):
             given.append(reader.target.decode(as_ids(example.source)).replace(SPECIALS[UNK], f" {BLANK}") if masks else text)
         progress = partial(with_progress, what="continuing held-out texts", console=self.console)
         results = self.translator.answer_all(plans, progress=progress)
-        return [Continuation(pair.target, *one) for pair, *one in zip(held_out.pairs, given, results, strict=False)]
+        return [
+            Continuation(pair.target, *one) for pair, one in zip(held_out.pairs, zip(given, results, strict=True), strict=False)
+        ]
 
     def perplexity(self) -> Perplexity:
         """Measures all held-out texts; if tokens are missing in them, these tokens alone."""

@@ -51,7 +51,7 @@ _PATTERNS: dict[TokenUnit, str] = {
     "characters": r"[\s\S]",
     "words": rf"{_IN_WORD}(?:(?:['’-]|(?<=\p{{N}})[.,](?=\p{{N}})){_IN_WORD})*|[^\s\p{{L}}\p{{M}}\p{{N}}_]",
     "symbols": r"[^ ]+",
-    "labels": r"[\s\S]+",
+    "labels": r"[^\n]+",
 }
 _NO_SPACE = r" (?=[.,;:!?%)\]}…’”。，、；：！？）])|(?<=[(\[{¿¡„（]) "
 _KEEP_ALL = 2**31
@@ -332,7 +332,7 @@ def _assembled(model: models.Model, unit: TokenUnit, *, features: bool) -> Token
 
 def _pre_tokenizer(unit: TokenUnit, *, features: bool) -> pre_tokenizers.PreTokenizer:
     plain = _PATTERNS[unit]
-    pattern = Regex(_FEATURE + "|" + plain.replace("[^ ]", r"[^ \t]") if features else plain)
+    pattern = Regex(_FEATURE + "|" + plain.replace("[^ ]", r"[^ \t]").replace(r"[^\n]", r"[^\n\t]") if features else plain)
     if unit not in ("bpe", "unigram"):
         return pre_tokenizers.Split(pattern, "removed", invert=True)
     parts = [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
