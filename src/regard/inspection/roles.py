@@ -80,11 +80,13 @@ class Roles:
     >>> found = regard.roles(regard.load("model"), [("cab", "C A B"), ("ad", "A D")])
     >>> found.num_pairs, found.num_queries
     (2, {'cross': 7})
-    >>> len(found.distances("cross")), found.heads[0].role
-    (1, 'near')
+    >>> found.kinds, len(found.distances("cross"))
+    (('cross',), 1)
+    >>> list(found.as_dict())
+    ['num_pairs', 'num_queries', 'distances', 'heads']
     >>> found.draw("roles.svg").name, found.draw("roles.html").name
     ('roles.svg', 'roles.html')
-    >>> print(found.table().splitlines()[1][:28])
+    >>> print(found.table().splitlines()[1][:23])
     cross   0     0    near
     """
 
