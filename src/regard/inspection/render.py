@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
@@ -25,8 +25,10 @@ from regard.data.labels import label
 from regard.data.pictures import open_picture
 from regard.data.sound import Sound, read_sound
 from regard.errors import UserError
-from regard.inspection.roles import ROLES, Roles
 from regard.results import AttentionMap
+
+if TYPE_CHECKING:
+    from regard.inspection.roles import Roles
 
 ENDINGS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
@@ -200,15 +202,15 @@ def draw_roles(found: Roles, path: Path) -> Path:
     check_drawing(path)
     from matplotlib.figure import Figure
 
-    names, kinds = (*ROLES, "explained"), found.kinds
+    names, kinds = (*found.heads[0].shares, "explained"), found.kinds
     heads = {kind: [head for head in found.heads if head.kind == kind] for kind in kinds}
     high = 0.9 + 0.26 * max(map(len, heads.values()))
     figure = Figure(figsize=(5.4 * len(kinds) + 0.4, high + 2.8), layout="constrained")
     grid = figure.add_gridspec(2, len(kinds), height_ratios=(high, 2.6))
     for column, kind in enumerate(kinds):
         axes = figure.add_subplot(grid[0, column])
-        shares = [[*(head.shares[role] for role in ROLES), head.explained] for head in heads[kind]]
-        uniform = [[*(head.uniform[role] for role in ROLES), head.explained_uniform] for head in heads[kind]]
+        shares = [[*head.shares.values(), head.explained] for head in heads[kind]]
+        uniform = [[*head.uniform.values(), head.explained_uniform] for head in heads[kind]]
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
         for row, (values, expected) in enumerate(zip(shares, uniform, strict=True)):
             for index, (share, chance) in enumerate(zip(values, expected, strict=True)):
