@@ -103,7 +103,7 @@ def suggest(
         symbols = [(source.split(pair.source), target.split(pair.target)) for pair in pairs if isinstance(pair.source, str)]
         if len(symbols) == len(pairs) and (order := order_correlation(symbols)) >= SAME_ORDER:
             return _for_monotone_strings(number, source, target, order)
-    return _for_strings(number, source, target)
+    return _for_strings(number, source, target, "luong" if ATTENDS & set(given) else "bahdanau")
 
 
 def side_of(texts: Sequence[str]) -> Side:
@@ -185,7 +185,7 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
     )
 
 
-def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
+def _for_strings(number: int, source: Side, target: Side, decoder: DecoderName) -> Suggestion:
     count = plural(number, "pair")
     dropout = 0.3 if number < 30_000 else 0.1
     train = TrainSettings(learning_rate=4e-3, ema=0.999)
@@ -194,7 +194,7 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
     train = replace(train, steps=steps, validate_every=rounded(steps / 8), metric="symbol_error_rate")
     settings = RunSettings(
         data=DataSettings(source_unit=source.unit, target_unit=target.unit),
-        model=RnnSettings(width=192, embedding=64, encoder_layers=2, decoder="bahdanau", dropout=dropout),
+        model=RnnSettings(width=192, embedding=64, encoder_layers=2, decoder=decoder, dropout=dropout),
         train=train,
     )
     return Suggestion(
@@ -203,7 +203,7 @@ def _for_strings(number: int, source: Side, target: Side) -> Suggestion:
             "data.source_unit": str(source),
             "data.target_unit": str(target),
             "model.kind": "a recurrent model with attention is best and fastest for short strings",
-            "model.decoder": LAST_CONTEXT,
+            **({"model.decoder": LAST_CONTEXT} if decoder == "bahdanau" else {}),
             "model.dropout": ("only " if number < 30_000 else "") + count,
             "train.steps": f"{steps / epoch:.1f} passes over {count}; the aim is 20 passes, in 600 to 8,000 updates",
         },
