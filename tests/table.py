@@ -278,6 +278,11 @@ def has_cross(name: str) -> bool:
     return "cross" in MODELS[name].traits.attention
 
 
+def looks_ahead(name: str) -> bool:
+    """Returns whether the model has no look-ahead mask, so that a given output says nothing about what it writes."""
+    return MODELS[name].traits.looks_ahead
+
+
 def sums_to_one(name: str, kind: str) -> bool:
     """Returns whether the weights of this kind of attention are probabilities."""
     settings = MODELS[name]

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.contracts import Array, Event, FileAndText, Forced, Hypothesis, Request, SourceRow
 from regard.core.arrays import as_array
 from regard.core.source import Source
+from regard.data.tokenizers.codec import PAD
 from regard.decoding.constraints import NEVER, constrain
 from regard.decoding.philox import uniform
 from regard.decoding.search import (
@@ -132,7 +133,7 @@ class TorchEngine:
             raise UserError(refused)
         memory = self._encode(requests)
         written_BT = _padded(outputs, self.eos).to(memory.allow_BS.device)
-        read_BT = _padded([[self.sos, *output[:-1]] for output in outputs], self.eos).to(written_BT.device)
+        read_BT = _padded([[self.sos, *output[:-1]] for output in outputs], PAD).to(written_BT.device)
         decoded = self.model.decode(read_BT, memory, look)
         log_probs_BT = decoded.log_probs(written_BT).tolist() if log_probs else [[] for _ in outputs]
         log_probs_BTV = decoded.distribution() if distributions else None

@@ -18,6 +18,7 @@ import numpy as np
 
 from regard.checkpoint.files import new_file, write
 from regard.contracts import Array
+from regard.core import masks
 from regard.data.reader import Given, GivenOutput
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import SOS, SPECIALS
@@ -283,11 +284,11 @@ def sums_HM(weights_HTS: Array, kind: Kind, queries: Side, keys: Side) -> Array:
     """
     totals_HT1 = np.abs(weights_HTS).sum(-1, keepdims=True, dtype=float)
     weights_HTS = np.abs(weights_HTS) / np.where(totals_HT1 > 0, totals_HT1, 1)
-    masks = role_masks(kind, queries, keys)
+    of_roles = role_masks(kind, queries, keys)
     sink_HS = weights_HTS.sum(1)
     is_sink_HS = np.arange(len(keys)) == sink_HS.argmax(1)[:, None]
-    sums = {role: (weights_HTS * mask_TS).sum((1, 2)) for role, mask_TS in masks.items()} | {"sink": sink_HS.max(1)}
-    any_TS = np.logical_or.reduce([masks[role] for role in EXPLAINED if role != "sink"])
+    sums = {role: (weights_HTS * mask_TS).sum((1, 2)) for role, mask_TS in of_roles.items()} | {"sink": sink_HS.max(1)}
+    any_TS = np.logical_or.reduce([of_roles[role] for role in EXPLAINED if role != "sink"])
     explained_H = (weights_HTS * (any_TS | is_sink_HS[:, None])).sum((1, 2))
     distance_H = (weights_HTS * distances_TS(kind, len(queries), len(keys))).sum((1, 2))
     return np.stack([*(sums[role] for role in ROLES), explained_H, distance_H, (totals_HT1 > 0).sum((1, 2))], axis=1)
@@ -297,7 +298,7 @@ def uniform_TS(kind: Kind, num_queries: int, num_keys: int) -> Array:
     """Returns uniform attention: to all keys, or in the decoder to those that were read."""
     allow_TS = np.ones((num_queries, num_keys))
     if kind == "decoder":
-        allow_TS = np.tril(allow_TS)
+        allow_TS = masks.causal(num_queries, num_keys).double().numpy()
     uniform: Array = allow_TS / allow_TS.sum(1, keepdims=True)
     return uniform
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from regard.data.codecs import recognise
 from regard.data.corpus import Pair
@@ -185,7 +186,7 @@ def _for_monotone_strings(number: int, source: Side, target: Side, order: float)
     )
 
 
-def _for_strings(number: int, source: Side, target: Side, decoder: DecoderName) -> Suggestion:
+def _for_strings(number: int, source: Side, target: Side, decoder: Literal["luong", "bahdanau"]) -> Suggestion:
     count = plural(number, "pair")
     dropout = 0.3 if number < 30_000 else 0.1
     train = TrainSettings(learning_rate=4e-3, ema=0.999)
