@@ -235,7 +235,7 @@ def test_errors_say_what_was_passed_and_what_to_do(call, words: str) -> None:  #
         call(torch.randn(2, 13, 5))
 
 
-# --- in the place of self-attention ------------------------------------------------------------------------------------------
+# --- instead of self-attention ------------------------------------------------------------------------------------------------
 
 
 def by_hand(layer: FixedMixing, x: Tensor, weights_HLL: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def by_hand(layer: FixedMixing, x: Tensor, weights_HLL: Tensor) -> Tensor:
     return layer.output(torch.einsum("hij,bjhv->bihv", weights_HLL, values).flatten(2))
 
 
-def test_a_convolution_in_the_place_of_attention_is_a_convolution() -> None:  # SPEC A10.5
+def test_a_convolution_instead_of_attention_is_a_convolution() -> None:  # SPEC A10.5
     """torch's own conv1d, whose kernel is W_O^h w^h_o W_V^h, summed over the heads; values and all gradients."""
     layer = TransformerEncoderLayer(6, 2, mixing="convolution", reach=2, dropout=0.0).double().attention
     x = random_sequences(3, 9, 6)

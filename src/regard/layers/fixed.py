@@ -1,4 +1,4 @@
-"""Self-attention whose weights are fixed by position: convolution and dense mixing in the place of attention.
+"""Self-attention whose weights are fixed by position: convolution and dense mixing instead of attention.
 
     convolution   y_i = Σ_h W_O^h Σ_o w^h_o W_V^h x_{i+o}     one number per head and offset o
     dense         y_i = Σ_h W_O^h Σ_j w^h_ij W_V^h x_j        one number per head and pair of positions

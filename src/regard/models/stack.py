@@ -62,7 +62,7 @@ class StackSettings(ModelSettings):
     embedding_norm: bool = False
     """Whether the token embeddings are normalised too."""
     mixing: Mixing = "attention"
-    """What mixes the positions of a sequence: attention; or, in the place of self-attention, learned weights that are fixed by
+    """What mixes the positions of a sequence: attention; or, instead of self-attention, learned weights that are fixed by
     distance (convolution) or by both positions (dense, a table for max_positions). Cross-attention stays."""
     reach: int = 3
     """For mixing=convolution: how many positions to either side it reaches, in a decoder to the left only."""
