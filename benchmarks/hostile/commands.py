@@ -64,12 +64,15 @@ TRAIN = ["train.tsv", "--out", "trained", "--threads", "1"]
 SMALL = ["--set", "train.steps=1", "--set", "model.width=8"]
 BASE: dict[str, list[str]] = {
     "train": [*TRAIN, *SMALL],
+    "distill": ["model", "pairs.tsv", "--out", "taught", "--overwrite", "--set", "train.steps=1"],
     "translate": ["model", "--max-length", "4"],
     "evaluate": ["model", "pairs.tsv", "--max-length", "4"],
     "score": ["model", "pairs.tsv"],
     "inspect": ["model", "walk twice"],
+    "describe": ["model"],
     "explain": ["model", "walk twice"],
     "align": ["model", "pairs.tsv"],
+    "roles": ["model", "pairs.tsv"],
     "demo": ["--device", "nowhere"],
     "check": ["--template"],
     "cost": ["--lengths", "4", "--threads", "1", "--seconds", "1", "--memory", "0.1"],
@@ -78,12 +81,15 @@ BASE: dict[str, list[str]] = {
 """The arguments that every case starts from. The demo gets a device that does not exist, or it would train for minutes."""
 SHARES = {
     "train": 1,
+    "distill": 0.5,
     "translate": 8,
     "evaluate": 2,
     "score": 3,
     "inspect": 4,
+    "describe": 1,
     "explain": 3,
     "align": 3,
+    "roles": 1,
     "demo": 1,
     "check": 1,
     "cost": 1,

@@ -36,6 +36,7 @@ BASE = {
     "explain": ["{model}", "abc"],
     "describe": ["{model}"],
     "align": ["{model}", "{pairs}"],
+    "roles": ["{model}", "{pairs}"],
     "demo": [],
     "check": ["{student}"],
     "cost": [],

@@ -354,7 +354,7 @@ train:
 def test_an_error_is_reported_with_its_line(text: str, expected: str) -> None:
     (found,) = errors_of(text)
     assert found.startswith(f"run.yaml:{expected}")
-    assert len(found) < 400
+    assert len(found) < 500
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:

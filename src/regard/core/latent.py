@@ -40,6 +40,11 @@ def _log(x: Tensor) -> Tensor:
     return x.clamp_min(torch.finfo(x.dtype).tiny).log()
 
 
+def _least(x: Tensor) -> float:
+    """Returns the logarithm of the smallest normal number of the dtype."""
+    return math.log(torch.finfo(x.dtype).tiny)
+
+
 def log_weights(weights_RS: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the logarithms of given weights, (…, S), and of what they lack of a sum of 1, (…, 1).
 
@@ -92,7 +97,7 @@ def token_log_probs(state_BRV: Tensor, source_BSV: Tensor, mixture_BRS: Tensor, 
     """
     state_BR = state_BRV.gather(2, ids_BR.unsqueeze(-1)).squeeze(-1)
     source_BR = (mixture_BRS + source_log_probs(source_BSV, ids_BR)).logsumexp(-1)
-    least_BR = mixture_BRS.detach().amax(-1) + math.log(torch.finfo(mixture_BRS.dtype).tiny)  # as in `distribution`
+    least_BR = mixture_BRS.detach().amax(-1) + _least(mixture_BRS)  # as in `distribution`
     return state_BR + torch.maximum(source_BR, least_BR)
 
 
@@ -118,6 +123,16 @@ def where_copied(copied_BRS: Tensor, tokens_BS: Tensor, ids_BR: Tensor) -> Tenso
     tensor([[[0.2000, 0.0000, 0.3000]]])
     """
     return copied_BRS.masked_fill(tokens_BS.unsqueeze(1) != ids_BR.unsqueeze(-1), NEVER)
+
+
+def copied_log_probs(copied_BRS: Tensor, tokens_BS: Tensor, ids_BR: Tensor) -> Tensor:
+    """Returns `copied_distribution` of the token of each row, (B, R).
+
+    >>> copied = torch.tensor([[[0.2, 0.1, 0.3]]]).log()
+    >>> regard.latent.copied_log_probs(copied, torch.tensor([[5, 7, 5]]), torch.tensor([[5]])).exp()
+    tensor([[0.5000]])
+    """
+    return where_copied(copied_BRS, tokens_BS, ids_BR).logsumexp(-1).clamp_min(_least(copied_BRS))
 
 
 def copied_distribution(copied_BRS: Tensor, tokens_BS: Tensor, vocabulary: int) -> Tensor:

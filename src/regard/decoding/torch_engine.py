@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.contracts import Array, Event, FileAndText, Forced, Hypothesis, Request, SourceRow
+from regard.contracts import PAD, Array, Event, FileAndText, Forced, Hypothesis, Request, SourceRow
 from regard.core.arrays import as_array
 from regard.core.source import Source
-from regard.data.tokenizers.codec import PAD
 from regard.decoding.constraints import NEVER, constrain
 from regard.decoding.philox import uniform
 from regard.decoding.search import (

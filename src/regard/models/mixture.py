@@ -44,7 +44,7 @@ class Mixture(Decoded):
         log_probs_BT = latent.token_log_probs(self.state_BTV, self.source_BSV, self.mixture_BTS, targets_BT)
         if self.copied_BTS is None or self.tokens_BS is None:
             return log_probs_BT
-        return log_probs_BT.logaddexp(latent.where_copied(self.copied_BTS, self.tokens_BS, targets_BT).logsumexp(-1))
+        return log_probs_BT.logaddexp(latent.copied_log_probs(self.copied_BTS, self.tokens_BS, targets_BT))
 
     def positions(self, ids_BT: Tensor) -> Tensor:
         """Returns log p(a_t = j, y_t) for the tokens y_t, (B, T, S), up to a number for each token."""
