@@ -49,8 +49,8 @@ def test_presets_by_name() -> None:  # SPEC A7.3
 @pytest.mark.parametrize("vocab", [19, 1000])
 @pytest.mark.parametrize("name", [name for name in MODELS if "without norms" not in name])
 def test_a_fresh_model_prefers_no_token(name: str, vocab: int) -> None:
-    """The first loss is that of a uniform guess: ln V − 0.05 to ln V + 0.6. Half of what a pointer writes are copies. Without norms
-    nothing makes the first logits small."""
+    """The first loss is that of a uniform guess: ln V − 0.05 to ln V + 0.6. Half of what a pointer writes are copies. Without
+    norms, nothing makes the first logits small."""
     torch.manual_seed(3)
     model = build(MODELS[name], vocab, vocab).eval()
     source = make_source(7, 5, 9, 11, 3, 8, 7, 10)
