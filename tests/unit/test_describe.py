@@ -20,7 +20,7 @@ from regard.core.source import Source
 from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.layers.blocks import make_norm
-from regard.models.build import FAMILIES, presets
+from regard.models.build import FAMILIES, build, presets
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
 from regard.models.ensemble import Ensemble
 from regard.models.rnn_seq2seq import RnnSettings
@@ -65,14 +65,14 @@ def sizes(shape: str, **letters: int) -> list[int]:
     return [int(eval(size, {}, letters)) for size in products.split(", ")]
 
 
-def shapes_of_a_pass(model: Any, source: Source, target_BT: Tensor) -> dict[str, torch.Size]:
-    """Returns the shape of the first output of each module, by name."""
-    seen: dict[str, torch.Size] = {}
+def shapes_of_a_pass(model: Any, source: Source, target_BT: Tensor) -> dict[str, set[torch.Size]]:
+    """Returns the shapes of the outputs of each module, by name."""
+    seen: dict[str, set[torch.Size]] = {}
 
     def watch(name: str) -> Any:
         def hook(module: nn.Module, inputs: object, output: Any) -> None:
             output = output[0] if isinstance(output, tuple) else getattr(output, "x_BSD", output)
-            seen.setdefault(name, output.shape)
+            seen.setdefault(name, set()).add(output.shape)
 
         return hook
 
@@ -91,14 +91,14 @@ def test_shapes_are_those_of_a_real_pass(name: str) -> None:
     compared = 0
     for part in all_parts(regard.describe(model)):
         if part.module in seen and "cells" not in part.name:
-            described = sizes(part.shape, B=2, S=11, T=7)
+            described = sizes(part.shape, B=2, S=11, T=7, features=0)
             if len(described) == 4:  # (B, heads, length, width): a projection computes all heads at once
                 described = [described[0], described[2], described[1] * described[3]]
-            real = [size for size in seen[part.module] if size != 1]  # K = 1 hypothesis
+            real = [[size for size in shape if size != 1] for shape in seen[part.module]]  # K = 1 hypothesis
             if part.name != "bridge":  # computed for all layers at once
-                assert real[-1] == described[-1], part
-                if len(real) == len(described):  # not one step of a loop, and not position vectors for all sentences
-                    assert real == described, part
+                assert {shape[-1] for shape in real} == {described[-1]}, part
+                if any(len(shape) == len(described) for shape in real):  # not steps of a loop, and not vectors of positions
+                    assert described in real, part
                     compared += 1
     assert compared >= (2 if "rnn" in name else 12)
 
@@ -125,19 +125,32 @@ def test_shapes_of_recurrent_models_are_those_of_a_real_pass(name: str) -> None:
     assert {"memory", "softmax"} <= parts.keys()
 
 
-@pytest.mark.parametrize("name", ["picture, luong", "patches, transformer", "frames, luong", "sound, transformer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "picture, luong",
+        "patches, transformer",
+        "frames, luong",
+        "sound, transformer",
+        "video, luong",
+        "video_grid, transformer",
+    ],
+)
 def test_shapes_of_frontends_are_those_of_a_real_pass(name: str) -> None:
     model = make_frontend_model(name)
     source = source_batch(make_rows(name, 1))
     seen = shapes_of_a_pass(model, source, make_targets(1, 7))
     memory = model.encode(source).values_BSE
     letters = {"B": 1, "S": memory.shape[1], "T": 7, "bands": 40}
-    letters |= {"H": source.values.shape[-2], "W": source.values.shape[-1]}
+    letters |= {"H": source.values.shape[-2], "W": source.values.shape[-1], "frames": source.values.shape[2]}
+    letters |= {"rows": source.values.shape[-2], "columns": source.values.shape[-1]}
+    parts = all_parts(regard.describe(model))
+    if name.startswith(("picture", "patches", "video")):
+        assert sizes(parts[1].shape, **letters) == list(source.values.shape)
     compared = 0
-    for part in all_parts(regard.describe(model)):
-        if part.module in seen and part.role == "embedding" and not part.parts and "Conv" not in part.name:
-            described = sizes(part.shape, **letters)
-            assert math.prod(seen[part.module]) == math.prod(described), part
+    for part in parts:
+        if (part.module.startswith("source_embedding") or part.role == "embedding") and part.module in seen:
+            assert {math.prod(shape) for shape in seen[part.module]} == {math.prod(sizes(part.shape, **letters))}, part
             compared += 1
     assert compared
 
@@ -210,6 +223,60 @@ def test_recurrent_models_say_when_they_attend() -> None:
     assert bahdanau[4].reads == ("s_0",)
     encoder = stack(regard.describe(RnnSettings(bridge="zero")), "encoder")
     assert [part.name for part in encoder] == ["source tokens", "embedding", "encoder layer"]
+
+
+def test_layers_that_replace_attention_say_how_they_weigh_positions() -> None:
+    def mixing(**settings: Any) -> regard.ModelPart:
+        return stack(regard.describe(TransformerSettings(width=16, heads=4, **settings)), "decoder")[3].parts[1]
+
+    convolution = mixing(mixing="convolution", reach=3)
+    assert (convolution.name, convolution.formula, convolution.role) == ("convolution", "4 heads", "dense")
+    assert [part.name for part in convolution.parts] == ["V = x W_V + b", "weights", "context", "output"]
+    weights = convolution.parts[1]
+    assert weights.formula == "w_(j−i) for |j − i| ≤ 3, of positions from t − 3 to t"
+    assert (weights.shape, weights.parameters) == ("(4, T, T)", 4 * 7)
+    dense = mixing(mixing="dense", max_positions=9, kv_heads=2)
+    assert (dense.name, dense.formula) == ("dense mixing", "4 heads, 2 of values")
+    assert dense.parts[1].formula == "w_ij for at most 9 positions, of positions up to t"
+    assert dense.parts[1].parameters == 4 * 9 * 9
+
+
+def test_videos_have_frames() -> None:
+    description = regard.describe(RnnSettings(width=24, frontend="video", channels=8))
+    assert "3 numbers per position (video)" in description.title
+    video, first, *_ = encoder = stack(description, "encoder")
+    assert (video.name, video.shape) == ("video", "(B, 3, frames, H, W)")
+    assert [part.name for part in first.parts] == ["convolution", "residual block", "convolution over time"]
+    assert first.parts[2].parameters == 2 * 2 + (2 * 2 * 3 + 2)  # the norm, and a kernel of three frames
+    assert encoder[4].formula == "A x + W₂ relu(W₁ x + φ(time, row, column)) + b, S cells"
+    picture = stack(regard.describe(RnnSettings(width=24, frontend="picture", channels=8)), "encoder")
+    assert [part.name for part in picture[1].parts] == ["convolution", "residual block"]
+    assert picture[4].formula == "A x + W₂ relu(W₁ x + φ(row, column)) + b, S cells"
+    member = make_frontend_model("video_grid, luong")
+    grid = regard.describe(Ensemble([member, member])).parts[0].parts[0].parts[0]
+    assert grid.shape == "(B, 3, frames, rows, columns)"
+
+
+def test_features_as_a_set_are_read_apart_from_the_text() -> None:
+    settings = MODELS["rnn monotone, copies, features as a set"]
+    model: Any = build(settings, 17, 19, auxiliary=3).eval()
+    ids = torch.tensor([[9, 10, 11, 12, 4, 5], [13, 14, 15, 16, 6, 4]])  # four tokens and two features
+    memory = model.encode(Source(ids, ids > 0))
+    description = regard.describe(model)
+    encoder, decoder = stack(description, "encoder"), stack(description, "decoder")
+    parts = {part.gives or part.name: part for part in (*encoder, *decoder)}
+    letters = {"B": 2, "S": 4, "T": 7, "features": 2}
+    assert sizes(parts["features"].shape, **letters) == list(memory.features_BFI.shape)
+    assert sizes(parts["memory"].shape, **letters) == list(memory.values_BSE.shape)
+    assert [part.name for part in encoder][:3] == ["features, in no order", "feature embedding", "source tokens"]
+    assert not encoder[2].follows
+    names = ["cells", "feature gates", "Add", "cross-attention", "output layer", "softmax", "copying"]
+    assert [part.name for part in decoder][2:] == names
+    gates = parts["feature gates"]
+    assert gates.reads == ("features",)
+    assert [part.parameters for part in gates.parts] == [22 * 7 + 7, 0, 7 * 22, 0, 0]
+    assert gates.parts[3].formula == "σ(Q Kᵀ / √7)"
+    assert parts["copying"].parts[0].parameters == 22 + 26 + 1
 
 
 def test_text_columns_are_aligned() -> None:
@@ -327,7 +394,15 @@ def test_the_diagram_shows_parts_shapes_and_where_keys_come_from() -> None:
     assert "44,240,996 parameters" in " ".join(texts)
 
 
-@pytest.mark.parametrize("name", ["rnn basic, bahdanau, wider encoder", "rnn fixed at every step", "sound with text, luong"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rnn basic, bahdanau, wider encoder",
+        "rnn fixed at every step",
+        "sound with text, luong",
+        "rnn monotone, copies, features as a set",
+    ],
+)
 def test_boxes_do_not_overlap(name: str) -> None:
     from regard.inspection.diagram import _stack, _stacks
 

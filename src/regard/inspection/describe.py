@@ -22,7 +22,9 @@ from regard.inspection.parts import ModelPart, Role
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.blocks import ResidualConnection, SwiGlu, TransformerLayer
 from regard.layers.embed import IN_ATTENTION, Output, TokenEmbedding
+from regard.layers.fixed import FixedMixing, OffsetWeights, TableWeights
 from regard.layers.frontends import (
+    VIDEOS,
     FrameFrontend,
     Frontend,
     FusionFrontend,
@@ -31,13 +33,15 @@ from regard.layers.frontends import (
     PatchFrontend,
     ResNetFrontend,
     SoundFrontend,
+    TimeBlock,
+    VideoFrontend,
 )
 from regard.layers.mixing import Convolution, Dense
 from regard.layers.recurrent import RecurrentEncoder, state_width
 from regard.layers.scores import ScoreMaker
 from regard.layers.subsample import Subsampling
 from regard.models.build import FAMILIES, build, num_parameters, presets
-from regard.models.contract import ModelSettings
+from regard.models.contract import Model, ModelSettings
 from regard.models.decoder import TargetDecoder
 from regard.models.encoder import SourceEncoder
 from regard.models.ensemble import Ensemble
@@ -57,7 +61,7 @@ WEIGHTS = {
 """Type of attention -> how scores become weights."""
 ATTENTIONS = {"attention": ("x", "self-attention"), "cross": ("memory", "cross-attention")}
 """Module of a Transformer layer -> (what its keys and values are made of, its name)."""
-NUMBERS = {"picture": 3, "patches": 3, "sound": BANDS, "grid": 64, "frames": 64}
+NUMBERS = {"picture": 3, "patches": 3, "sound": BANDS, "grid": 64, "frames": 64, "video": 3, "video_grid": 64}
 """Frontend -> numbers per pixel, frame or grid cell, if they are not known."""
 
 
@@ -74,7 +78,7 @@ def describe(
     model: a model, a layer, settings of a model, or the name of a preset ("tiny", "small", "base", "deep-shallow") or of a
     family ("rnn", "transformer", …).
     num_tokens: for settings and names, the number of tokens of both vocabularies, or of source and target; 8,000 by default. If
-    the source is a picture, a grid, frames or sound, the first is the number of numbers per pixel, cell or frame.
+    the source is a picture, a video, a grid, frames or sound, the first is the number of numbers per pixel, cell or frame.
     scores: for settings, your own score functions by name.
 
     Raises UserError for an unknown name, TypeError for something else, and ValueError if a model comes with `num_tokens`.
@@ -178,6 +182,7 @@ class _Reader:
         self.names = {id(module): name for name, module in model.named_modules()}
         self.counted: set[int] = set()
         self.texts: list[ModelPart] = []  # the stacks of auxiliary texts
+        self.reads_video = isinstance(model, Model | Ensemble) and model.traits.frontend in VIDEOS
 
     def count(self, *modules: nn.Module | nn.Parameter | None) -> int:
         """Counts the parameters of modules that were not counted before."""
@@ -239,7 +244,7 @@ class _Reader:
         return (*texts, *parts)
 
     def source_stack(self, encoder: SourceEncoder, embedding: Any) -> ModelPart:
-        unit = "rows and columns" if getattr(encoder, "grid_window", False) else "positions"
+        unit = "rows and columns" if encoder.grid_window else "positions"
         allowed = "" if encoder.window is None else f" of {unit} within ±{encoder.window}"
         parts = [*self.source(embedding), *self.layers(encoder.layers, "S", "encoder layer", allowed)]
         parts += self.norm(encoder.norm, parts[-1].shape)
@@ -247,9 +252,9 @@ class _Reader:
         return _around("encoder", parts, role="stack", module=self.names.get(id(encoder), ""))
 
     def target_stack(self, decoder: TargetDecoder) -> ModelPart:
-        allowed = " of positions up to t" if (causal := getattr(decoder, "causal", True)) else ""
+        allowed = " of positions up to t" if decoder.causal else ""
         if decoder.window is not None:
-            allowed = f" of positions from t − {decoder.window} to t" + ("" if causal else f" + {decoder.window}")
+            allowed = f" of positions from t − {decoder.window} to t" + ("" if decoder.causal else f" + {decoder.window}")
         parts = [_input("target tokens, <sos> first", "(B, T)"), *self.embedding(decoder.embedding, "T")]
         parts += self.layers(decoder.layers, "T", "decoder layer", allowed)
         parts += self.norm(decoder.norm, parts[-1].shape)
@@ -273,7 +278,9 @@ class _Reader:
     def recurrent_model(self, model: RnnSeq2Seq) -> tuple[ModelPart, ...]:
         """Returns the stacks of a recurrent encoder-decoder."""
         settings, children = model.settings, dict(model.named_children())
-        source = self.source(model.source_embedding)
+        features = self.feature_embedding(model) if settings.features == "set" else []
+        tokens, *rest = self.source(model.source_embedding)
+        source = [*features, replace(tokens, follows=not features), *rest]
         if "encoder" in children:
             source += self.recurrent_encoder(model.encoder)
         source[-1] = replace(source[-1], gives="memory")
@@ -283,6 +290,8 @@ class _Reader:
         if settings.decoder == "bahdanau":
             target += attention
         target += self.recurrence(model)
+        if settings.features == "set":
+            target += self.features(model)
         if settings.decoder == "luong":
             target += attention
         read, skips = ("s", 0) if settings.decoder == "fixed" else ("[s; c]", 2 if settings.decoder == "bahdanau" else 1)
@@ -291,12 +300,40 @@ class _Reader:
             combined = self.leaf("attentional state s̃", model.combine, "tanh(W [c; s] + b)", shape, "dense")
             target.append(replace(combined, skips=1, gives="s̃"))
             read, skips = "s̃", 0
-        if (activation := getattr(settings, "readout_activation", "none")) != "none":
-            read = f"{activation}({read})"
+        if settings.readout_activation != "none":
+            read = f"{settings.readout_activation}({read})"
         shape = _shape("B", "T", model.output.out_features)
         target.append(replace(self.leaf("output layer", model.output, f"W_o {read} + b_o", shape, "output"), skips=skips))
         target.append(ModelPart("softmax", shape=shape, role="output"))
+        if settings.copy:
+            target.append(self.copying(model, shape))
         return _around("encoder", source, role="stack"), _around("decoder", target, role="stack")
+
+    def feature_embedding(self, model: RnnSeq2Seq) -> list[ModelPart]:
+        """Returns the features of a source, which are read apart from its text, and their embedding."""
+        shape = _shape("B", "features", model.settings.embedding)
+        part = self.leaf("feature embedding", model.source_embedding, "E[feature]", shape, "embedding")
+        return [_input("features, in no order", "(B, features)"), replace(part, gives="features")]
+
+    def features(self, model: RnnSeq2Seq) -> list[ModelPart]:
+        """Returns the gates by which a state chooses among the features, and the state with what they let through."""
+        width, embedding = model.settings.width, model.settings.embedding
+        shape = _shape("B", "T", width)
+        inner = [
+            self.leaf("Q = s W_Q + b", model.feature_query, "", _shape("B", "T", embedding)),
+            ModelPart("K", "f, the features", _shape("B", "features", embedding)),
+            self.leaf("V = f W_V", model.feature_value, "", _shape("B", "features", width)),
+            ModelPart("gates", f"σ(Q Kᵀ / √{embedding})", "(B, T, features)"),
+            ModelPart("chosen features", "gates V", shape),
+        ]
+        gates = _around("feature gates", inner, shape=shape, reads=("features",), role="attention")
+        return [gates, ModelPart("Add", "s + f(s)", shape, skips=1, role="norm")]
+
+    def copying(self, model: RnnSeq2Seq, shape: str) -> ModelPart:
+        """Returns the choice between a token of the vocabulary and a copy of the source token. shape: of the probabilities."""
+        gate = self.leaf("gate g", model.gate, "σ(W_g [s; h] + b_g)", "(B, T, S)")
+        formula = "g · source token + (1 − g) · softmax"
+        return _around("copying", [gate], formula=formula, shape=shape, reads=("memory",), skips=3, role="output")
 
     def bridge(self, model: RnnSeq2Seq, ends: str) -> list[ModelPart]:
         """Returns the summary C of the source and the initial state of the decoder, as far as the model has them."""
@@ -351,6 +388,8 @@ class _Reader:
             return self.layers(module, L, "layer", "")
         if isinstance(module, TransformerLayer):
             return self.layer(module, L, "")
+        if isinstance(module, FixedMixing):
+            return [self.mixing(module, L, "")]
         if isinstance(module, MultiHeadAttention):
             return [self.attention(module, L, "memory", "attention", "")]
         if isinstance(module, TokenEmbedding):
@@ -365,9 +404,10 @@ class _Reader:
             shape = _shape("B", L, module.embedding_dim)
             return [self.leaf("embedding", module, "E[token]", shape, "embedding")]
         if isinstance(module, nn.Linear):
-            bias = " + b" if module.bias is not None else ""
             shape = _shape("B", L, module.out_features)
-            return [self.leaf("linear", module, f"x W{bias}, {module.in_features} → {module.out_features}", shape, "dense")]
+            return [
+                self.leaf("linear", module, f"x W{_bias(module)}, {module.in_features} → {module.out_features}", shape, "dense")
+            ]
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             return self.norm(module, _shape("B", L, *module.normalized_shape))
         inner = [part for child in module.children() for part in self.parts(child, L)]
@@ -394,7 +434,9 @@ class _Reader:
         for name, block in children.items():
             if isinstance(block, ResidualConnection):
                 continue
-            if isinstance(block, MultiHeadAttention):
+            if isinstance(block, FixedMixing):
+                inner = [self.mixing(block, L, allowed)]
+            elif isinstance(block, MultiHeadAttention):
                 inner = [self.attention(block, L, *ATTENTIONS.get(name, ("x", name)), "" if name == "cross" else allowed)]
             else:
                 inner = self.block(block, name, L)
@@ -406,12 +448,11 @@ class _Reader:
         """Returns a block with its residual connection and its norm, in the order in which they are computed."""
         shape = block[-1].shape if block else ""
         norm = self.norm(around.norm, shape)
-        adds = getattr(around, "adds", True)
         if around.norm_order == "pre":
-            added = [ModelPart("Add", "x + f(x)", shape, skips=len(norm) + len(block), role="norm")] if adds else []
+            added = [ModelPart("Add", "x + f(x)", shape, skips=len(norm) + len(block), role="norm")] if around.adds else []
             return [*norm, *block, *added]
-        if not adds or not norm:
-            added = [ModelPart("Add", "x + f(x)", shape, skips=len(block), role="norm")] if adds else []
+        if not around.adds or not norm:
+            added = [ModelPart("Add", "x + f(x)", shape, skips=len(block), role="norm")] if around.adds else []
             return [*block, *added, *norm]
         (part,) = norm
         both = replace(part, name="Add & Norm", formula=f"{part.formula.split('(')[0]}(x + f(x))", skips=len(block))
@@ -445,35 +486,59 @@ class _Reader:
         source: what keys and values are made of.  allowed: what it may attend to, if not all positions.
         """
         S = L if source == "x" else "S"
-        heads, groups, d, v = attention.heads, attention.kv_heads, attention.key_dim, attention.value_dim
-        bias = " + b" if attention.query.bias is not None else ""
+        heads, groups, d = attention.heads, attention.kv_heads, attention.key_dim
+        bias = _bias(attention.query)
         turned = ", turned by rotary positions" if attention.rotary else ""
         parts = [self.leaf(f"Q = x W_Q{bias}{turned}", attention.query, "", _shape("B", heads, L, d))]
         if attention.key is not None:
             parts.append(self.leaf(f"K = {source} W_K{bias}{turned}", attention.key, "", _shape("B", groups, S, d)))
-        made = f"V = {source} W_V{bias}" if attention.value is not None else f"V = {source}"
-        parts.append(self.leaf(made, attention.value, "", _shape("B", groups, S, v)))
+        parts.append(self.values(attention, source, S))
         far = " − slope · distance" if attention.slopes_H is not None else ""
         score: Score = attention.score
         keys = "Q, K" if attention.key is not None else "Q"
         formula = f"softmax({score.name}({keys}){far}){allowed}"
         parts.append(self.leaf("weights", score if isinstance(score, nn.Module) else None, formula, _shape("B", heads, L, S)))
-        parts.append(ModelPart("context", "weights V", _shape("B", heads, L, v)))
-        joined = "context" if heads == 1 else f"[head 1; {'' if heads == 2 else '…; '}head {heads}]"
-        projected = isinstance(attention.output, nn.Linear)
-        made = f"{joined} W_O{bias}" if projected else joined
-        width = attention.width if projected else heads * v
-        parts.append(self.leaf("output", attention.output, made, _shape("B", L, width)))
-        shared = f", {groups} of keys and values" if groups != heads else ""
+        parts += self.heads(attention, L)
         return _around(
             name,
             parts,
-            formula=f"{plural(heads, 'head')}{shared}",
-            shape=_shape("B", L, width),
+            formula=_num_heads(attention, "keys and values"),
+            shape=parts[-1].shape,
             reads=() if source == "x" else (source,),
             role="attention",
             module=self.names.get(id(attention), ""),
         )
+
+    def mixing(self, mixing: FixedMixing, L: str, allowed: str) -> ModelPart:
+        """Returns what replaces self-attention: heads whose weights w are fixed by position. allowed: as for `attention`."""
+        weights = cast(OffsetWeights | TableWeights, mixing.score)
+        if isinstance(weights, OffsetWeights):
+            name, formula = "convolution", f"w_(j−i) for |j − i| ≤ {weights.reach}"
+        else:
+            name, formula = "dense mixing", f"w_ij for at most {weights.max_positions} positions"
+        formula += f",{allowed}" if allowed else ""
+        parts = [
+            self.values(mixing, "x", L),
+            self.leaf("weights", weights, formula, _shape(mixing.heads, L, L)),
+            *self.heads(mixing, L),
+        ]
+        module = self.names.get(id(mixing), "")
+        return _around(name, parts, formula=_num_heads(mixing, "values"), shape=parts[-1].shape, role="dense", module=module)
+
+    def values(self, attention: MultiHeadAttention, source: str, S: str) -> ModelPart:
+        """Returns the values of attention. source: what they are made of.  S: the letter of its length."""
+        made = f"V = {source}" if attention.value is None else f"V = {source} W_V{_bias(attention.value)}"
+        return self.leaf(made, attention.value, "", _shape("B", attention.kv_heads, S, attention.value_dim))
+
+    def heads(self, attention: MultiHeadAttention, L: str) -> list[ModelPart]:
+        """Returns the context of each head, and the output for all of them."""
+        heads, v, output = attention.heads, attention.value_dim, attention.output
+        joined = "context" if heads == 1 else f"[head 1; {'' if heads == 2 else '…; '}head {heads}]"
+        made, width = joined, heads * v
+        if isinstance(output, nn.Linear):
+            made, width = f"{joined} W_O{_bias(output)}", attention.width
+        context = ModelPart("context", "weights V", _shape("B", heads, L, v))
+        return [context, self.leaf("output", output, made, _shape("B", L, width))]
 
     def embedding(self, embedding: TokenEmbedding, L: str) -> list[ModelPart]:
         """Returns token embedding, positions and norm."""
@@ -541,8 +606,9 @@ class _Reader:
         if isinstance(frontend, FusionFrontend):
             return self.fusion(frontend)
         if isinstance(frontend, ResNetFrontend):
-            channels = cast(nn.Conv2d, frontend.halve[0]).in_channels // 2  # it reads raw and standardised values
-            return [_input("picture", _shape("B", channels, "H", "W")), *self.resnet(frontend)]
+            return self.resnet(frontend)
+        if isinstance(frontend, VideoFrontend):
+            return self.resnet(frontend.frames, frontend.over_time)
         if isinstance(frontend, PatchFrontend):
             project = frontend.project
             read = _input("picture", _shape("B", project.in_channels, "H", "W"))
@@ -550,7 +616,8 @@ class _Reader:
             formula = f"W · patch of {cell} × {cell} pixels + φ(row, column)"
             return [read, self.leaf("patches", project, formula, _shape("B", "S", project.out_channels), "embedding")]
         if isinstance(frontend, GridFrontend):
-            read = _input("grid of features", _shape("B", frontend.projection.project.in_features, "rows", "columns"))
+            axes = ("frames", "rows", "columns") if self.reads_video else ("rows", "columns")
+            read = _input("grid of features", _shape("B", frontend.projection.project.in_features, *axes))
             return [read, self.grid(frontend.projection)]
         if isinstance(frontend, SoundFrontend):
             return self.sound(frontend.subsampling, frontend.positions)
@@ -576,19 +643,29 @@ class _Reader:
         added = ModelPart("Add", "x + f(x)", shape, skips=2, role="norm")
         return [*parts, *self.norm(frontend.norm, shape), replace(attention, parts=inner), added]
 
-    def resnet(self, frontend: ResNetFrontend) -> list[ModelPart]:
-        parts = []
-        for number, (halve, block) in enumerate(zip(frontend.halve, frontend.blocks, strict=True), 1):
+    def resnet(self, network: ResNetFrontend, over_time: Iterable[nn.Module] = ()) -> list[ModelPart]:
+        """Returns the parts of a residual network. over_time: for videos, the `TimeBlock` after each of its stages."""
+        blocks = list(over_time)
+        frames = ("frames",) if blocks else ()
+        channels = cast(nn.Conv2d, network.halve[0]).in_channels // 2  # it reads raw and standardised values
+        parts = [_input("video" if blocks else "picture", _shape("B", channels, *frames, "H", "W"))]
+        for number, (halve, block) in enumerate(zip(network.halve, network.blocks, strict=True), 1):
             convolution = cast(nn.Conv2d, halve)
-            shape = _shape("B", convolution.out_channels, f"H/{2**number}", f"W/{2**number}")
+            shape = _shape("B", convolution.out_channels, *frames, f"H/{2**number}", f"W/{2**number}")
             formula = f"{convolution.in_channels} → {convolution.out_channels} channels, stride 2"
             inner = [self.leaf("convolution", halve, formula, shape), self.leaf("residual block", block, "x + f(x)", shape)]
+            inner += [self.time_block(cast(TimeBlock, block), shape) for block in blocks[number - 1 : number]]
             parts.append(_around(f"stage {number}", inner, shape=shape, role="embedding"))
-        return [*parts, self.grid(frontend.projection)]
+        return [*parts, self.grid(network.projection)]
+
+    def time_block(self, block: TimeBlock, shape: str) -> ModelPart:
+        frames = block.convolution.kernel_size[0]
+        return self.leaf("convolution over time", block, f"x + f(x), {frames} frames", shape)
 
     def grid(self, projection: GridProjection) -> ModelPart:
         shape = _shape("B", "S", projection.output.out_features)
-        return self.leaf("grid", projection, "A x + W₂ relu(W₁ x + φ(row, column)) + b, S cells", shape, "embedding")
+        position = "φ(time, row, column)" if self.reads_video else "φ(row, column)"
+        return self.leaf("grid", projection, f"A x + W₂ relu(W₁ x + {position}) + b, S cells", shape, "embedding")
 
     def sound(self, subsampling: Subsampling, positions: bool) -> list[ModelPart]:
         first, second, width = subsampling.first, subsampling.second, subsampling.project.out_features
@@ -605,6 +682,16 @@ class _Reader:
             *self.norm(subsampling.norm, shape),
             *_sines(positions, shape),
         ]
+
+
+def _bias(linear: nn.Linear) -> str:
+    return " + b" if linear.bias is not None else ""
+
+
+def _num_heads(attention: MultiHeadAttention, shared: str) -> str:
+    """Returns the number of heads. shared: what several heads may share."""
+    heads, groups = attention.heads, attention.kv_heads
+    return plural(heads, "head") + (f", {groups} of {shared}" if groups != heads else "")
 
 
 def _input(name: str, shape: str) -> ModelPart:

@@ -242,7 +242,7 @@ def _gives(box: Box, stack: Stack, name: str) -> bool:
 
 def _draw_crossing(axes: Any, left: Stack, giver: Box, readers: Sequence[Box], name: str, font: Font) -> None:
     """Draws a line from the top of a box to boxes of the stack to the right. Each name has a lane of its own."""
-    lane = giver.x + WIDTH / 2 + BETWEEN * {"memory": 0.3, "C": 0.4}.get(name, 0.5)
+    lane = giver.x + WIDTH / 2 + BETWEEN * {"memory": 0.3, "C": 0.4, "features": 0.6}.get(name, 0.5)
     around = [high for _, low, high in left.frames if low < giver.y < high]
     start = max([giver.top, *around]) + 0.07
     heights = [start, *(box.y for box in readers)]
