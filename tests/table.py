@@ -278,6 +278,10 @@ def has_cross(name: str) -> bool:
     return "cross" in MODELS[name].traits.attention
 
 
+TIES = ("transformer without residuals",)
+"""Models whose decoder hardly depends on the tokens that it has read, so that hypotheses have the same score."""
+
+
 def looks_ahead(name: str) -> bool:
     """Returns whether the model has no look-ahead mask, so that a given output says nothing about what it writes."""
     return MODELS[name].traits.looks_ahead

@@ -316,9 +316,17 @@ class Sources(Area):
         from regard.data.sources import file_batch
 
         (path,) = folder.iterdir()
-        made = {"picture": (3, 16), "sound": (8000,), "frames": ((0.5, 1.0), (1.0, 2.0)), "grid": ((0.5, 1.0), (1.0, 2.0))}
+        numbers = (0.5, 1.0), (1.0, 2.0)
+        made = {
+            "picture": (3, 16),
+            "video": (3, 16, 4),
+            "sound": (8000,),
+            "frames": numbers,
+            "grid": numbers,
+            "video_grid": numbers,
+        }
         for unit, codec in FILE_CODECS.items():
-            if path.suffix in codec.suffixes and (unit == path.stem or unit not in ("frames", "grid")):
+            if path.suffix in codec.suffixes and (unit == path.stem or unit not in ("frames", "grid", "video_grid")):
                 row = codec(*made[unit], root=folder).encode(path.name)
                 require(file_batch([row]).values.isfinite().all(), "the numbers are not finite")
 

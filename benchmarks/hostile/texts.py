@@ -113,6 +113,6 @@ class Texts(Area):
             seen = regard.inspect(reader, text, max_length=4, what=("weights", "scores", "norms"))
             check_written(write_page(seen, folder / "x.html") if way == "page" else write_npz(seen, folder / "x.npz"))
         elif way == "svg" and not reader.reader.traits.continues_text and len(alone.source_tokens) < 100:
-            check_written(regard.draw(alone.attention(), folder / "x.svg"))
+            check_written(folder / regard.draw(alone.attention(), folder / "x.svg").path)
         elif way == "explain":
             json.dumps(regard.explain(reader, text, -1, max_length=4).as_dict(), allow_nan=True)

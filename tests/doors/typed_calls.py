@@ -36,7 +36,7 @@ regard.train("pairs.tsv", on_update=print, quiet="yes")  # arg-type
 regard.train()  # call-arg
 built = regard.build("transformer", pairs, width=64, vocabularies=(trained.source, trained.target))
 assert_type(built, regard.Translator)
-regard.build(pairs, "transformer")  # arg-type
+regard.build(pairs, "transformer")  # call-overload
 assert_type(built.train().eval().to("cpu").device, torch.device)
 optimiser = torch.optim.AdamW(built.parameters())
 for batch in regard.batches(built, pairs, epochs=None):

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from table import MODELS, has_cross, reads_source
+from table import MODELS, TIES, has_cross, looks_ahead, reads_source
 
 from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
@@ -71,7 +71,7 @@ def in_batches(translator: Translator, beam: int, size: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-@pytest.mark.parametrize("name", [name for name in MODELS if reads_source(name)])
+@pytest.mark.parametrize("name", [name for name in MODELS if reads_source(name) and name not in TIES])
 def test_laws_3_and_4_hold_for_trained_models(name: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:  # SPEC A7.5
     translator = trained(name)
     translator.model.double()
@@ -85,7 +85,7 @@ def test_laws_3_and_4_hold_for_trained_models(name: str, beam: int, monkeypatch:
 
     sources, texts = [pair.source for pair in words()[600:]], [result.text for result in exact[64]]
     for scored, result in zip(translator.score(sources, texts), exact[64], strict=True):
-        if result.finished and result.tokens:
+        if result.finished and result.tokens and not looks_ahead(name):
             assert scored.log_prob == pytest.approx(result.log_prob, abs=1e-9)
 
     translator.model.float()

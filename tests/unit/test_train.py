@@ -271,8 +271,9 @@ def test_the_last_weights_instead_of_the_best(capsys: pytest.CaptureFixture[str]
     assert not list(Path("m.run/best").glob("*/*"))
     assert same(last, regard.train(PAIRS, **TINY))
     assert not same(last, regard.train(PAIRS, **given))
-    with pytest.raises(UserError, match=r"weights=last takes the weights after the last update, but average=2 averages"):
-        regard.train(PAIRS, **TINY, weights="last", average=2)
+    average = {**TINY, "checkpoint_every": 2, "average": 2}
+    regard.train(PAIRS, "n", **{**average, **given, "weights": "last", "quiet": False})
+    assert "the model has the weights of 2 checkpoints, averaged\n" in capsys.readouterr().out
 
 
 # --- what stays as it was ----------------------------------------------------------------------------------------------------

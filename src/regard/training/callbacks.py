@@ -128,30 +128,39 @@ class RunCallbacks:
     def choose_weights(self) -> None:
         """Loads the weights that train.weights asks for, and prints which they are. The best ones are those of the best
         validation so far, the last ones, or the average of the last checkpoints; of equal results, the earliest counts."""
-        train, learner, state = self.settings.train, self.learner, self.learner.state
-        with learner.evaluation_weights() as model:
-            chosen: Mapping[str, Tensor] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        learner.average = []
-        name_chosen = f"update {state.update}"
-        others: dict[str, Mapping[str, Tensor]] = {}
-        takes_best = state.best is not None and train.weights == "best"
-        if takes_best and state.update % train.validate_every:
-            others["the last update"] = chosen
-        if takes_best:
-            chosen, name_chosen = self._best_weights(), f"update {state.best_at}"
-        if self.run_folder and (updates := averaged(train, state.update)):
-            others[f"{plural(len(updates), 'checkpoint')}, averaged"] = self._average(updates)
-            if state.best is None:
-                learner.model.load_state_dict(chosen)
-                state = after_validation(state, self.validate("the last update"))
-        for name, weights in others.items():
+        with self.learner.evaluation_weights() as model:
+            last = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.learner.average = []
+        updates = averaged(self.settings.train, self.learner.state.update) if self.run_folder else []
+        average = {f"{plural(len(updates), 'checkpoint')}, averaged": self._average(updates)} if updates else {}
+        last_name = f"update {self.learner.state.update}"
+        if self.settings.train.weights == "last":
+            name, weights = next(iter({**average, last_name: last}.items()))
+        else:
+            name, weights = self._best(last_name, last, average)
+        self.console.print(f"the model has the weights of {name}")
+        self.learner.model.load_state_dict(weights)
+        self.learner.model.eval()
+
+    def _best(
+        self, last_name: str, last: Mapping[str, Tensor], average: Mapping[str, Mapping[str, Tensor]]
+    ) -> tuple[str, Mapping[str, Tensor]]:
+        """Returns the name and the weights with the best validation result; what was not validated yet is validated first."""
+        state, learner, others = self.learner.state, self.learner, dict(average)
+        name, best = last_name, last
+        if state.best is not None:
+            name, best = f"update {state.best_at}", self._best_weights()
+            if state.update % self.settings.train.validate_every:
+                others = {"the last update": last, **average}
+        elif average:
+            learner.model.load_state_dict(last)
+            state = after_validation(state, self.validate("the last update"))
+        for other, weights in others.items():
             learner.model.load_state_dict(weights)
-            state = after_validation(state, self.validate(name))
+            state = after_validation(state, self.validate(other))
             if state.stale == 0:
-                chosen, name_chosen = weights, name
-        self.console.print(f"the model has the weights of {name_chosen}")
-        learner.model.load_state_dict(chosen)
-        learner.model.eval()
+                name, best = other, weights
+        return name, best
 
     def _best_weights(self) -> Mapping[str, Tensor]:
         if not self.run_folder:

@@ -159,15 +159,10 @@ class TrainSettings:
     metric: Literal["loss", "symbol_error_rate", "sequence_error_rate", "bleu"] = "loss"
     """Metric that decides which validation is the best."""
     weights: Literal["best", "last"] = "best"
-    """Which weights the model gets: those with the best validation result, or those after the last update, which a few held-out
-    pairs cannot mislead."""
+    """Which weights the model gets: those with the best validation result; or the last ones (with average: their average), which
+    a few held-out pairs cannot mislead."""
 
     def __post_init__(self) -> None:
-        if self.weights == "last" and self.average:
-            raise UserError(
-                f"weights=last takes the weights after the last update, but average={self.average} averages checkpoints; "
-                "set weights=best, or average=0"
-            )
         if self.patience and not self.validate_every:
             raise UserError(
                 f"patience is {plural(self.patience, 'validation')}, but validate_every is 0, so there are none before the end"
