@@ -1,9 +1,6 @@
 """Error rates, training time and use of the processor of `regard demo`, on the dev split (the demo itself uses the test split).
 
-    python benchmarks/demo.py [--luong] [seeds ...]      default: 1 2 3
-
---luong measures the settings that the demo had until 2026-11-18, Luong's model without input feeding. They stay fixed, as the
-yardstick of work on the speed of recurrent models.
+    python benchmarks/demo.py [seeds ...]      default: 1 2 3
 
 Training uses 2 threads. The GEMM rate is that of torch.mm on 1024 x 1024 matrices in the same process, before training.
 The result is written to a dated file in the folder of this script.
@@ -23,19 +20,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data.dictionary import pronunciations
 from regard.models.build import build
-from regard.models.rnn_seq2seq import RnnSettings
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train
 from regard.training.run import run
-from regard.training.settings import DEMO, DataSettings, RunSettings, TrainSettings
+from regard.training.settings import DEMO
 
 CPU = torch.device("cpu")
-LUONG = RunSettings(
-    data=DataSettings(target_unit="symbols"),
-    model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
-    train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
-)
 
 
 class TokenCounter:
@@ -67,10 +58,10 @@ def gemm_rate(size: int = 1024, repeats: int = 20) -> float:
     return 2 * size**3 / statistics.median(times)
 
 
-def training_pace(demo: RunSettings, num_updates: int = 200) -> tuple[float, float]:
+def training_pace(num_updates: int = 200) -> tuple[float, float]:
     """Returns (target tokens/s, FLOPs of matrix products per target token with padding), both of the demo's training loop."""
-    training_data = in_memory("cmudict", pronunciations("train"), [], demo.data)
-    model, settings = build(demo.model, *map(len, training_data.codecs)), replace(demo.train, steps=num_updates)
+    training_data = in_memory("cmudict", pronunciations("train"), [], DEMO.data)
+    model, settings = build(DEMO.model, *map(len, training_data.codecs)), replace(DEMO.train, steps=num_updates)
     batches = training_data.batches(settings, subword_dropout=0.0, seed=1)
 
     def train_once() -> int:
@@ -87,11 +78,11 @@ def training_pace(demo: RunSettings, num_updates: int = 200) -> tuple[float, flo
     return num_targets / seconds, counter.get_total_flops() / num_targets
 
 
-def main(demo: RunSettings, seeds: list[int]) -> None:
+def main(seeds: list[int]) -> None:
     torch.set_num_threads(2)
-    rate, (pace, flops) = gemm_rate(), training_pace(demo)
+    rate, (pace, flops) = gemm_rate(), training_pace()
     lines = [
-        f"{demo}",
+        f"{DEMO}",
         f"training: {pace:,.0f} target tokens/s, {flops / 1e6:.2f} MFLOP of matrix products per token = "
         f"{pace * flops / 1e9:.1f} GFLOP/s, {pace * flops / rate:.0%} of the GEMM rate of {rate / 1e9:.0f} GFLOP/s",
     ]
@@ -99,7 +90,7 @@ def main(demo: RunSettings, seeds: list[int]) -> None:
     training, dev = pronunciations("train"), pronunciations("dev")
     for seed in seeds:
         began = time.perf_counter()
-        trained = run(in_memory("cmudict-dev", training, dev, demo.data), replace(demo, seed=seed), Console(quiet=True), CPU)
+        trained = run(in_memory("cmudict-dev", training, dev, DEMO.data), replace(DEMO, seed=seed), Console(quiet=True), CPU)
         seconds = time.perf_counter() - began
         lines.append(
             f"seed {seed}: phoneme error rate {trained.rates.symbol:.2%}, words with an error {trained.rates.sequence:.2%}, "
@@ -110,5 +101,4 @@ def main(demo: RunSettings, seeds: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    arguments = [argument for argument in sys.argv[1:] if argument != "--luong"]
-    main(LUONG if "--luong" in sys.argv else DEMO, [int(seed) for seed in arguments] or [1, 2, 3])
+    main([int(seed) for seed in sys.argv[1:]] or [1, 2, 3])

@@ -315,7 +315,7 @@ def test_inspect_writes_a_page_and_numbers(model: Path, workspace: Path, regard_
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "wood.npz") as arrays:
         assert arrays["cross.0.weights"].shape[-1] == 5
-        assert arrays["gates.decoder.layer_0.forget"].shape[-1] == 128
+        assert arrays["gates.decoder.layer_0.update"].shape[-1] == 192
     wrong = regard_command("inspect", model, "wood", "--out", "wood.xyz")
     assert (
         wrong.stderr

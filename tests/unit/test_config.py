@@ -156,7 +156,7 @@ def test_without_source_code_there_are_fewer_comments(monkeypatch: pytest.Monkey
     text = write_config(DEMO, {"seed": "drawn"})
     assert parse_config(text, "run.yaml") == DEMO
     assert re.search(r"^seed: 1 +# drawn$", text, re.MULTILINE)
-    assert re.search(r"^  steps: 5000$", text, re.MULTILINE)
+    assert re.search(r"^  steps: 3200$", text, re.MULTILINE)
 
 
 def test_other_yaml_parsers_agree() -> None:

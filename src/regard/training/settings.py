@@ -159,8 +159,8 @@ class TrainSettings:
     metric: Literal["loss", "symbol_error_rate", "sequence_error_rate", "bleu"] = "loss"
     """Metric that decides which validation is the best."""
     weights: Literal["best", "last"] = "best"
-    """Which weights the model gets: those with the best validation result; or the last ones (with average: their average), which
-    a few held-out pairs cannot mislead."""
+    """Which weights the model gets: those with the best validation result; or the last ones (with average: their average),
+    which a few held-out pairs cannot mislead."""
 
     def __post_init__(self) -> None:
         if self.patience and not self.validate_every:
@@ -247,17 +247,7 @@ class RunSettings:
 
 DEMO = RunSettings(
     data=DataSettings(target_unit="symbols"),
-    model=RnnSettings(
-        cell="lstm",
-        width=128,
-        encoder_width=384,
-        embedding=64,
-        attention="monotone",
-        score="general",
-        readout="plain",
-        bridge="zero",
-        dropout=0.1,
-    ),
-    train=TrainSettings(steps=5000, batch_tokens=512, learning_rate=4e-3, schedule="cosine", weights="last"),
+    model=RnnSettings(width=192, embedding=32, encoder_layers=2, score_width=64, dropout=0.0),
+    train=TrainSettings(steps=3200, batch_tokens=512, learning_rate=8e-3),
 )
 """Settings for the bundled dictionary; chosen on its dev split (docs/LOG.md)."""
