@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from table import MODELS
+from table import EOS, MODELS, SOURCE_VOCAB, TARGET_VOCAB, make_source, make_targets
 from test_folder import make_saved
 
 import regard
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.cli.evaluate import evaluate
+from regard.core.source import Source
 from regard.data.sources import auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
@@ -240,3 +241,15 @@ def test_links_are_those_of_the_posterior(name: str) -> None:
     assert result.alignment(pieces=True) == tuple(sorted((int(i), j) for j, i in enumerate(best)))
     logits = translator.model(torch.tensor([translator.source.encode("abcab")]), torch.tensor([[2, *result.ids]]))  # type: ignore[operator,union-attr,list-item]
     torch.testing.assert_close(logits.logsumexp(-1), torch.zeros_like(logits[..., 0]))
+
+
+def test_special_tokens_are_not_copied() -> None:
+    """Not even <eos> at the end of a source: it would end the output twice."""
+    settings = RnnSettings(width=8, embedding=6, attention="monotone", readout="plain", copy=True)
+    model = build(settings, SOURCE_VOCAB, TARGET_VOCAB).eval()
+    source = make_source(5, 3)
+    ids = source.values.clone()
+    ids[0, 4] = ids[1, 2] = EOS
+    decoded = model.decode(make_targets(2, 4), model.encode(Source(ids, source.allow)))
+    copied = decoded.copied_BTS > -1e8
+    assert torch.equal(copied, (ids > EOS).unsqueeze(1).expand_as(copied))

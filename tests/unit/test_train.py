@@ -271,8 +271,7 @@ def test_the_last_weights_instead_of_the_best(capsys: pytest.CaptureFixture[str]
     assert not list(Path("m.run/best").glob("*/*"))
     assert same(last, regard.train(PAIRS, **TINY))
     assert not same(last, regard.train(PAIRS, **given))
-    average = {**TINY, "checkpoint_every": 2, "average": 2}
-    regard.train(PAIRS, "n", **{**average, **given, "weights": "last", "quiet": False})
+    regard.train(PAIRS, "n", **{**given, "weights": "last", "checkpoint_every": 2, "average": 2, "quiet": False})
     assert "the model has the weights of 2 checkpoints, averaged\n" in capsys.readouterr().out
 
 

@@ -33,6 +33,7 @@ from regard.errors import UserError
 from regard.inspection import report
 from regard.inspection.capture import LONGEST, inspect
 from regard.inspection.render import in_words
+from regard.layers.frontends import TimeBlock
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
@@ -419,3 +420,17 @@ def test_commands_for_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     for ending in ("png", "svg", "html", "npz"):
         assert "written to" in type_in("inspect", "m", "folder", "--out", f"o.{ending}")
         assert (tmp_path / f"o.{ending}").stat().st_size > 1000
+
+
+def test_frames_of_padding_do_not_reach_real_ones() -> None:
+    """The norm has learned a bias, so that padding would not be 0 after it."""
+    torch.manual_seed(1)
+    block = TimeBlock(4).double()
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter)
+    frames = torch.randn(2, 4, 3, 3, dtype=torch.float64)
+    alone = block(frames, torch.ones(1, 2, 3, 3) > 0)
+    padded = torch.cat((frames, torch.zeros(1, 4, 3, 3, dtype=torch.float64)))
+    allow = torch.ones(1, 3, 3, 3) > 0
+    allow[:, 2] = False
+    torch.testing.assert_close(block(padded, allow)[:2], alone)
