@@ -227,3 +227,11 @@ def test_a_custom_score_needs_only_the_method_scores() -> None:
     query, key, value = torch.randn(2, 5, 11), torch.randn(2, 7, 11), torch.randn(2, 7, 3)
     context = regard.attend(query, key, value, score=Bilinear())
     torch.testing.assert_close(context, regard.attend(query, key, value, score=regard.scores.ScaledDot(1 / 3)))
+
+
+@pytest.mark.parametrize("name", ["Additive", "Concat"])
+def test_the_additive_scores_start_with_a_gradient_for_every_weight(name: str) -> None:
+    score: nn.Module = getattr(regard.scores, name)(7, 5, 13)
+    weights = regard.attention_weights(torch.randn(3, 7), torch.randn(11, 5), score=score)  # type: ignore[arg-type]
+    (weights * torch.randn(3, 11)).sum().backward()
+    assert all(parameter.grad is not None and (parameter.grad != 0).all() for parameter in score.parameters())

@@ -4,7 +4,7 @@ import typer
 
 
 def doctor() -> None:
-    """Check this installation: versions, threads, devices, extras, and whether fused attention equals the plain formula."""
+    """Check this installation: versions, threads, kernels, devices, extras, and whether fused attention is correct."""
     import importlib.util
     import platform
     from importlib.metadata import version
@@ -14,6 +14,7 @@ def doctor() -> None:
     import regard
     from regard.core.devices import available_devices
     from regard.errors import plural
+    from regard.native.library import report
 
     def line(name: str, value: object) -> None:
         typer.echo(f"{name:<12} {value}")
@@ -29,6 +30,7 @@ def doctor() -> None:
     )
     for name in ("numpy", "tokenizers", "safetensors", "rapidfuzz", "pydantic", "ruamel.yaml"):
         line(name, version(name))
+    line("native", report())
     line("devices", ", ".join(name for name, available in available_devices().items() if available))
     extras = {
         "plot": "matplotlib",

@@ -23,12 +23,13 @@ from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Mechanism
 from regard.core.score import Score
-from regard.core.transforms import is_transformed, is_vmapped
+from regard.core.transforms import is_readable, is_transformed, is_vmapped
 from regard.core.weights import SAMPLED, AttentionType
 from regard.core.window import Window, check_window, in_window
 from regard.equality import ByValue
 from regard.errors import check_positive
 from regard.look import Seen
+from regard.native import additive as native
 
 TILE = 1 << 22
 """The most numbers that a tile of the plain (not fused) computation may hold at a time (16 MB in float32)."""
@@ -299,9 +300,12 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
 
     Hard, gated and unnormalised attention never use the fused kernel, nor does vmap, for which torch would run it once per
     example. With dropout, only devices other than the CPU use it, unless there is a generator. (On a CPU, torch's own function
-    does not use it either, and gives no warning.)
+    does not use it either, and gives no warning.) Additive scores have a kernel of their own.
     """
     mechanism, dropout = mechanism.without_unknown(prepared), mechanism.dropout
+    additive = _as_additive(query, prepared, mechanism)
+    if additive is not None and native.fits(*additive, value):
+        return AttentionOutput(_fused_additive(*additive, value, mechanism))
     drops_in_kernel = mechanism.generator is None and query.device.type != "cpu"
     fits = mechanism.attention == "soft" and (not dropout or drops_in_kernel) and not is_vmapped()
     dot = mechanism.score.as_dot(query, prepared) if fits else None
@@ -315,6 +319,27 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
         return _fused(query[..., part, :], key, scale, value, mechanism.bias_rows(part).to(query.dtype), dropout=dropout)
 
     return AttentionOutput(_in_tiles(fused, query, prepared[..., :1, :, :], mechanism))  # [:1] broadcasts to all query heads
+
+
+def _as_additive(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Returns (query', key', v) for the kernel of additive attention, or None if it does not serve here.
+
+    An exported graph needs no operator of ours. The kernel has no rules for torch.func, and a seed cannot be drawn in a traced
+    graph.
+    """
+    if mechanism.attention != "soft" or mechanism.alibi is not None or is_transformed() or torch.compiler.is_exporting():
+        return None
+    if mechanism.dropout and torch.compiler.is_compiling():
+        return None
+    return mechanism.score.as_additive(query, same_heads(prepared, query))
+
+
+def _fused_additive(query: Tensor, key: Tensor, v: Tensor, value: Tensor, mechanism: Mechanism) -> Tensor:
+    """Calls the kernel of additive attention; the seed of its dropout comes from the generator, or torch's default one."""
+    seed = mechanism.draw_seed() if mechanism.dropout else None
+    if seed is None:
+        seed = int(torch.randint(2**62, ())) if mechanism.dropout else 0
+    return native.additive_attention(query, key, v, same_heads(value, query), mechanism.allow, mechanism.dropout, seed, TILE)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mechanism: Mechanism, window: Window | None) -> AttentionOutput:
@@ -347,6 +372,9 @@ def under_mask(mechanism: Mechanism, window: Window, query: Tensor, key: Tensor)
 def weights_prepared(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> Tensor:
     """Computes `attention_weights` for prepared keys. Only the result is a whole matrix; intermediate tensors are tiles."""
     mechanism, prepared = mechanism.without_unknown(prepared), same_heads(prepared, query)
+    additive = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else _as_additive(query, prepared, mechanism)
+    if additive is not None and native.fits(*additive, prepared) and is_readable(query):
+        return native.additive_weights(*additive, mechanism.allow)
 
     def weights(part: slice, seed: int | None) -> Tensor:
         return mechanism.weights(query, prepared, part, seed).weights

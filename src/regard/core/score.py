@@ -76,3 +76,13 @@ class Score:
         0.25
         """
         return None
+
+    def as_additive(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Returns (query', key', v) for the fused kernel of additive attention, or None if the score is not of that form.
+
+        scores = vᵀ tanh(query' + key').
+
+        >>> regard.scores.ScaledDot().as_additive(torch.ones(2, 16), torch.ones(3, 16)) is None
+        True
+        """
+        return None

@@ -155,7 +155,10 @@ class Additive(nn.Module, Score):
         return prepared
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
-        return additive_scores(self.query(query), prepared, self.v)
+        return additive_scores(*self.as_additive(query, prepared))
+
+    def as_additive(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query(query), prepared, self.v
 
 
 class Concat(nn.Module, Score):
@@ -187,7 +190,10 @@ class Concat(nn.Module, Score):
         return F.linear(key, self.weight.weight[:, self.query_width :])
 
     def scores(self, query: Tensor, prepared: Tensor) -> Tensor:
-        return additive_scores(F.linear(query, self.weight.weight[:, : self.query_width]), prepared, self.v)
+        return additive_scores(*self.as_additive(query, prepared))
+
+    def as_additive(self, query: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return F.linear(query, self.weight.weight[:, : self.query_width]), prepared, self.v
 
 
 @dataclass(frozen=True)
