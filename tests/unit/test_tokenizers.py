@@ -15,12 +15,14 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table import EOS, PAD, SOS, UNK
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from regard.data.source_text import flat
 from regard.data.tokenizers import merges
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
-from regard.data.tokenizers.codec import EOS, PAD, REMARKS, SOS, SPECIALS, UNK, Codec, TokenUnit, _Reader
+from regard.data.tokenizers.codec import REMARKS, SPECIALS, Codec, TokenUnit, _Reader
 from regard.errors import UserError
 
 UNITS: tuple[TokenUnit, ...] = get_args(TokenUnit)
@@ -205,6 +207,18 @@ def test_a_feature_is_one_token(unit: TokenUnit) -> None:
         assert lost[0] == (codec.encode("\t")[0] if unit == "bpe" else codec.encode("\tV")[0])
     else:
         assert lost == [UNK]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_vocabularies_of_older_versions_have_whole_features(unit: TokenUnit) -> None:
+    """They were trained on texts whose features were not split at plus signs."""
+    source = ("a+b", "D+;V;IN+ESS")
+    older, newer = (Codec.train([flat(source, parts=parts)] * 9, unit, 300) for parts in (False, True))
+    assert older.pieces(flat(source))[-2:] == ("\tV", "\tIN+ESS")
+    assert newer.pieces(flat(source))[-3:] == ("\tV", "\tIN", "\t+ESS")
+    assert older.encode(flat(source)) == older.encode(flat(source, parts=False)) == older.encode_batch([flat(source)])[0]
+    assert older.unknown(flat(source)) == newer.unknown(flat(source)) == ()
+    assert newer.unknown(flat(("a+b", "V;IN+ALL"))) == ("\t+ALL",)
 
 
 def test_without_features_a_tab_is_an_ordinary_character() -> None:

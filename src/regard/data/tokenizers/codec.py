@@ -11,15 +11,14 @@ from typing import Any, Literal, get_args
 
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from regard.contracts import EOS as EOS
-from regard.contracts import PAD as PAD
+from regard.contracts import OWN
 from regard.data.documents import parse
 from regard.data.tokenizers.byte_level import LETTERS, readable, spell, to_bytes
+from regard.data.tokenizers.contract import TextCodec
 from regard.data.tokenizers.merges import Merges
 from regard.data.tokenizers.normal import NFC, nfc
 from regard.data.tokenizers.schema import VARIES, Form, alphabet, bare, trusted
 from regard.errors import UserError, did_you_mean, one_line
-from regard.links import Units
 
 TokenUnit = Literal["bpe", "characters", "words", "symbols", "unigram", "labels"]
 """What a token is.
@@ -33,8 +32,8 @@ symbols: split at spaces; decoding joins them by a space.
 labels: the whole text is one token.
 """
 
-UNK, SOS = 1, 2
 SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
+"""The names of the special tokens of this codec, by id; see `contracts.OWN`."""
 
 REMARKS: dict[TokenUnit, str] = {
     "unigram": "a unigram vocabulary is not reproducible: training it again on the same data gives a slightly different one; "
@@ -59,7 +58,7 @@ _NEVER = -1e6
 """Log-probability of the special tokens in a unigram vocabulary, so low that no text is split into them."""
 
 
-class Codec:
+class Codec(TextCodec):
     """A tokenizer with the vocabulary of one side, or of both sides. Ids 0-3 are <pad>, <unk>, <sos>, <eos>.
 
     A TAB starts a feature, which extends to the next TAB or to the end: "walk\\tV\\tPST". If the training texts have features,
@@ -117,17 +116,13 @@ class Codec:
             raise UserError(f"the tokenizers library cannot read it: {one_line(error)}") from None
         return cls(tokenizer, alphabet(content))
 
-    def to_json(self) -> str:
+    def to_json(self, *, attached: bool = False) -> str:
         """Returns a tokenizer.json. For bpe and unigram it also contains the alphabet, which other tools ignore."""
         if not self._is_bytes:
             return str(self.tokenizer.to_str(pretty=True))
         content = json.loads(self.tokenizer.to_str())
         content["model"]["alphabet"] = self.alphabet
         return json.dumps(content, ensure_ascii=False, indent=2)
-
-    def at(self, folder: object) -> Codec:
-        """Returns self: unlike a file name (see `FileCodec.at`), a text does not depend on a folder."""
-        return self
 
     def __len__(self) -> int:
         """Returns the vocabulary size."""
@@ -148,21 +143,31 @@ class Codec:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns `encode(text)` for each text, computed on all cores."""
         try:
-            return [self._plain(encoding.ids) for encoding in self.tokenizer.encode_batch_fast(list(texts))]
+            encodings = self.tokenizer.encode_batch_fast(list(map(self._with_whole_features, texts)))
+            return [self._plain(encoding.ids) for encoding in encodings]
         except TypeError:
             return [self.encode(text) for text in texts]  # `encode` raises for the text that is not valid Unicode
 
     def _encoding(self, text: str) -> Encoding:
         try:
-            return self.tokenizer.encode(text)
+            return self.tokenizer.encode(self._with_whole_features(text))
         except TypeError:  # a lone surrogate, from bytes that are not UTF-8 or from "\\ud800" in JSON
             raise UserError(
                 f"the text {text!a:.60} is not valid Unicode: it contains a lone surrogate; pass it as UTF-8"
             ) from None
 
+    def _with_whole_features(self, text: str) -> str:
+        """Returns the text as older versions of `source_text.flat` gave it, which did not split IN+ESS; for their tokens."""
+        return text.replace("\t+", "+") if self._has_whole_features else text
+
+    @cached_property
+    def _has_whole_features(self) -> bool:
+        tab = spell("\t") if self._is_bytes else "\t"
+        return self.has_features and any("+" in token[2:-1] for token in self.tokenizer.get_vocab() if token.startswith(tab))
+
     def _plain(self, ids: list[int]) -> list[int]:
         """Replaces special tokens that the text spells out by <unk>."""
-        return ids if self._is_bytes else [number if number >= len(SPECIALS) else UNK for number in ids]
+        return ids if self._is_bytes else [number if number >= len(SPECIALS) else OWN.unk for number in ids]
 
     def pieces(self, text: str) -> tuple[str, ...]:
         """Returns the part of the (normalised) text for each id of `encode`, also for unknown tokens.
@@ -170,33 +175,20 @@ class Codec:
         With characters, bpe and unigram, the pieces join to the text. If a character is split across tokens, it belongs to the
         first of them, and the others are empty.
         """
-        text = self.normalised(text)  # first, because offsets refer to the text that the tokenizer is given
+        text = self._with_whole_features(self.normalised(text))  # first, because offsets refer to what the tokenizer is given
         encoding = self._encoding(text)
         if self._is_bytes:
             return self.tokens(encoding.ids)
         return tuple(text[start:end] for start, end in encoding.offsets)
-
-    def labels(self, text: str, axes: tuple[int, ...] = ()) -> tuple[str, ...]:
-        """Returns one label per position of the memory: the pieces and <eos>."""
-        return (*self.pieces(text), SPECIALS[EOS])
-
-    def units(self, text: str, tokens: Sequence[str], *, pieces: bool | None = None) -> Units:
-        """Returns what the links of an alignment count in a text: its words; its tokens if the unit is characters.
-
-        text: a text, normalised if `normalises`.  tokens: the tokens of the text, from `pieces` or `tokens`.
-        pieces: whether to count tokens, whatever the unit is; False counts words.
-        """
-        counts_tokens = self.has_characters if pieces is None else pieces
-        return Units.tokens(len(tokens)) if counts_tokens else Units.words(text, tokens)
 
     def unknown(self, text: str) -> tuple[str, ...]:
         """Returns the parts of the text that were not in the training texts: pieces that became <unk>; with bpe and unigram,
         which have no <unk>, characters and features.
         """
         if not self._is_bytes:
-            return tuple(piece for piece, number in zip(self.pieces(text), self.encode(text), strict=True) if number == UNK)
+            return tuple(piece for piece, number in zip(self.pieces(text), self.encode(text), strict=True) if number == OWN.unk)
         text = self.normalised(text)
-        rest, *features = text.split("\t") if self.has_features else [text]
+        rest, *features = self._with_whole_features(text).split("\t") if self.has_features else [text]
         missing = [f"\t{name}" for name in features if self.tokenizer.token_to_id(spell(f"\t{name}")) is None]
         return (*(char for char in rest if char not in self._known), *missing)
 
@@ -279,7 +271,7 @@ class _Reader:
 
 
 def _train_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
-    counter = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
+    counter = Tokenizer(models.WordLevel(unk_token=SPECIALS[OWN.unk]))
     counter.pre_tokenizer = _pre_tokenizer(unit, features=False)  # the reader removes them
     room = vocabulary - len(SPECIALS) if unit == "words" else _KEEP_ALL
     counter.train_from_iterator(reader, trainers.WordLevelTrainer(vocab_size=room, special_tokens=[], show_progress=False))
@@ -288,7 +280,7 @@ def _train_symbols(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     if reserved:
         raise UserError(f"the data contains the symbol {reserved[0]!r}, which is reserved; replace it with another symbol")
     numbers = {symbol: number for number, symbol in enumerate((*SPECIALS, *sorted(reader.features), *sorted(symbols)))}
-    return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[UNK]), unit, features=bool(reader.features)))
+    return Codec(_assembled(models.WordLevel(numbers, unk_token=SPECIALS[OWN.unk]), unit, features=bool(reader.features)))
 
 
 def _train_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
@@ -302,7 +294,7 @@ def _train_pieces(reader: _Reader, unit: TokenUnit, vocabulary: int) -> Codec:
     if unit == "bpe":
         trainer: Any = trainers.BpeTrainer(min_frequency=2, **options)
     else:
-        trainer = trainers.UnigramTrainer(unk_token=SPECIALS[UNK], **options)
+        trainer = trainers.UnigramTrainer(unk_token=SPECIALS[OWN.unk], **options)
     tokenizer.train_from_iterator(reader, trainer)
     tokenizer.pre_tokenizer = _pre_tokenizer(unit, features=bool(reader.features))  # complete only now
 
@@ -382,7 +374,7 @@ def _form(tokenizer: Tokenizer) -> Form:
     form: Form = json.loads(tokenizer.to_str())
     form["model"] = {name: value for name, value in form["model"].items() if name not in VARIES}
     if form["model"]["type"] == "WordLevel":
-        form["model"]["unk_token"] = SPECIALS[UNK]
+        form["model"]["unk_token"] = SPECIALS[OWN.unk]
     if form["model"]["type"] == "Unigram":
-        form["model"]["unk_id"] = UNK
+        form["model"]["unk_id"] = OWN.unk
     return form
