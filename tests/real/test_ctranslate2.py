@@ -5,17 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import from_ctranslate2
 import pytest
 import torch
 from searching import batched, last_outputs, make_engine, make_requests, run, token_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+import regard
 from regard.core.source import Source
+from regard.interop.ctranslate2 import open_folder
 from regard.look import Look
-from regard.models.contract import State, Step
-from regard.models.transformer import Transformer
+from regard.models.contract import Model, State, Step
 
 START, STOP = 1, 2
 BETTER = [  # (our output, reference): all that differ with a beam of 5; ours have the higher scores
@@ -34,7 +34,7 @@ BETTER = [  # (our output, reference): all that differ with a beam of 5; ours ha
 class NotEmpty:
     """A model in which <eos> cannot be the first token, as in CTranslate2; the other tokens share its probability."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Model) -> None:
         self.model, self.encode, self.start, self.decode = model, model.encode, model.start, model.decode
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
@@ -52,7 +52,7 @@ class Reference:
     token_log_probs: the log-probabilities of the tokens of the first outputs.
     """
 
-    model: Transformer
+    model: Model
     source_ids: dict[str, int]
     letters: list[str]
     words: list[dict[str, str | float]]
@@ -73,7 +73,7 @@ def reference(data: Callable[[str], Path]) -> Reference:
     expected = json.loads((root / "expected_ctranslate2.json").read_text())
     words = [{"source": one["src"], "target": one["hyps"][0], "score": one["scores"][0]} for one in expected["beam1"]]
     source_ids = {letter: number for number, letter in enumerate(source)}
-    model = from_ctranslate2.load(folder / "model.bin")
+    model = open_folder(folder).model()
     beams = [(one["hyps"], one["scores"]) for one in expected["beam5"]]
     return Reference(model, source_ids, target, words, beams, expected["greedy_token_logprobs_first200"])
 
@@ -118,7 +118,7 @@ def test_a_beam_of_five_finds_the_same_or_better(reference: Reference) -> None:
 
 
 @torch.inference_mode()
-def log_prob_not_empty(model: Transformer, source: Source) -> Tensor:
+def log_prob_not_empty(model: Model, source: Source) -> Tensor:
     """Returns log(1 − p(empty output)): with min_decoding_length=1, CTranslate2 gives that probability to the other outputs."""
     state = model.start(model.encode(source))
     log_probs_BKV = model.step(torch.full((source.num_sentences, 1), START), state).logits_BKV.log_softmax(-1)
@@ -138,3 +138,22 @@ def test_every_token_has_the_same_log_probability(reference: Reference) -> None:
     ours = torch.cat([row[: len(output)] for row, output in zip(log_probs_BT, outputs, strict=True)])
     expected = torch.tensor([value for row in reference.token_log_probs for value in row])
     torch.testing.assert_close(ours, expected, atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["", "-i16", "-i8"])
+def test_every_type_of_numbers_gives_what_ctranslate2_gives(
+    kind: str, data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CTranslate2 runs the same files in float32; both translate the same words, as a user types them."""
+    library = pytest.importorskip("ctranslate2")
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    root = data("ctranslate2-aren-transliteration")
+    words = [one["src"] for one in json.loads((root / "expected_ctranslate2.json").read_text())["beam1"][::53]]
+    folder = root / f"aren-transliteration{kind}"
+    model = regard.load(folder)
+    theirs = library.Translator(str(folder), compute_type="float32", intra_threads=1)
+    expected = theirs.translate_batch([list(word) for word in words], beam_size=1, min_decoding_length=0)
+    assert [result.text for result in model.batch(words)] == ["".join(one.hypotheses[0]) for one in expected]
+    proof = model.training["converted"]["proof"]
+    assert proof["peer"].startswith("ctranslate2")
+    assert 0 < proof["max_difference"] < 1e-4
