@@ -42,13 +42,14 @@ MOST_NESTED = 100
 
 _ATTRIBUTES = r"""(?:(?:\s++|(?<=["']))[^\s"'<>/=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s"'=<>`]++))?+)*+\s*+"""
 _NAME = r"[A-Za-z][A-Za-z0-9:._-]*+"
-_MARK = re.compile(
+MARK = re.compile(
     rf"""(?s:<!--(?:.*?-->|(?P<endless>)))"""
     rf"""|(?is:<(?P<raw>script|style)(?![A-Za-z0-9:._-]){_ATTRIBUTES}/?>(?:.*?</(?P=raw)\s*+>|(?P<unended>)))"""
     rf"""|<[!?][A-Za-z\[][^<>]*+>"""
     rf"""|</(?P<end>{_NAME})\s*+>"""
     rf"""|<(?P<name>{_NAME}){_ATTRIBUTES}(?P<single>/?)>"""
 )
+"""A tag, a comment, or a script or style with its content. The group `endless` or `unended` says that its end is missing."""
 
 
 @dataclass
@@ -123,7 +124,7 @@ def _parse(marked: str) -> tuple[str, _Node]:
     """Returns the plain text, and the root of its elements."""
     root = _Node()
     open_nodes, texts, length, position = [root], list[str](), 0, 0
-    for match in _MARK.finditer(marked):
+    for match in MARK.finditer(marked):
         texts.append(html.unescape(marked[position : match.start()]))
         length, position = length + len(texts[-1]), match.end()
         tag, name, end = match[0], (match["name"] or "").lower(), (match["end"] or "").lower()
