@@ -1,0 +1,185 @@
+"""Several processes, `regard plan`, bulk translation: measured.
+
+    python benchmarks/scale.py throughput     2 processes x 1 thread against 1 process x 2 threads, taking turns
+    python benchmarks/scale.py plan           what `regard plan` predicts and what `regard train` takes
+    python benchmarks/scale.py kills [N]      processes are killed N times at random moments; the weights stay the same
+    python benchmarks/scale.py ray [LINES]    two Ray actors against `regard translate` with two workers
+
+Everything runs on the embedded dictionary. Each result is written to a dated file in the folder of this script.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dated import write_result
+
+from regard.data.dictionary import pronunciations
+
+TRANSFORMER = ["model.kind=transformer", "model.width=128", "model.heads=4", "model.feed_forward=512", "model.encoder_layers=3"]
+TRANSFORMER += ["model.decoder_layers=3", "train.learning_rate=1e-3"]
+MODELS = {
+    "strings in order, chosen": [],
+    "recurrent, any order": ["model.decoder=bahdanau"],
+    "Transformer of width 128": TRANSFORMER,
+    "Transformer of width 256": [*TRANSFORMER, "model.width=256", "model.feed_forward=1024"],
+    "Transformer of width 512": [*TRANSFORMER, "model.width=512", "model.feed_forward=2048"],
+}
+ROUNDS = 4
+
+
+def regard(*arguments: str, folder: Path) -> str:
+    """Runs a command, which must succeed, and returns its output."""
+    done = subprocess.run([sys.executable, "-m", "regard", *arguments], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return done.stdout
+
+
+def sets(*changes: str) -> list[str]:
+    return [part for change in changes for part in ("--set", change)]
+
+
+def pace(folder: Path, out: str) -> float:
+    """Returns the target tokens per second of a run, from its log, without the first quarter of its updates."""
+    lines = [json.loads(line) for line in (folder / f"{out}.run" / "log.jsonl").read_text().splitlines()]
+    updates = [line for line in lines if "loss" in line]
+    first, rest = updates[len(updates) // 4], updates[len(updates) // 4 + 1 :]
+    return sum(line["targets"] for line in rest) / (rest[-1]["time"] - first["time"])
+
+
+def throughput(folder: Path) -> list[str]:
+    lines = ["target tokens per second, 2 processes x 1 thread and 1 process x 2 threads; accumulate=2, taking turns"]
+    for name in ("strings in order, chosen", "Transformer of width 256"):
+        changes = sets(*MODELS[name], "train.steps=60", "train.accumulate=2", "train.batch_tokens=1024")
+        both: dict[str, list[float]] = {"2 x 1": [], "1 x 2": []}
+        for number in range(ROUNDS):
+            for processes, threads in ((2, 1), (1, 2)):
+                out = f"{processes}-{number}"
+                options = ["--processes", str(processes), "--threads", str(threads), "--overwrite"]
+                regard("train", "words.tsv", "--out", out, *options, *changes, folder=folder)
+                both[f"{processes} x {threads}"].append(pace(folder, out))
+        ratios = [two / one for two, one in zip(both["2 x 1"], both["1 x 2"], strict=True)]
+        medians = {key: statistics.median(values) for key, values in both.items()}
+        lines.append(
+            f"{name}: {medians['2 x 1']:,.0f} and {medians['1 x 2']:,.0f}; ratio by round: median "
+            f"{statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
+        )
+    return lines
+
+
+def planned(folder: Path) -> list[str]:
+    lines = [
+        "predicted by `regard plan` / measured by `regard train` (60 updates), 1 thread: peak memory, seconds of an update"
+    ]
+    for name, changes in MODELS.items():
+        options = [*sets(*changes, "train.steps=60"), "--threads", "1"]
+        text = regard("plan", "words.tsv", *options, folder=folder)
+        memory = float(re.search(r"peak memory +([\d,]+) MB", text)[1].replace(",", ""))
+        seconds, updates = re.search(r"time of a pass +(.*?): ([\d,]+) update", text).groups()
+        command = [sys.executable, "-m", "regard", "train", "words.tsv", "--out", "measured", "--overwrite", *options]
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0
+        log = [json.loads(line) for line in (folder / "measured.run" / "log.jsonl").read_text().splitlines()]
+        times = [line["time"] for line in log if "loss" in line]
+        update = (times[-1] - times[10]) / (len(times) - 11)
+        predicted = in_seconds(seconds) / int(updates.replace(",", ""))
+        real = usage.ru_maxrss / 1e3 if sys.platform != "darwin" else usage.ru_maxrss / 1e6
+        lines.append(
+            f"{name}: {memory:,.0f} / {real * 1.024:,.0f} MB = {memory / (real * 1.024):.2f}; "
+            f"{predicted:.4f} / {update:.4f} s = {predicted / update:.2f}"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def in_seconds(text: str) -> float:
+    units = {"h": 3600, "min": 60, "s": 1}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) (h|min|s)", text))
+
+
+def kills(folder: Path, number: int) -> list[str]:
+    """Kills one of two processes at random moments; the same command goes on."""
+    settings = ["train.steps=200", "train.accumulate=3", "train.batch_tokens=200", "train.checkpoint_every=9", "train.ema=0.9"]
+    changes = [*sets(*settings, "model.width=16", "model.dropout=0.2"), "--processes", "2", "--threads", "1"]
+    regard("train", "words.tsv", "--out", "unbroken", *changes, folder=folder)
+    rng, log, killed = random.Random(1), folder / "broken.run" / "log.jsonl", {"first": 0, "other": 0}
+    command = [sys.executable, "-m", "regard", "train", "words.tsv", "--out", "broken", *changes]
+    while sum(killed.values()) < number:
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before, updates = num_lines(log), rng.randint(1, 40)
+        while process.poll() is None and num_lines(log) < before + updates:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            break
+        which = rng.choice(list(killed))
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if which == "other" and not children:
+            continue
+        os.kill(process.pid if which == "first" else int(children[0]), signal.SIGKILL)
+        process.wait()
+        killed[which] += 1
+    regard("train", "words.tsv", "--out", "broken", *changes, folder=folder)
+    same = [(folder / name / "model.safetensors").read_bytes() for name in ("unbroken", "broken")]
+    verdict = "identical" if same[0] == same[1] else "DIFFERENT"
+    return [f"2 processes; the first was killed {killed['first']} times, the other {killed['other']} times: weights {verdict}"]
+
+
+def num_lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def ray(folder: Path, number: int) -> list[str]:
+    regard("train", "words.tsv", "--out", "model", *sets("train.steps=100", "model.width=64"), folder=folder)
+    words = [pair.source for pair in pronunciations("train")[:number]]
+    (folder / "in").mkdir()
+    for shard in range(20):
+        (folder / "in" / f"{shard:02}.txt").write_text("".join(f"{word}\n" for word in words[shard::20]))
+    (folder / "all.txt").write_text("".join(f"{word}\n" for word in words))
+    seconds = {}
+    for name, options in {
+        "2 workers": ["in", "--out", "by-workers", "--threads", "2"],
+        "2 Ray actors": ["in", "--out", "by-ray", "--threads", "1", "--ray", "local"],
+    }.items():
+        began = time.perf_counter()
+        regard("translate", "model", *options, "--max-length", "30", folder=folder)
+        seconds[name] = time.perf_counter() - began
+    for path in (folder / "by-workers").glob("*.txt"):
+        assert path.read_bytes() == (folder / "by-ray" / path.name).read_bytes(), path.name
+    ratio = seconds["2 workers"] / seconds["2 Ray actors"]
+    return [
+        f"{number:,} words in 20 files, from start to end: "
+        + ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+        + f"; Ray has {ratio:.2f} of the throughput; outputs equal"
+    ]
+
+
+def main(part: str, number: int = 0) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pairs = pronunciations("train")[:2000]
+        (folder / "words.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+        parts = {
+            "throughput": lambda: throughput(folder),
+            "plan": lambda: planned(folder),
+            "kills": lambda: kills(folder, number or 20),
+            "ray": lambda: ray(folder, number or 50_000),
+        }
+        lines = parts[part]()
+    print("\n".join(lines))
+    write_result(__file__, lines, part)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,1 @@
+"""Bulk translation: shards in, shards out (`regard translate model in/ --out out/`)."""
