@@ -241,6 +241,15 @@ def test_layers_that_replace_attention_say_how_they_weigh_positions() -> None:
     assert dense.parts[1].parameters == 4 * 9 * 9
 
 
+@pytest.mark.parametrize("name", ["picture, luong", "picture, marginal, rows", "grid, luong", "frames, luong"])
+def test_the_summary_of_a_source_is_what_the_model_computes(name: str) -> None:
+    model = make_frontend_model(name)
+    memory = model.encode(source_batch(make_rows(name, 1)))
+    is_mean = torch.allclose(memory.summary_BE[0], memory.values_BSE[0][memory.allow_BS[0]].mean(0))
+    (summary,) = [part for part in stack(regard.describe(model), "encoder") if part.name == "summary C"]
+    assert summary.formula == ("the mean over all positions" if is_mean else "the last states")
+
+
 def test_videos_have_frames() -> None:
     description = regard.describe(RnnSettings(width=24, frontend="video", channels=8))
     assert "3 numbers per position (video)" in description.title

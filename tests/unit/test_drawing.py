@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 from xml.dom import minidom
@@ -14,6 +14,7 @@ import torch
 
 import regard
 from regard.errors import UserError
+from regard.inspection.figures import Panels, arrows_figure
 from regard.results import AttentionMap, Result
 
 pytest.importorskip("matplotlib")
@@ -259,6 +260,20 @@ def test_arrows_have_the_colour_of_the_sign_of_the_score() -> None:
     two = Svg(regard.draw(([[1.0, 0.5], [-1.0, -0.5]], keys), kind="arrows", rows=("past", "future")))
     assert two.style("key-1-0", "stroke")[0] == RED
     assert {"past", "future"} <= set(two.texts())
+
+
+def test_labels_of_arrows_cover_neither_the_numbers_of_the_axes_nor_each_other() -> None:
+    keys = [[-2.0, 0.1], [2.0, 0.0], [0.0, 2.0], [0.1, -2.0], [-1.9, 0.0], [0.2, 0.1]]
+    scores = np.array([[np.array(keys) @ [1.0, 0.6]]])
+    panels = Panels(scores, columns=("far left", "I", "student", "am", "left", "near"))
+    figure = arrows_figure(np.array([[1.0, 0.6]]), np.array(keys), panels)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    labels = [text.get_window_extent() for text in axes.texts]
+    ticks = [text.get_window_extent() for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    assert len(labels) == 7
+    assert not any(label.overlaps(tick) for label in labels for tick in ticks)
+    assert not any(one.overlaps(other) for one, other in combinations(labels, 2))
 
 
 def curve_points(svg: Svg, number: int) -> list[tuple[float, float]]:

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from table import EOS, PAD, SOS, UNK
 from test_command_line import run
 from torch import Tensor, nn
 
 import regard
+from regard.contracts import OWN
 from regard.core.positions import sinusoidal
 from regard.data.batch import Example, source_batch
 from regard.data.blanks import BLANK, BlankCodec, masked
-from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK, Codec
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.models.build import build
 from regard.models.contract import ModelSettings
@@ -247,15 +249,15 @@ def test_an_encoder_that_fills_blanks_is_used_again(folders: Path) -> None:  # S
 
 def test_blanks_are_a_share_of_the_tokens_and_drawn_anew() -> None:
     example = Example([], list(range(4, 24)))
-    drawn = [masked(example, 0.15, random.Random(seed)) for seed in (1, 1, 2)]
+    drawn = [masked(example, 0.15, random.Random(seed), OWN) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     for source, target in drawn:
         assert isinstance(source, list)
         assert source.count(UNK) == 3
         assert [own if own != PAD else token for token, own in zip(source, target, strict=True)] == example.target
         assert [own != PAD for own in target] == [token == UNK for token in source]
-    assert masked(Example([], [5]), 0.15, random.Random(1)) == Example([UNK], [5])
-    assert masked(Example([], [UNK, 5]), 0.9, random.Random(1)) == Example([UNK, UNK], [PAD, 5])
+    assert masked(Example([], [5]), 0.15, random.Random(1), OWN) == Example([UNK], [5])
+    assert masked(Example([], [UNK, 5]), 0.9, random.Random(1), OWN) == Example([UNK, UNK], [PAD, 5])
 
 
 def test_blanks_in_texts() -> None:

@@ -17,7 +17,6 @@ from regard.contracts import Array, FileAndText, SourceText
 from regard.data.reader import Given, Segment
 from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import EOS, SOS, SPECIALS
 from regard.decoding.torch_engine import TorchEngine
 from regard.equality import ByValue
 from regard.errors import UserError, shown
@@ -113,7 +112,7 @@ class Inspection(ByValue):
     axes: (rows, columns) if the source is a picture or a grid, (time, rows, columns) if it is a video. picture: the picture, or
     the frames of a video side by side, as a data URI.
     sound: the samples of a sound, as returned by data.sound.to_row. auxiliary: the tokens of the auxiliary text, with <eos>.
-    title: a readable name of the source, if that is not its text.
+    title: a readable name of the source, if that is not its text.  start: the token that the decoder reads first.
 
     >>> inspection = regard.inspect(regard.load("model"), "cab")
     >>> inspection.output, inspection.source
@@ -141,11 +140,12 @@ class Inspection(ByValue):
     sound: Tensor | None = None
     auxiliary: tuple[str, ...] = ()
     title: str = ""
+    start: str = "<sos>"
 
     @property
     def read(self) -> tuple[str, ...]:
         """The token that the decoder reads at each step, <sos> first."""
-        return (SPECIALS[SOS], *self.target[:-1])
+        return (self.start, *self.target[:-1])
 
     def rows(self, kind: Kind) -> tuple[str, ...]:
         """The tokens that attend (queries) in this kind of attention."""
@@ -232,6 +232,7 @@ def inspect(
         sound=torch.from_numpy(file) if isinstance(file, np.ndarray) and file.dtype == np.int16 and len(file) else None,
         auxiliary=codec.auxiliary_labels(segment.source) if isinstance(codec, FileCodec) else (),
         title=reader.title(segment.source) if isinstance(codec, FileCodec) else "",
+        start=translator.target.tokens((translator.target.specials.start,))[0],
     )
 
 
@@ -255,7 +256,7 @@ def read_ids(translator: Translator, output: Sequence[int], *, finished: bool) -
         raise TypeError(f"output is {shown(output)}, expected token ids such as result.ids") from None
     if not all(0 <= token < len(translator.target) for token in ids):
         raise ValueError(f"output is {shown(output)}, expected token ids from 0 to {len(translator.target) - 1}")
-    return (*ids, EOS) if finished else ids
+    return (*ids, translator.target.specials.eos) if finished else ids
 
 
 def _layers(seen: Sequence[Seen[Array]]) -> Iterator[CapturedLayer]:
@@ -318,7 +319,7 @@ def _gates(translator: Translator, segment: Segment, written: Sequence[int], loo
         return
     with recurrent_inputs(model) as inputs:
         memory = engine.model.encode(engine.collate([segment.request.source]), look)
-        read = torch.tensor([[SOS, *written[:-1]]], device=engine.device)
+        read = torch.tensor([[engine.specials.start, *written[:-1]]], device=engine.device)
         engine.model.decode(read, memory, look)
     if isinstance(model, RnnSeq2Seq) and model.settings.runs_stepwise:
         inputs = {**inputs, "decoder": (model.decoder, *_stepwise_inputs(model, memory, read, look))}

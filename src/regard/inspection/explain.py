@@ -15,7 +15,6 @@ from regard.core.score import Score
 from regard.data.reader import Given
 from regard.data.source_text import flat
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import SOS
 from regard.decoding.search import NOT_FINITE
 from regard.equality import ByValue
 from regard.errors import UserError, shown
@@ -163,7 +162,7 @@ def explain(
     model = engine.model
     words = translator.target.tokens(range(len(translator.target)))
     memory = model.encode(engine.collate([segment.request.source]))
-    read = torch.tensor([[SOS, *written[:-1]]], device=memory.allow_BS.device)
+    read = torch.tensor([[engine.specials.start, *written[:-1]]], device=memory.allow_BS.device)
     source = reader.labels(segment.source, memory.axes)
     before = model.start(memory, read[:, :position] if position else None)
     inputs = StepInputs(

@@ -326,7 +326,7 @@ def arrows_figure(queries_N2: Array, keys_N2: Array, panels: Panels) -> Any:
     A dashed line separates the keys that the query attracts from those that it repels. panels: the scores q·k, (1, queries,
     keys), and labels.
     """
-    reach = 1.5 * max(float(np.abs(keys_N2).max(initial=0.0)), float(np.abs(queries_N2).max(initial=0.0)), 1e-9)
+    reach = 1.7 * max(float(np.abs(keys_N2).max(initial=0.0)), float(np.abs(queries_N2).max(initial=0.0)), 1e-9)
     names = panels.rows or (("q",) if len(queries_N2) == 1 else tuple(f"q{n}" for n in range(1, len(queries_N2) + 1)))
     words = panels.columns or tuple(f"k{n}" for n in range(1, len(keys_N2) + 1))
     shown = Panels(panels.values_PRC[0][:, None], titles=panels.titles, x=panels.x, y=panels.y, title=panels.title)
@@ -371,14 +371,18 @@ def _arrow(axes: Any, tip: Array, colour: str, width: float, gid: str) -> None:
 def _write_at_tip(
     axes: Any, tip: Array, text: str, colour: str, reach: float, written: list[tuple[float, float, float]], font: dict[str, Any]
 ) -> None:
-    """Writes a label beyond the tip of an arrow, moved up or down until it overlaps no other. written: (x, y, half width)."""
+    """Writes a label beyond the tip of an arrow, moved up or down until it overlaps no other, and inside the panel, because the
+    numbers of the axes are outside. written: (x, y, width)."""
     wide, high = 2 * reach * 0.024 * cell_len(text), 2 * reach * 0.052  # a label of 10 points in a panel of 3.6 inches
     length = float(np.hypot(*tip)) or 1.0
     direction = tip / length
     x = float(tip[0] + direction[0] * (0.03 * reach + wide / 2))
     y = float(tip[1] + direction[1] * 0.09 * reach)
-    x = min(max(x, wide / 2 - reach * 1.12), reach * 1.12 - wide / 2)
+    inside = max(reach - wide / 2, 0.0)
     step = high if direction[1] >= 0 else -high
+    if abs(x) > inside and abs(y - tip[1]) < high:  # it would cover the tip
+        y = float(tip[1]) + step
+    x = min(max(x, -inside), inside)
     while any(abs(x - other) < (wide + width) / 2 and abs(y - height) < high for other, height, width in written):
         y += step / 4
     written.append((x, y, wide))

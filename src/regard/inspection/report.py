@@ -53,7 +53,7 @@ def write_page(seen: Inspection, path: str | Path, *, model: str = "", kind: Kin
 
 def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int = -1) -> str:
     """Returns the page as a string; parameters as for `write_page`."""
-    template = files("regard.inspection").joinpath("page", "page.html").read_text(encoding="utf-8")
+    template = part("page.html").replace("/*BASE.CSS*/", part("base.css")).replace("/*BASE.JS*/", part("base.js"))
     first = first_layer(seen, kind, layer)
     facts = page_data(seen, model) | {"first": first and {"kind": first.kind, "layer": first.layer}}
     data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -63,6 +63,11 @@ def page(seen: Inspection, *, model: str = "", kind: Kind = "cross", layer: int 
     before, _, rest = template.partition("<!--TITLE-->")
     between, _, after = rest.partition("/*DATA*/")
     return "".join((before, title, between, data, after))
+
+
+def part(name: str) -> str:
+    """Returns a file of the page. Its base.css and base.js are also those of the server's page."""
+    return files("regard.inspection").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def first_layer(seen: Inspection, kind: Kind, layer: int) -> CapturedLayer | None:

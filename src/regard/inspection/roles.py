@@ -21,7 +21,6 @@ from regard.contracts import Array
 from regard.core import masks
 from regard.data.reader import Given, GivenOutput
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import SOS, SPECIALS
 from regard.errors import UserError
 from regard.look import Kind, Look, Tap
 from regard.pipeline import Translator
@@ -219,7 +218,7 @@ class Side:
 
 def _is_punctuation(token: str) -> bool:
     visible = token.strip().strip("▁Ġ")
-    return token not in SPECIALS and bool(visible) and all(unicodedata.category(char).startswith("P") for char in visible)
+    return bool(visible) and all(unicodedata.category(char).startswith("P") for char in visible)
 
 
 def _sides(model: Translator, pair: GivenOutput) -> dict[Kind, tuple[Side, Side]]:
@@ -231,7 +230,9 @@ def _sides(model: Translator, pair: GivenOutput) -> dict[Kind, tuple[Side, Side]
     written, target_text = model.target.tokens(pair.written), model.target.normalised("".join(pair.texts))
     of_target = model.target.units(target_text, model.target.pieces(target_text)).of_tokens
     target = Side(written, _words(of_target, len(written)))
-    read = Side((SPECIALS[SOS], *written[:-1]), np.concatenate(([-1], target.words[:-1])))
+    read = Side(
+        (*model.target.tokens((model.target.specials.start,)), *written[:-1]), np.concatenate(([-1], target.words[:-1]))
+    )
     return {"encoder": (source, source), "decoder": (read, read), "cross": (target, source)}
 
 

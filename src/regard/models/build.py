@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
+from regard.contracts import OWN, Specials
 from regard.models.contract import Model, ModelSettings
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.encoder_only import Classifier, ClassifierSettings, Masked, MaskedSettings, Tagger, TaggerSettings
@@ -55,15 +56,26 @@ def file_readers() -> list[str]:
     return [kind for kind, family in FAMILIES.items() if "frontend" in family.settings.__dataclass_fields__]
 
 
-def build(settings: ModelSettings, source_vocab: int, target_vocab: int, scores: Scores = None, *, auxiliary: int = 0) -> Model:
+def build(
+    settings: ModelSettings,
+    source_vocab: int,
+    target_vocab: int,
+    scores: Scores = None,
+    *,
+    auxiliary: int = 0,
+    specials: Specials = OWN,
+) -> Model:
     """Returns a new model with randomly initialised weights.
 
     source_vocab: number of source tokens; with a frontend, numbers per pixel, cell or frame.
     target_vocab: number of target tokens.
     scores: the user's own score functions, by the names used in the settings.
     auxiliary: vocabulary size of the auxiliary texts, or number of the features of a text; 0 if there are none.
+    specials: the special tokens of the outputs.
     """
-    return FAMILIES[settings.kind].model(settings, source_vocab, target_vocab, scores, auxiliary)
+    model = FAMILIES[settings.kind].model(settings, source_vocab, target_vocab, scores, auxiliary)
+    model.specials = specials
+    return model
 
 
 def num_parameters(model: nn.Module) -> int:

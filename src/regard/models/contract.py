@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import Traits
+from regard.contracts import OWN, Specials, Traits
 from regard.core import masks
 from regard.core.losses import projected_loss, smoothed_loss, target_log_probs
 from regard.core.source import Source
@@ -260,6 +260,8 @@ class Model(nn.Module, Seq2Seq):
     """
 
     settings: ModelSettings
+    specials: Specials = OWN
+    """The special tokens of its outputs; `build` sets them."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.contracts import PAD
+from regard.contracts import OWN
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.taps import split_hypotheses
@@ -113,11 +113,11 @@ class TargetDecoder(nn.Module):
             last = self.norm if settings.norm_order == "pre" else self._layers()[-1].around_feed_forward.norm
             nn.init.constant_(cast(Tensor, last.weight), settings.width**-0.5)
 
-    def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
+    def start(self, memory: Memory, prefix_BP: Tensor | None = None, pad: int = OWN.pad) -> CacheState:
         if prefix_BP is None:
             prefix = [layer.attention.keys_values(memory.summary_BE[:, None][:, :0]) for layer in self._layers()]
         else:
-            _, whole = self._decode(prefix_BP, memory, None, keep=True)
+            _, whole = self._decode(prefix_BP, memory, None, pad, keep=True)
             prefix = whole.kept
         num_read, device = prefix[0][0].shape[2], memory.allow_BS.device
         source = self._source(memory)
@@ -148,17 +148,18 @@ class TargetDecoder(nn.Module):
         x_BKD, seen = self._stack(x_BKD, cache, source, state.allow_BS, look, positions)
         return Step(self.output(x_BKD, self.embedding.tokens.weight), cache.next_state(), seen)
 
-    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
-        decoded, _ = self._decode(ids_BT, memory, look)
+    def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None, pad: int = OWN.pad) -> Projected:
+        """Reads whole sequences. pad: the id of padding, which only a decoder without a look-ahead mask has to know."""
+        decoded, _ = self._decode(ids_BT, memory, look, pad)
         return decoded
 
     def _decode(
-        self, ids_BT: Tensor, memory: Memory, look: Look | None, *, keep: bool = False
+        self, ids_BT: Tensor, memory: Memory, look: Look | None, pad: int, *, keep: bool = False
     ) -> tuple[Projected, WholeSelfAttention]:
         """Returns the output and the self-attention that computed it. keep: whether the latter keeps its keys and values."""
         num_positions, device = ids_BT.shape[1], ids_BT.device
         window = None if self.window is None else Window(self.window, causal=self.causal)
-        allow = None if self.causal else masks.not_padding(ids_BT, PAD)[:, None, None]
+        allow = None if self.causal else masks.not_padding(ids_BT, pad)[:, None, None]
         if self.causal and window is None:
             allow = masks.causal(num_positions, device=device)
         whole = WholeSelfAttention(allow, window, causal=self.causal and window is None, keep=keep)

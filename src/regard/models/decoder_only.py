@@ -64,10 +64,10 @@ class DecoderOnly(Model):
         return Memory(values_BSD, source.allow[:, :0], weight.new_zeros(source.num_sentences, self.width), axes=(0,))
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
-        return self.decoder.start(memory, prefix_BP)
+        return self.decoder.start(memory, prefix_BP, self.specials.pad)
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         return self.decoder.step(ids_BK, state, look)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
-        return self.decoder.decode(ids_BT, memory, look)
+        return self.decoder.decode(ids_BT, memory, look, self.specials.pad)

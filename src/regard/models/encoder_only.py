@@ -14,7 +14,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from regard.contracts import EOS, Traits
+from regard.contracts import Traits
 from regard.core import masks
 from regard.core.source import Source
 from regard.layers.blocks import Activation
@@ -29,10 +29,6 @@ from regard.models.state import BatchState, per_hypothesis, per_sentence
 
 Pooling = Literal["mean", "max", "first"]
 
-MASK = 1
-"""The id that stands for a missing token: that of <unk>, so a word that the model does not know is filled in, too."""
-NO_LABELS = (0, 2, EOS)
-"""The ids of <pad>, <sos> and <eos>, which are no labels."""
 UNSEEN = -30.0
 """The log-probability of <unk>, the label that did not occur in training: too small to matter, but the loss stays finite."""
 
@@ -135,7 +131,7 @@ class Labelled(Decoded):
 class LabelState(BatchState):
     """The vectors from which labels are read, the number of labels of each source, and the last token of each hypothesis.
 
-    copied_BS: the ids that the output copies from the source; MASK where it does not.
+    copied_BS: the ids that the output copies from the source; that of <unk> where it does not.
     """
 
     states_BSE: Tensor = per_sentence(grows=1)
@@ -145,7 +141,11 @@ class LabelState(BatchState):
 
 
 class LabelModel(Model):
-    """The base class of models without a decoder: an encoder and an output layer."""
+    """The base class of models without a decoder: an encoder and an output layer.
+
+    <unk> stands for a missing token, so a word that the model does not know is filled in, too. <pad>, <sos> and <eos> are no
+    labels.
+    """
 
     encoder: SourceEncoder
     head: nn.Linear
@@ -178,25 +178,30 @@ class LabelModel(Model):
         """Returns the logits of the labels at these positions of the output; <eos> is certain after the last label."""
         inside_BT = positions_BT.clamp(max=state.states_BSE.shape[1] - 1)
         states_BTE = state.states_BSE.gather(1, inside_BT.unsqueeze(-1).expand(-1, -1, state.states_BSE.shape[-1]))
-        logits_BTV = self.head(states_BTE).index_fill(-1, self._ids((*NO_LABELS, MASK)), float("-inf"))
+        unk, eos = self.specials.unk, self.specials.eos
+        logits_BTV = self.head(states_BTE).index_fill(-1, self._ids(tuple(self.specials.ids)), float("-inf"))
         unseen_BT1 = logits_BTV.detach().logsumexp(-1, keepdim=True) + UNSEEN
-        logits_BTV = torch.cat((logits_BTV[..., :MASK], unseen_BT1, logits_BTV[..., MASK + 1 :]), dim=-1)
+        logits_BTV = torch.cat((logits_BTV[..., :unk], unseen_BT1, logits_BTV[..., unk + 1 :]), dim=-1)
         copied_BT = state.copied_BS.gather(1, inside_BT)
-        copied_BT = torch.where(positions_BT < state.number_B.unsqueeze(1), copied_BT, EOS)
+        copied_BT = torch.where(positions_BT < state.number_B.unsqueeze(1), copied_BT, eos)
         certain_BTV = torch.full_like(logits_BTV, float("-inf")).scatter(-1, copied_BT.unsqueeze(-1), 0.0)
-        return torch.where((copied_BT == MASK).unsqueeze(-1), logits_BTV, certain_BTV)
+        return torch.where((copied_BT == unk).unsqueeze(-1), logits_BTV, certain_BTV)
+
+    def _nothing(self, states_BSE: Tensor) -> Tensor:
+        """Returns `copied_BS` for an output that copies nothing."""
+        return torch.full(states_BSE.shape[:2], self.specials.unk, device=states_BSE.device)
 
     def _ids(self, ids: tuple[int, ...]) -> Tensor:
         return torch.tensor(ids, device=self.head.weight.device)
 
 
-def _first(states_BSE: Tensor, number_B: Tensor, copied_BS: Tensor | None = None) -> LabelState:
+def _first(states_BSE: Tensor, number_B: Tensor, copied_BS: Tensor) -> LabelState:
     zeros_B = torch.zeros_like(number_B)
     return LabelState(
         lengths_B=zeros_B,
         states_BSE=states_BSE,
         number_B=number_B,
-        copied_BS=zeros_B.new_full(states_BSE.shape[:2], MASK) if copied_BS is None else copied_BS,
+        copied_BS=copied_BS,
         last_BK=zeros_B.unsqueeze(1),
     )
 
@@ -258,7 +263,8 @@ class Classifier(LabelModel):
         return replace(memory, summary_BE=pool(memory, self.pooling))
 
     def first(self, memory: Memory) -> LabelState:
-        return _first(memory.summary_BE.unsqueeze(1), memory.allow_BS.new_ones(len(memory.allow_BS), dtype=torch.long))
+        states_B1E = memory.summary_BE.unsqueeze(1)
+        return _first(states_B1E, memory.allow_BS.new_ones(len(memory.allow_BS), dtype=torch.long), self._nothing(states_B1E))
 
 
 class Tagger(LabelModel):
@@ -274,7 +280,8 @@ class Tagger(LabelModel):
         return self.encoder.encode(source, look)
 
     def first(self, memory: Memory) -> LabelState:
-        return _first(memory.values_BSE, memory.allow_BS.sum(1) - 1)  # without <eos>
+        number_B = memory.allow_BS.sum(1) - 1  # without <eos>
+        return _first(memory.values_BSE, number_B, self._nothing(memory.values_BSE))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from torch import Tensor
 
 from regard.contracts import Traits
 from regard.core.source import Source
 from regard.errors import UserError
-from regard.layers.frontends import GRIDS, FrontendName, check_frontend, make_frontend
+from regard.layers.frontends import GRIDS, VIDEOS, FrontendName, check_frontend, make_frontend
 from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.decoder import CacheState, TargetDecoder
@@ -43,7 +43,7 @@ class TransformerSettings(StackSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_frontend(self.frontend, self.width, self.channels)
-        if self.grid_window and (self.window is None or self.frontend not in GRIDS):
+        if self.grid_window and (self.window is None or self.frontend not in GRIDS or self.frontend in VIDEOS):
             raise ValueError(
                 "grid_window=true counts the rows and columns of a window over a picture or a grid, but window is "
                 f"{self.window} and the model reads {self.frontend}; set window, or grid_window=false"
@@ -71,15 +71,23 @@ class TransformerSettings(StackSettings):
         )
 
 
+MARIAN: dict[str, Any] = {"norm_order": "post", "layout": "halves", "tie": "all"}
+"""What the models of Marian have in common."""
+_BASE = TransformerSettings(
+    width=512, heads=8, feed_forward=2048, encoder_layers=6, decoder_layers=6, norm_order="post", tie="output"
+)
+_OPUS = replace(_BASE, activation="silu", **MARIAN)
+
 PRESETS: dict[str, TransformerSettings] = {
     "tiny": TransformerSettings(width=128, heads=4, feed_forward=256, encoder_layers=4, decoder_layers=4),
     "small": TransformerSettings(width=256, heads=4, feed_forward=1024, encoder_layers=3, decoder_layers=3),
-    "base": TransformerSettings(
-        width=512, heads=8, feed_forward=2048, encoder_layers=6, decoder_layers=6, norm_order="post", tie="output"
-    ),
+    "base": _BASE,
     "deep-shallow": TransformerSettings(width=256, heads=4, feed_forward=1024, encoder_layers=12, decoder_layers=1),
+    "marian": _OPUS,
+    "pegasus": replace(_OPUS, norm_order="pre"),
 }
-"""Presets. base is the base model of Vaswani et al. 2017; deep-shallow decodes fast (Kasai et al. 2021)."""
+"""Presets. base is the base model of Vaswani et al. 2017; deep-shallow decodes fast (Kasai et al. 2021); marian is the model of
+OPUS-MT (Tiedemann & Thottingal 2020), and pegasus its twin with pre-norm."""
 
 
 class Transformer(Model):
@@ -124,10 +132,10 @@ class Transformer(Model):
         return self.encoder.encode(source, look, self.decoder.embedding if self.traits.shares_vocabulary else None)
 
     def start(self, memory: Memory, prefix_BP: Tensor | None = None) -> CacheState:
-        return self.decoder.start(memory, prefix_BP)
+        return self.decoder.start(memory, prefix_BP, self.specials.pad)
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         return self.decoder.step(ids_BK, state, look)
 
     def decode(self, ids_BT: Tensor, memory: Memory, look: Look | None = None) -> Projected:
-        return self.decoder.decode(ids_BT, memory, look)
+        return self.decoder.decode(ids_BT, memory, look, self.specials.pad)
