@@ -1,64 +1,44 @@
-"""From what a user gives to what a user receives: a Reader makes requests, an Engine runs them, answers become results."""
+"""The class that users hold: a trained model with what reads its sources and runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Unpack, cast, overload
 
-import numpy as np
 import torch
 from torch import nn
 
 from regard.checkpoint import folder
 from regard.checkpoint.folder import CURVES, Saved
 from regard.checkpoint.lock import locked
-from regard.contracts import AlignmentHead, Array, Engine, Forced, Hypothesis, Request, SourceRow, SourceText
+from regard.contracts import AlignmentHead, Engine, SourceText
 from regard.core.devices import choose_device
-from regard.core.source import Source
-from regard.data.batch import source_batch
 from regard.data.blanks import BlankCodec
 from regard.data.corpus import Normalisation
-from regard.data.reader import MAX_SOURCE, Given, GivenOutput, Plan, Reader, Segment, line_of
+from regard.data.reader import MAX_SOURCE, Given, Plan, Reader, Segment
 from regard.data.sources import FileCodec, SourceCodec
-from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
-from regard.decoding import schedule
+from regard.data.tokenizers.codec import Codec
+from regard.data.tokenizers.contract import TextCodec
 from regard.decoding.torch_engine import TorchEngine
 from regard.decoding.workers import Workers, can_fork
-from regard.errors import UserError, shown
-from regard.links import Links, Units, links_of, strongest
-from regard.look import Edit, Kind, Look, Seen, Tap, pick
+from regard.errors import UserError
+from regard.languages import Languages
+from regard.look import Edit, Kind, Look, Tap
 from regard.models.contract import Model, ModelSettings, Seq2Seq
 from regard.models.ensemble import Ensemble
-from regard.models.evaluation import device_of, in_evaluation
 from regard.options import SearchKeywords
-from regard.results import Alternative, AttentionMap, Encoded, Partial, Refused, Result, Scored
+from regard.pipeline.alignment import Aligner
+from regard.pipeline.assembly import Assembly
+from regard.pipeline.attention import maps
+from regard.pipeline.encoding import encode_all
+from regard.pipeline.engines import engine_of
+from regard.pipeline.scoring import label_probabilities, score_each
+from regard.pipeline.streaming import stream
+from regard.pipeline.translating import Outcome, ProgressCallback, in_order
+from regard.results import AttentionMap, Encoded, Partial, Refused, Result, Scored
 from regard.wording import python_words
-
-ENCODED = 64
-"""How many sources `encode` runs through the encoder at a time."""
-
-FORCED_WINDOW = 1024
-"""How many outputs are read and run through the model at a time, when their attention is computed."""
-
-Outcome = Result | Refused
-Numbered = tuple[int, Outcome]
-ProgressCallback = Callable[[Iterator[Numbered], int], Iterator[Numbered]]
-"""Wraps the results as they arrive, in any order, for example to show a progress bar: takes an iterator of (number of the text,
-result) and the number of texts, and yields the same items."""
-
-
-def engine_of(model: Seq2Seq) -> TorchEngine:
-    """Returns the engine that runs a torch model, wherever it is, with the special tokens of our vocabularies."""
-    return TorchEngine(model, partial(_batch_for, model), sos=SOS, eos=EOS, never=(PAD, UNK, SOS))
-
-
-def _batch_for(model: Seq2Seq, rows: Sequence[SourceRow]) -> Source:
-    """Returns a batch on the device of the model."""
-    return source_batch(rows).to(device_of(model))
 
 
 @dataclass(frozen=True)
@@ -77,6 +57,7 @@ class Translator:
     training: the section `training` of config.json: data, seed, versions, settings of the run and metrics.
     card: the text of the model card.  curves: the picture that it shows (SVG).
     alignment_facts: how the alignment head was chosen, as config.json states it.
+    languages: what it reads and writes, as far as the folder says.
 
     >>> model = regard.load("model")
     >>> model("cab").text
@@ -92,13 +73,14 @@ class Translator:
     card: str = ""
     alignment_facts: Mapping[str, Any] = field(default_factory=dict)
     curves: str = ""
+    languages: Languages = Languages()
 
     @classmethod
     def of_model(
         cls,
         model: Seq2Seq,
         source: SourceCodec,
-        target: Codec,
+        target: TextCodec,
         *,
         max_source: int = MAX_SOURCE,
         alignment_head: AlignmentHead | None = None,
@@ -117,7 +99,7 @@ class Translator:
         """
         if model.traits.mask and isinstance(source, Codec):
             source = BlankCodec.of(source)
-        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model)
+        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model, source, target)
         return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
 
     @classmethod
@@ -130,7 +112,9 @@ class Translator:
         """
         facts = saved.training if training is None else training
         translator = cls.of_model(saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts)
-        return replace(translator, card=saved.card, alignment_facts=saved.alignment, curves=saved.curves)
+        return replace(
+            translator, card=saved.card, alignment_facts=saved.alignment, curves=saved.curves, languages=saved.all_languages
+        )
 
     @classmethod
     def ensemble(cls, members: Sequence[Translator]) -> Translator:
@@ -166,7 +150,7 @@ class Translator:
         return self.reader.source
 
     @property
-    def target(self) -> Codec:
+    def target(self) -> TextCodec:
         """The codec of the outputs.
 
         >>> target = regard.load("model").target
@@ -281,7 +265,9 @@ class Translator:
             alignment = {**alignment, **asdict(self.alignment_head)}
         text = self.card if card is None else card
         curves = self.curves if CURVES in text else ""
-        saved = Saved(self.model, self.settings, self.source, self.target, self.training, text, alignment, curves)
+        saved = Saved(
+            self.model, self.settings, self.source, self.target, self.training, text, alignment, curves, self.languages.stated
+        )
         with python_words(), locked(out):
             folder.recover(out)
             folder.save(saved, out, replace=overwrite)
@@ -404,52 +390,10 @@ class Translator:
         elif workers.engine is not self.engine:
             raise ValueError("these workers run another model; use those of this Translator, or leave them out")
         try:
-            arrived = self._arrivals(plans, workers, max(total, schedule.WINDOW))
-            if progress is not None:
-                arrived = progress(arrived, total)
-            early: dict[int, Outcome] = {}
-            following = 0
-            for number, outcome in arrived:
-                early[number] = outcome
-                while following in early:
-                    yield early.pop(following)
-                    following += 1
+            yield from in_order(plans, self.engine, self._assembly, workers=workers, progress=progress, total=total)
         finally:
             if own is not None:
                 own.close()
-
-    def _arrivals(self, plans: Iterable[Plan | None], workers: Workers | None, window: int) -> Iterator[Numbered]:
-        """Yields (index of the plan, result) as soon as a result is ready, in any order."""
-        ready: list[Numbered] = []
-        waiting: dict[int, Waiting] = {}
-
-        def requests() -> Iterator[Request | None]:
-            index = 0
-            for plan in plans:
-                if plan is None:
-                    yield None
-                    continue
-                if plan.segments:
-                    waiting[plan.line] = Waiting(index, plan)
-                    yield from (segment.request for segment in plan.segments)
-                else:
-                    ready.append((index, Refused(plan.refused) if plan.refused else self._join(plan.source, [])))
-                    if len(ready) >= schedule.WINDOW:
-                        yield None  # so that these are answered, however many such sources follow
-                index += 1
-
-        for event in schedule.run(self.engine, requests(), workers, window=window):
-            yield from ready
-            ready.clear()
-            if event is None:
-                continue
-            line = line_of(event.id)
-            answered = waiting[line]
-            answered.answers[event.id] = Refused(event.error) if event.error else Answer(event.hypotheses, event.seen)
-            if len(answered.answers) == len(answered.plan.segments):
-                del waiting[line]
-                yield answered.index, self._outcome(answered)
-        yield from ready
 
     def stream(
         self, text: Given, *, look: Look | None = None, edits: Edit | Sequence[Edit] = (), **options: Unpack[SearchKeywords]
@@ -466,33 +410,7 @@ class Translator:
         """
         source = self.reader.accept(text, "stream")
         segments = self.reader.segments(source, self.reader.options(options, look, edits))
-        search = self.engine.open()
-        before, results = "", []
-        new: tuple[Seen[Array], ...] = ()
-        try:
-            for segment in segments:
-                search.submit(replace(segment.request, stream=True))
-                certain: tuple[int, ...] = ()
-                seen: tuple[Seen[Array], ...] = ()
-                is_last = False
-                while not is_last:
-                    for event in search.events():
-                        if event.error:
-                            raise UserError(event.error)
-                        certain, seen, new = certain + event.ids, seen + event.seen, new + event.seen
-                        is_last = event.is_last
-                        if is_last:
-                            results.append(self._result(segment, Answer(event.hypotheses, seen)))
-                        elif event.ids or event.tail:
-                            so_far = self.target.decode(certain)
-                            tail = self.target.decode((*certain, *event.tail))[len(so_far) :]
-                            yield Partial(before + so_far, tail, seen=new)
-                            new = ()
-                before = " ".join([*(result.text for result in results), ""])
-        finally:
-            search.close()
-        result = self._join(source, results)
-        yield Partial(result.text, "", result, new)
+        yield from stream(source, segments, self.engine, self._assembly)
 
     # --- the encoder alone ---
 
@@ -526,9 +444,7 @@ class Translator:
                 segments.append(self._whole(source))
             except UserError as error:
                 raise UserError(str(error) if is_one else f"text {number}: {error}") from None
-        encoded = [
-            one for start in range(0, len(segments), ENCODED) for one in self._encoded(segments[start : start + ENCODED])
-        ]
+        encoded = encode_all(segments, self.reader, self.model)
         return encoded[0] if is_one else encoded
 
     def _whole(self, source: SourceText) -> Segment:
@@ -538,16 +454,6 @@ class Translator:
             size = f"has more than {self.reader.max_tokens:,} tokens; shorten it" if segments else "is empty; give a text"
             raise UserError(f"the text {size}")
         return segments[0]
-
-    @torch.no_grad()
-    def _encoded(self, segments: Sequence[Segment]) -> Iterator[Encoded]:
-        memory = in_evaluation(self.model).encode(_batch_for(self.model, [segment.request.source for segment in segments]))
-        for number, segment in enumerate(segments):
-            allow_S = memory.allow_BS[number]
-            grid = allow_S.reshape(memory.axes)
-            axes = (int(allow_S.sum()),) if grid.dim() == 1 else (int(grid.any(1).sum()), int(grid.any(0).sum()))
-            states, vector = memory.values_BSE[number][allow_S], memory.summary_BE[number]
-            yield Encoded(states.cpu().numpy(), self.reader.labels(segment.source, axes), vector.cpu().numpy(), axes)
 
     def probabilities(self, text: Given) -> list[dict[str, float]]:
         """Returns how probable each label is, for a model that gives labels: a classifier, a tagger, or one that fills blanks.
@@ -566,19 +472,7 @@ class Translator:
         if traits.learns_from == "pairs" or traits.continues_text:
             raise UserError("this model writes texts, token after token, so labels have no probabilities; use score")
         segment = self._whole(self.reader.accept(text, "probabilities"))
-        row = segment.request.source
-        number = 1 if traits.learns_from == "labels" else segment.request.num_positions
-        (forced,) = self.engine.force([segment.request], [(UNK,) * number], log_probs=False, distributions=True)
-        if forced.error:
-            raise UserError(forced.error)
-        assert forced.log_probs_TV is not None
-        wanted = [at for at in range(number) if not traits.mask or (isinstance(row, list) and row[at] == UNK)]
-        names = self.target.tokens(range(len(self.target)))
-        labels = range(len(SPECIALS), len(self.target))
-        return [
-            {names[label]: float(probs_V[label]) for label in sorted(labels, key=lambda label: -probs_V[label])}
-            for probs_V in np.exp(forced.log_probs_TV[wanted])
-        ]
+        return label_probabilities(segment, self.reader, self.engine)
 
     # --- given outputs ---
 
@@ -619,33 +513,9 @@ class Translator:
         'it has 2,000 source and 1 target tokens, the maximum is 1,024 each; shorten it'
         """
         given = list(self.reader.accept_all(sources, "score"))
-        outputs = _texts(targets)
-        if len(given) != len(outputs):
-            raise ValueError(
-                "score takes two lists of texts of the same length, sources and outputs, "
-                f"got {len(given):,} sources and {len(outputs):,} outputs"
-            )
-        scored: dict[int, Scored | Refused] = {}
-        pairs: dict[int, GivenOutput] = {}
-        for number, (source, target) in enumerate(zip(given, outputs, strict=True)):
-            try:
-                pairs[number] = self.reader.given_output(source, target, number)
-            except UserError as error:
-                scored[number] = Refused(str(error))
-        look = Look.of(None, edits)
-        requests = [replace(pair.request, look=look) for pair in pairs.values()]
-        for forced in self.engine.force(requests, [pair.written for pair in pairs.values()]):
-            if forced.error:
-                scored[forced.id] = Refused(forced.error)
-                continue
-            texts, log_probs = pairs[forced.id].texts, forced.token_log_probs
-            scored[forced.id] = Scored(
-                sum(log_probs),
-                tuple(piece for text in texts for piece in self.target.pieces(text)),
-                log_probs,
-                tuple(symbol for text in texts for symbol in self.target.unknown(text)),
-            )
-        return [scored[number] for number in range(len(given))]
+        return score_each(given, targets, self.reader, self.engine, edits)
+
+    # --- attention and alignments of outputs ---
 
     @overload
     def attention(  # type: ignore[overload-overlap]  # a text is an iterable of texts, too: the first signature applies
@@ -709,8 +579,8 @@ class Translator:
             isinstance(of, tuple) and not any(isinstance(item, Result) for item in of)
         )
         results = self._results([of] if is_one else of, edits, options)
-        maps = self._maps(results, tap, alternative, edits, numbered=not is_one)
-        return next(maps) if is_one else list(maps)
+        found = maps(results, tap, self.reader, self.engine, alternative=alternative, edits=edits, numbered=not is_one)
+        return next(found) if is_one else list(found)
 
     def _results(self, of: Any, edits: Edit | Sequence[Edit] | None, options: SearchKeywords) -> list[Result]:
         """Returns the results that `attention` was given, or those of the texts that it was given."""
@@ -723,79 +593,6 @@ class Translator:
         if options:
             raise TypeError(f"{', '.join(options)} given, but these results are translated already; give texts, or no options")
         return items
-
-    def _maps(
-        self,
-        results: Sequence[Result],
-        tap: Tap,
-        alternative: int,
-        edits: Edit | Sequence[Edit] | None,
-        *,
-        numbered: bool,
-    ) -> Iterator[AttentionMap]:
-        """Yields the attention of each result. numbered: whether an error names the number of its result."""
-        outputs: list[WrittenOutput] = []
-        for number, result in enumerate(results, start=1):
-            try:
-                outputs.append(self._written(result, alternative, edits))
-            except UserError as error:
-                raise UserError(f"text {number}: {error}" if numbered else str(error)) from None
-        for number, (output, segment, forced) in enumerate(self._forced(outputs, tap), start=1):
-            if reason := forced.error or ("" if forced.seen else _no_attention(tap.kind)):
-                raise UserError(f"text {number}: {reason}" if numbered else reason)
-            yield self._map(segment, output.written, forced)
-
-    def _written(self, result: Result, alternative: int, edits: Edit | Sequence[Edit] | None) -> WrittenOutput:
-        """Returns an output of a result. Raises UserError if there is none of this number, or nothing to show."""
-        if result.parts:
-            raise UserError(
-                f"this text was translated in {len(result.parts)} parts; each part has its own attention, see `parts`"
-            )
-        (number,) = pick("alternative", (alternative,), len(result.n_best))
-        output = result.n_best[number]
-        if number and output.tokens and not output.ids:
-            raise UserError("this result was stored by an older version, without the ids of its alternatives; translate again")
-        ids = output.ids if number else result.ids
-        written = (*ids, EOS) if output.finished else ids
-        has_source = result.source_tokens or self.reader.traits.continues_text or isinstance(self.source, FileCodec)
-        if not written or not has_source:
-            raise UserError(f"the {'text' if written else 'output'} is empty, so there is no attention to show")
-        return WrittenOutput(result.source, written, result.edits if edits is None else Look(edits=edits).edits)  # type: ignore[arg-type]
-
-    def _forced(self, outputs: Iterable[WrittenOutput], tap: Tap) -> Iterator[tuple[WrittenOutput, Segment, Forced]]:
-        """Runs the model over outputs in batches, and yields what a tap captures of each, in order."""
-        remaining = iter(outputs)
-        while window := list(islice(remaining, 1 if isinstance(self.source, FileCodec) else FORCED_WINDOW)):
-            rows = self.reader.rows([self.reader.normalised(output.source) for output in window])
-            segments = [
-                self.reader.segment(output.source, line=number, row=row)
-                for number, (output, row) in enumerate(zip(window, rows, strict=True))
-            ]
-            requests = [
-                replace(segment.request, look=Look((tap,), output.edits))
-                for segment, output in zip(segments, window, strict=True)
-            ]
-            written = [output.written for output in window]
-            found = {forced.id: forced for forced in self.engine.force(requests, written, log_probs=False)}
-            for number, output in enumerate(window):
-                yield output, segments[number], found.pop(number)
-
-    def _map(self, segment: Segment, written: Sequence[int], forced: Forced) -> AttentionMap:
-        """Returns the attention of one output, with the tokens of both axes."""
-        (seen, *_) = forced.seen
-        kind = seen.kind
-        source, target = self.reader.labels(segment.source, forced.axes), self.target.tokens(written)
-        rows = source if kind in ("encoder", "fusion") else target
-        columns = (SPECIALS[SOS], *target[:-1]) if kind == "decoder" else source
-        axes, seconds = forced.axes if len(forced.axes) > 1 and kind in ("cross", "encoder") else (), 0.0
-        if isinstance(self.source, FileCodec):
-            if kind == "fusion":
-                columns = self.source.auxiliary_labels(segment.source)
-            if not self.source.has_file(segment.source):
-                axes = ()
-            elif kind != "decoder":
-                seconds = self.source.seconds
-        return AttentionMap(seen.weights_BHTS[0], columns, rows, kind, seen.layer, axes, seconds, seen.heads)
 
     def alignment(self, result: Result, *, pieces: bool | None = None) -> tuple[tuple[int, int], ...]:
         """Returns the links (source word, target word) of a result, sorted; see `Result.alignment`.
@@ -815,105 +612,12 @@ class Translator:
         >>> model.alignments(model.batch(["cab", "ad"]))
         [((0, 0), (1, 1), (2, 2)), ((0, 0), (1, 1))]
         """
-        whole = list(results)
-        parts = (part for result in whole for part in (result.parts or (result,)) if part.tokens)
-        outputs = (WrittenOutput(part.source, (*part.ids, EOS), part.edits) for part in parts)
-        runs = self._forced(outputs, self.alignment_head.tap)
-        return [self._links(result, runs, pieces) for result in whole]
+        return Aligner(self.reader, self.engine, self.alignment_head, pieces).links(results)
 
-    def _links(
-        self, result: Result, runs: Iterator[tuple[WrittenOutput, Segment, Forced]], pieces: bool | None
-    ) -> tuple[tuple[int, int], ...]:
-        """Returns the links of a result. runs: the forced passes of its parts, and of those of the results after it."""
-        source = self.reader.units(result.source, result.source_tokens, pieces=pieces)
-        target = self.target.units(result.text, result.tokens, pieces=pieces)
-        links: set[tuple[int, int]] = set()
-        sources = targets = 0
-        for part in result.parts or (result,):
-            next_sources, next_targets = sources + len(part.source_tokens), targets + len(part.tokens)
-            if part.tokens:
-                own = source and source.of(sources, next_sources), target.of(targets, next_targets)
-                links |= self._part_links(next(runs)[2], *own)
-            sources, targets = next_sources, next_targets
-        return tuple(sorted(links))
-
-    def _part_links(self, forced: Forced, source: Units | None, target: Units) -> Links:
-        """Returns the links of a part that was translated in one go. source: None for a file, whose positions are counted."""
-        if error := forced.error or ("" if forced.seen else _no_attention("cross")):
-            raise UserError(error)
-        layers_HTS = [layer.weights_BHTS[0] for layer in forced.seen]
-        source = source or Units.tokens(layers_HTS[0].shape[-1])
-        weights_TS = self.alignment_head.weights_TS(layers_HTS, len(target.of_tokens), len(source.of_tokens))
-        return links_of(strongest(weights_TS, source, target))
-
-    # --- from hypotheses to results ---
-
-    def _outcome(self, answered: Waiting) -> Outcome:
-        """Returns the result of a source whose segments have all been answered."""
-        results = []
-        for segment in answered.plan.segments:
-            answer = answered.answers[segment.request.id]
-            if isinstance(answer, Refused):
-                return answer
-            results.append(self._result(segment, answer))
-        return self._join(answered.plan.source, results)
-
-    def _result(self, segment: Segment, answer: Answer) -> Result:
-        """Returns the result of one segment from its n-best hypotheses."""
-        n_best = tuple(
-            Alternative(
-                self.target.decode(hypothesis.ids),
-                self.target.tokens(hypothesis.ids),
-                hypothesis.log_prob,
-                hypothesis.rank_score,
-                hypothesis.finished,
-                hypothesis.token_log_probs,
-                hypothesis.ids,
-            )
-            for hypothesis in answer.hypotheses
-        )
-        best, look = n_best[0], segment.request.look
-        return Result(
-            text=best.text,
-            tokens=best.tokens,
-            source=segment.source,
-            source_tokens=self.reader.pieces(segment.source),
-            log_prob=best.log_prob,
-            rank_score=best.rank_score,
-            finished=best.finished,
-            n_best=n_best,
-            unknown=self.reader.unknown(segment.source),
-            ids=best.ids,
-            edits=look.edits if look else (),
-        ).made_by(self, _joined(answer.seen))
-
-    def _join(self, source: SourceText, parts: list[Result]) -> Result:
-        """Returns the result of a whole text from those of its segments: one, several if it was split, none if it is empty."""
-        if len(parts) == 1:
-            return parts[0]
-        whole = Alternative(
-            " ".join(part.text for part in parts),
-            tuple(token for part in parts for token in part.tokens),
-            sum((part.log_prob for part in parts), 0.0),
-            sum((part.rank_score for part in parts), 0.0),
-            all(part.finished for part in parts),
-            tuple(log_prob for part in parts for log_prob in part.n_best[0].token_log_probs),
-            tuple(token for part in parts for token in part.ids),
-        )
-        return Result(
-            text=whole.text,
-            tokens=whole.tokens,
-            source=self.reader.normalised(source),
-            source_tokens=tuple(token for part in parts for token in part.source_tokens),
-            log_prob=whole.log_prob,
-            rank_score=whole.rank_score,
-            finished=whole.finished,
-            n_best=(whole,),
-            unknown=tuple(symbol for part in parts for symbol in part.unknown),
-            parts=tuple(parts),
-            ids=whole.ids,
-            edits=parts[0].edits if parts else (),
-        ).made_by(self)
+    @property
+    def _assembly(self) -> Assembly:
+        """What makes results of what a search found."""
+        return Assembly(self.reader, self)
 
 
 def save(model: Translator, path: str | Path, *, overwrite: bool = False, card: str | None = None) -> None:
@@ -927,66 +631,3 @@ def save(model: Translator, path: str | Path, *, overwrite: bool = False, card: 
     'C A B'
     """
     model.save(path, overwrite=overwrite, card=card)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a search found for one segment: its n-best outputs, and the attention captured while the best was written."""
-
-    hypotheses: tuple[Hypothesis, ...]
-    seen: tuple[Seen[Array], ...] = ()
-
-
-@dataclass
-class Waiting:
-    """A source whose segments are being searched: its index, and the answers so far, by the id of the request."""
-
-    index: int
-    plan: Plan
-    answers: dict[int, Answer | Refused] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class WrittenOutput:
-    """An output that the model is run over: its source, its tokens, with <eos> if it is finished, and changes of attention."""
-
-    source: SourceText
-    written: tuple[int, ...]
-    edits: tuple[Edit, ...] = ()
-
-
-def _no_attention(kind: Kind) -> str:
-    return (
-        f"this model has no {kind} attention; models that attend to their source have kind cross, Transformers "
-        "also have encoder and decoder, and models that read an auxiliary text have fusion"
-    )
-
-
-def _joined(seen: Sequence[Seen[Array]]) -> tuple[Seen[Array], ...]:
-    """Joins what was captured token by token: one `Seen` per tap and layer, with a row for each token. A key that was not
-    written yet has the weight 0, or the score −∞."""
-    groups: dict[tuple[object, ...], list[Seen[Array]]] = {}
-    for one in seen:
-        groups.setdefault((one.kind, one.layer, one.heads, one.what), []).append(one)
-
-    def join(parts: Sequence[Seen[Array]]) -> Seen[Array]:
-        num_keys = max(part.weights_BHTS.shape[-1] for part in parts)
-        missing = -np.inf if parts[0].what == "scores" else 0.0
-        rows = [
-            np.pad(part.weights_BHTS, [(0, 0)] * 3 + [(0, num_keys - part.weights_BHTS.shape[-1])], constant_values=missing)
-            for part in parts
-        ]
-        return replace(
-            parts[0], rows=tuple(row for part in parts for row in part.rows), weights_BHTS=np.concatenate(rows, axis=2)
-        )
-
-    return tuple(map(join, groups.values()))
-
-
-def _texts(targets: Iterable[str]) -> list[str]:
-    """Returns given outputs as a list. Raises TypeError unless they are a list of texts."""
-    if isinstance(targets, Iterable) and not isinstance(targets, str):
-        texts = list(targets)
-        if all(isinstance(text, str) for text in texts):
-            return texts
-    raise TypeError(f"score takes lists of texts, got {shown(targets, 60)}; put a single text into a list too")
