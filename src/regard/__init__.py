@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from regard import markup, reference
+    from regard.comparing.compare import compare
+    from regard.comparing.report import Comparison, Row
     from regard.contracts import Traits
     from regard.core import latent, losses, masks, positions
     from regard.core.attention import AttentionOutput, attend, attention_weights, self_attention
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from regard.markup import transfer_markup
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
     from regard.options import SearchKeywords, SearchOptions
-    from regard.pipeline import Translator, save
+    from regard.pipeline.translator import Translator, save
     from regard.results import Alternative, AttentionMap, Encoded, Partial, Refused, Result, Scored
     from regard.training.distill import distill
     from regard.training.gradients import gradient_by_layer
@@ -63,18 +65,19 @@ _HOMES = {
     "Train": {
         "train": "training.train",
         "distill": "training.distill",
+        "compare": "comparing.compare",
         "build": "training.own_loop",
         "batches": "training.own_loop",
         "loss": "training.own_loop",
         "gradient_by_layer": "training.gradients",
-        "save": "pipeline",
+        "save": "pipeline.translator",
         "RunSettings": "training.settings",
         "Update": "training.loop",
         "Batch": "data.batch",
     },
     "Translate": {
         "load": "",
-        "Translator": "pipeline",
+        "Translator": "pipeline.translator",
         "SearchOptions": "options",
         "SearchKeywords": "options",
         "transfer_markup": "markup",
@@ -133,6 +136,8 @@ _HOMES = {
         "Roles": "inspection.roles",
         "HeadRoles": "inspection.roles",
         "Cost": "core.costs",
+        "Comparison": "comparing.report",
+        "Row": "comparing.report",
     },
     "Models of your own": {
         "Model": "models.contract",
@@ -169,6 +174,7 @@ __all__ = [
     "Batch",
     "CapturedGates",
     "CapturedLayer",
+    "Comparison",
     "Convolution",
     "Cost",
     "Decoded",
@@ -193,6 +199,7 @@ __all__ = [
     "Refused",
     "Result",
     "Roles",
+    "Row",
     "RunSettings",
     "Score",
     "Scored",
@@ -217,6 +224,7 @@ __all__ = [
     "attention_weights",
     "batches",
     "build",
+    "compare",
     "cost",
     "describe",
     "distill",
@@ -254,6 +262,10 @@ def load(
 ) -> Translator:
     """Loads a model folder and returns a `Translator`.
 
+    Loads models of other formats, too (docs/interop.md): a folder of Hugging Face's MarianMT, of CTranslate2 or of fairseq, an
+    .argosmodel; or a name such as "Helsinki-NLP/opus-mt-en-de" of a model that was downloaded before. At the first loading, its
+    numbers and outputs are compared with those of its own library, if that is installed.
+
     Loads a checkpoint, too: `regard.load("model.run", update=500)` returns the model as it was after 500 updates. A list of
     folders is loaded as an ensemble: several models that write together, `regard.load(["a", "b", "c"])`. So is the folder that
     `regard train --models 3` writes.
@@ -268,10 +280,9 @@ def load(
     >>> model("cab").text
     'C A B'
     """
-    from regard.checkpoint.alignment import read_alignment_head
     from regard.checkpoint.ensemble import members_of
-    from regard.checkpoint.folder import load as load_folder
     from regard.core.devices import choose_device
+    from regard.interop.convert import open_any
     from regard.pipeline import Translator
 
     folders = [member for one in ([path] if isinstance(path, str | Path) else path) for member in members_of(Path(one))]
@@ -283,7 +294,8 @@ def load(
 
         translator = Translator.of_saved(load_checkpoint(folder, update, scores))
     else:
-        translator = Translator.of_saved(load_folder(folder, scores), alignment_head=read_alignment_head(folder))
+        saved, head = open_any(folder, scores)
+        translator = Translator.of_saved(saved, alignment_head=head)
     translator.model.to(chosen)
     return translator
 

@@ -22,9 +22,46 @@ from regard.options import SearchOptions
 
 Array = NDArray[Any]
 
-PAD, EOS = 0, 3
-"""The ids of padding, and of <eos>, which ends every output, in every vocabulary; the other special tokens are in
-data/tokenizers/codec.py."""
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids of the special tokens of a vocabulary. The vocabularies that regard trains have the defaults; those of models
+    that were converted have others. Everything reads them from the codec (`TextCodec.specials`).
+
+    pad: fills the shorter rows of a batch; a target with this id is not learned.  unk: what an unknown symbol becomes.
+    start: what a decoder reads before the first token, <sos>.  eos: ends every output, and every source if `source_eos`.
+    prefix: the tokens that every output starts with, such as the language and the task of Whisper.
+    never: the tokens that no output may contain.
+    """
+
+    pad: int = 0
+    unk: int = 1
+    start: int = 2
+    eos: int = 3
+    prefix: tuple[int, ...] = ()
+    never: tuple[int, ...] = (0, 1, 2)
+    source_eos: bool = True
+
+    def __post_init__(self) -> None:
+        if self.pad in (self.eos, self.unk):
+            raise ValueError(
+                f"padding has the id {self.pad}, which is also that of <eos> or <unk>, so it would hide them from training; "
+                "choose another token that no text contains"
+            )
+
+    @property
+    def source_end(self) -> tuple[int, ...]:
+        """What follows the tokens of a source."""
+        return (self.eos,) if self.source_eos else ()
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of <pad>, <unk>, <sos> and <eos>."""
+        return frozenset((self.pad, self.unk, self.start, self.eos))
+
+
+OWN = Specials()
+"""The special tokens of the vocabularies that regard trains."""
 
 # --- what goes in ------------------------------------------------------------------------------------------------------------
 

@@ -316,7 +316,8 @@ class Encoded(ByValue):
     states: an array (positions, width).  tokens: a label for each position: the tokens and <eos>; times or cells of a file.
     vector: an array (width,): the mean of the states in Transformers, the final states of both directions in recurrent models,
     and in a classifier what its labels are computed from.
-    axes: (positions,), or (rows, columns) if the source is a picture or a grid, whose cells are the positions, row by row.
+    axes: (positions,); (rows, columns) if the source is a picture or a grid, whose cells are the positions, row by row; or
+    (time, rows, columns) if it is a video.
 
     >>> encoded = regard.load("model").encode("cab")
     >>> encoded.tokens, encoded.states.shape[0], encoded.vector.ndim

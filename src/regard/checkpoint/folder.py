@@ -1,10 +1,11 @@
 """Model folders: plain files that describe a model completely. Loading is strict and runs no code.
 
-config.json              format, model settings, vocabulary sizes, training details, and the sha256 of the other files
+config.json              format, model settings, vocabulary sizes, languages, training details, sha256 of the other files
 model.safetensors        the weights
 source.tokenizer.json    the tokenizer of the sources
 source.json              if sources are pictures or other files: how they are read, in place of source.tokenizer.json
 target.tokenizer.json    the tokenizer of the targets
+source.spm, target.spm   their SentencePiece models, if they are such
 card.md                  the model card: data, figures with their signature, settings with their reasons, limits, licence
 curves.svg               the losses and error rates of its run, if there was one; the card shows it
 """
@@ -15,8 +16,9 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,11 @@ from regard.checkpoint.migrate import FORMAT
 from regard.checkpoint.weights import check_finite, load_weights
 from regard.data.codecs import check_fit, read_source
 from regard.data.documents import mapping, parse, validated
-from regard.data.sources import SourceCodec, auxiliary_vocabulary_size
-from regard.data.tokenizers.codec import Codec
+from regard.data.sources import FileCodec, SourceCodec, auxiliary_vocabulary_size
+from regard.data.tokenizers import units
+from regard.data.tokenizers.contract import TextCodec
 from regard.errors import UserError, shown
+from regard.languages import Languages
 from regard.layers.scores import SCORES, ScoreMaker
 from regard.models.build import FAMILIES, build, file_readers
 from regard.models.contract import Model, ModelSettings
@@ -36,7 +40,7 @@ from regard.models.contract import Model, ModelSettings
 CONFIG, CARD, CURVES = "config.json", "card.md", "curves.svg"
 WEIGHTS, SOURCE, TARGET = "model.safetensors", "source.tokenizer.json", "target.tokenizer.json"
 FILE_SOURCE, ENSEMBLE = "source.json", "ensemble.json"
-FILES = {CONFIG, CARD, CURVES, WEIGHTS, SOURCE, FILE_SOURCE, TARGET}
+FILES = {CONFIG, CARD, CURVES, WEIGHTS, SOURCE, FILE_SOURCE, TARGET, "source.spm", "target.spm"}
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,26 @@ class Saved:
 
     training: data, seed, versions, settings and metrics.  card: the text of card.md.
     alignment: the alignment head and how it was chosen (see checkpoint/alignment.py); empty if none was.
+    languages: those that are known.
     curves: the text of curves.svg; empty if there is none.
     """
 
     model: Model
     settings: ModelSettings
     source: SourceCodec
-    target: Codec
+    target: TextCodec
     training: Mapping[str, Any]
     card: str
     alignment: Mapping[str, Any] = field(default_factory=dict)
     curves: str = ""
+    languages: Languages = Languages()
+
+    @property
+    def all_languages(self) -> Languages:
+        """The languages, filled in from the names of the columns and from the vocabulary."""
+        header = self.training.get("header")
+        columns = list(map(str, header)) if isinstance(header, list | tuple) and len(header) == 2 else []
+        return self.languages.known(columns, () if isinstance(self.source, FileCodec) else self.source.prefix_tokens)
 
 
 def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
@@ -70,8 +83,8 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
     check_finite(folder / WEIGHTS, saved.model)
     files = {
         WEIGHTS: tensor_bytes(saved.model.state_dict()),
-        source_name(saved.source): saved.source.to_json().encode(),
-        TARGET: saved.target.to_json().encode(),
+        **codec_files("source", saved.source),
+        **codec_files("target", saved.target),
         CARD: saved.card.encode(),
         **({CURVES: saved.curves.encode()} if saved.curves else {}),
     }
@@ -81,6 +94,7 @@ def save(saved: Saved, folder: Path, *, replace: bool = False) -> None:
         "vocabulary": {"source": len(saved.source), "target": len(saved.target)},
         "training": dict(saved.training),
         **({"alignment": dict(saved.alignment)} if saved.alignment else {}),
+        **({"languages": asdict(saved.languages)} if saved.languages != Languages() else {}),
         "sha256": {name: sha256(content) for name, content in files.items() if name not in (CARD, CURVES)},
     }
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode()
@@ -148,27 +162,36 @@ def load(folder: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
     source_file = FILE_SOURCE if FILE_SOURCE in config["sha256"] else SOURCE
     for name in (WEIGHTS, source_file, TARGET):
         _check_digest(folder / name, config["sha256"][name])
-    source = read_source_codec(folder / source_file, _read(folder / source_file))
-    target = read_codec(folder / TARGET, _read(folder / TARGET))
+
+    def attached(suffix: str, side: str) -> bytes:
+        """Returns the content of a further file of a codec."""
+        path = folder / f"{side}.{suffix}"
+        _check_digest(path, config["sha256"].get(path.name))
+        return _read(path)
+
+    source = read_source_codec(folder / source_file, _read(folder / source_file), partial(attached, side="source"))
+    target = read_codec(folder / TARGET, _read(folder / TARGET), partial(attached, side="target"))
     sizes = {"source": len(source), "target": len(target)}
     if config["vocabulary"] != sizes:
         raise UserError(
             f"{folder / CONFIG} gives the vocabulary sizes as {shown(config['vocabulary'])}, but the tokenizers have {sizes}"
         )
     try:
-        check_fit("text" if isinstance(source, Codec) else source.unit, settings.traits.frontend, file_readers())
+        check_fit(source.unit if isinstance(source, FileCodec) else "text", settings.traits.frontend, file_readers())
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
     check_score(folder, settings, scores or {})
 
     def make(scores: Mapping[str, ScoreMaker]) -> Model:
-        return build(settings, len(source), len(target), scores, auxiliary=auxiliary_vocabulary_size(source))
+        auxiliary = auxiliary_vocabulary_size(source)
+        return build(settings, len(source), len(target), scores, auxiliary=auxiliary, specials=target.specials)
 
     model = load_weights(folder / WEIGHTS, settings, make, scores or {}, number=config["format"])
     check_finite(folder / WEIGHTS, model)
     alignment = config.get("alignment") or {}
     card, curves = _read_text(folder / CARD), _read_text(folder / CURVES)
-    return Saved(model.eval(), settings, source, target, config["training"], card, alignment, curves)
+    languages = read_languages(folder, config.get("languages") or {})
+    return Saved(model.eval(), settings, source, target, config["training"], card, alignment, curves, languages)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -207,23 +230,35 @@ def _check_parts(config: dict[str, Any]) -> None:
 
 def source_name(codec: SourceCodec) -> str:
     """Returns the name of the file that stores a source codec."""
-    return SOURCE if isinstance(codec, Codec) else FILE_SOURCE
+    return FILE_SOURCE if isinstance(codec, FileCodec) else SOURCE
 
 
-def read_source_codec(path: Path, content: bytes) -> SourceCodec:
+def codec_files(side: str, codec: SourceCodec) -> dict[str, bytes]:
+    """Returns the files that store a codec in a model folder, by name. side: source or target."""
+    if isinstance(codec, FileCodec):
+        return {FILE_SOURCE: codec.to_json().encode()}
+    attached = {f"{side}.{suffix}": content for suffix, content in codec.attachments.items()}
+    return {f"{side}.tokenizer.json": codec.to_json(attached=True).encode(), **attached}
+
+
+Attached = Callable[[str], bytes] | None
+"""Returns the content of a further file of a codec, by its suffix; None if there are none."""
+
+
+def read_source_codec(path: Path, content: bytes, attached: Attached = None) -> SourceCodec:
     """Returns the source codec stored in a file. Raises UserError if the content is invalid."""
     if path.name == SOURCE:
-        return read_codec(path, content)
+        return read_codec(path, content, attached)
     try:
         return read_source(content, migrate.SOURCE_FIELDS)
     except UserError as error:
         raise UserError(f"{path}: {error}", error.details) from None
 
 
-def read_codec(path: Path, content: bytes) -> Codec:
+def read_codec(path: Path, content: bytes, attached: Attached = None) -> TextCodec:
     """Returns the tokenizer stored in a file. Raises UserError if the content is invalid."""
     try:
-        return Codec.from_json(content)
+        return units.read_codec(content, attached)
     except UserError as error:
         raise UserError(f"{path} is not a tokenizer written by regard: {error}") from None
 
@@ -238,6 +273,15 @@ def read_settings(folder: Path, given: Any) -> ModelSettings:
         return settings
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: the model settings cannot be read: {error}", error.details) from None
+
+
+def read_languages(folder: Path, given: Any) -> Languages:
+    """Returns the languages in the section `languages` of config.json. Raises UserError if they are invalid."""
+    try:
+        languages: Languages = validated(Languages, given, "languages")
+        return languages
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: the languages cannot be read: {error}", error.details) from None
 
 
 def check_score(folder: Path, settings: ModelSettings, scores: Mapping[str, ScoreMaker]) -> None:

@@ -76,7 +76,7 @@ def align(
     from regard.data.corpus import read_pairs
     from regard.data.lines import read_lines
     from regard.data.source_text import flat
-    from regard.data.tokenizers.codec import Codec
+    from regard.data.sources import FileCodec, SourceCodec
     from regard.data.trained import TrainedOn
     from regard.inspection import align
     from regard.links import parse_pharaoh, pharaoh, symmetrised, turned
@@ -96,8 +96,8 @@ def align(
     for line in (*columns.describe(), *corpus.counts.describe_reading()):
         print(f"regard: {line}", file=sys.stderr)
     texts = [(pair.source, pair.target) for pair in corpus.pairs]
-    sides = {"source": translator.source, "target": translator.target}
-    spelled = [side for side, codec in sides.items() if isinstance(codec, Codec) and codec.has_characters]
+    sides: dict[str, SourceCodec] = {"source": translator.source, "target": translator.target}
+    spelled = [side for side, codec in sides.items() if not isinstance(codec, FileCodec) and codec.has_characters]
     if gold and spelled and pieces is None:
         print(f"regard: --gold is expected to count characters in the {' and '.join(spelled)}; --words: words", file=sys.stderr)
     head = read_alignment_head(model)

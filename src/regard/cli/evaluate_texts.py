@@ -82,20 +82,21 @@ def score_blanks(system: "Translator", texts: Sequence[str]) -> tuple[list[float
     from regard.data.batch import Example
     from regard.data.blanks import masked
     from regard.data.seeds import derived_seed
-    from regard.data.tokenizers.codec import EOS, PAD
 
     reader, rows = system.reader, [Example([], system.target.encode(text)) for text in texts]
-    fraction = reader.traits.mask
-    examples = [masked(row, fraction, Random(derived_seed(0, "mask", text))) for row, text in zip(rows, texts, strict=True)]
+    fraction, specials = reader.traits.mask, system.target.specials
+    examples = [
+        masked(row, fraction, Random(derived_seed(0, "mask", text)), specials) for row, text in zip(rows, texts, strict=True)
+    ]
     requests = [
         reader.segment(text, line=number, row=example.source).request
         for number, (text, example) in enumerate(zip(texts, examples, strict=True))
     ]
-    found = {forced.id: forced for forced in system.engine.force(requests, [(*row.target, EOS) for row in rows])}
+    found = {forced.id: forced for forced in system.engine.force(requests, [(*row.target, specials.eos) for row in rows])}
     log_probs = []
     for number, example in enumerate(examples):
         if found[number].error:
             raise UserError(f"{plural(len(texts), 'text')}: number {number + 1}: {found[number].error}")
         scores = zip(found[number].token_log_probs, example.target, strict=False)
-        log_probs.append(sum(log_prob for log_prob, token in scores if token != PAD))
-    return log_probs, [len(example.target) - example.target.count(PAD) for example in examples]
+        log_probs.append(sum(log_prob for log_prob, token in scores if token != specials.pad))
+    return log_probs, [len(example.target) - example.target.count(specials.pad) for example in examples]

@@ -16,6 +16,8 @@ from regard import __version__
 from regard.cli import (
     align,
     check,
+    compare,
+    convert,
     cost,
     demo,
     describe,
@@ -24,8 +26,11 @@ from regard.cli import (
     evaluate,
     explain,
     inspect,
+    keys,
+    plan,
     roles,
     score,
+    serve,
     train,
     translate,
 )
@@ -58,6 +63,7 @@ def options(
 
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("distill")(distill.distill)
 app.command("translate")(translate.translate)
 app.command("evaluate")(evaluate.evaluate)
@@ -67,8 +73,12 @@ app.command("describe")(describe.describe)
 app.command("explain")(explain.explain)
 app.command("align")(align.align)
 app.command("roles")(roles.roles)
+app.command("compare")(compare.compare)
+app.command("convert")(convert.convert)
 app.command("check")(check.check)
 app.command("cost")(cost.cost)
+app.command("serve")(serve.serve)
+app.add_typer(keys.app, name="keys")
 app.command("doctor")(doctor.doctor)
 
 

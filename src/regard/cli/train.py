@@ -44,6 +44,15 @@ TargetColumn = Annotated[
         show_default=False,
     ),
 ]
+LanguageCodes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SOURCE,TARGET",
+        help="Codes of the languages, such as en,de, which servers and other programs ask the model for. With a name: "
+        "en=English,de=German.",
+        show_default=False,
+    ),
+]
 HeldOut = Annotated[
     list[Path] | None,
     typer.Option(
@@ -69,6 +78,14 @@ def train(
     to: TargetColumn = None,
     header: Header = None,
     skip_bad_lines: SkipBadLines = False,
+    languages: LanguageCodes = None,
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable",
+            help="Train a model that can be converted for Hugging Face, CTranslate2, Argos and ONNX (regard convert).",
+        ),
+    ] = False,
     held_out: HeldOut = None,
     set_: Set = None,
     score: Score = None,
@@ -89,6 +106,14 @@ def train(
         ),
     ] = 1,
     minutes: Minutes = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Number of processes that train the model together and share the cores. On several machines: torchrun.",
+        ),
+    ] = 1,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the log for TensorBoard, to OUT.run/tensorboard.")
     ] = False,
@@ -106,10 +131,12 @@ def train(
     """
     check_files(files, held_out)
 
-    from regard.data.tokenizers.codec import Codec
+    from regard.data.sources import FileCodec
     from regard.training.console import RunConsole
+    from regard.training.follower import follow
     from regard.training.members import train_members
     from regard.training.order import Order
+    from regard.training.ranks import num_restarts, several
     from regard.training.session import print_result, train_model
     from regard.training.settings import StartSettings
 
@@ -117,24 +144,32 @@ def train(
         data=tuple(files),
         held_out=tuple(held_out or ()),
         out=out,
-        reading=reading_of(from_, to, header, skip_bad_lines),
+        reading={**reading_of(from_, to, header, skip_bad_lines), "languages": split_columns(languages)},
         changes=changes_of(set_),
         scores=load_score(score),
         minutes=minutes,
+        portable=portable,
         start=StartSettings(model=str(start_from or ""), encoder=str(encoder_from or ""), freeze=freeze),
         tensorboard=tensorboard,
-        overwrite=overwrite,
+        overwrite=overwrite and not num_restarts(),
     )
     console = RunConsole()
+    if models > 1 and processes > 1:
+        raise UserError("--models trains several models, each in one process; leave out --processes or --models")
     if models > 1:
         torch_device = prepare_device(device, None)
         translator = train_members(order, models, console, torch_device, threads=threads, scores=partial(load_score, score))
         source = translator.source
     else:
-        trained = train_model(order, console, prepare_device(device, threads))
+        with several(processes) as ranks:
+            torch_device = prepare_device(*ranks.share(device, threads))
+            if ranks.rank:
+                follow(out, order.scores, torch_device, ranks)
+                return
+            trained = train_model(order, console, torch_device, ranks=ranks)
         print_result(trained, console)
         source = trained.saved.source
-    inputs = "texts" if isinstance(source, Codec) else "names"
+    inputs = "names" if isinstance(source, FileCodec) else "texts"
     console.print(f"\nsaved in {out}; next: regard translate {shlex.quote(str(out))} {inputs}.txt")
 
 

@@ -3,15 +3,18 @@
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.bulk import check_bulk, translate_files
 from regard.cli.lines import Lines, is_pipe, lines_of
 from regard.cli.options import (
     Beam,
     Device,
+    From,
     LengthPenalty,
     MaxLength,
     MaxSource,
@@ -23,6 +26,7 @@ from regard.cli.options import (
     check_search,
     describe_unknown,
     open_model,
+    split_columns,
 )
 from regard.data.labels import visible
 from regard.errors import UserError, plural
@@ -120,7 +124,26 @@ def translate(
     model: Model,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="Files with one text per line; may be compressed (.gz). Default: standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="Files with one text per line; may be compressed (.gz, .zst). With --out, also folders, .jsonl and .parquet. "
+            "Default: standard input.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write a file for each input file instead of printing. The same command goes on after a kill.",
+            show_default=False,
+        ),
+    ] = None,
+    from_: From = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="With --out: translate on a Ray cluster; local: one on this machine.", show_default=False
+        ),
     ] = None,
     with_: With = None,
     beam: Beam = 1,
@@ -192,7 +215,14 @@ def translate(
     for file in files or ():
         if not file.exists():
             raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
-    translator = open_model(model, score, device, threads, max_source, others=with_)
+    load = partial(open_model, model, score, device, threads, max_source, others=with_)
+    if out is not None:
+        check_bulk(files, stream=stream, json=json, align=align, n_best=n_best)
+        translate_files(files or [], out, load, search, split_columns(from_), ray, threads)
+        return
+    if from_ or ray:
+        raise UserError(f"{'--from' if from_ else '--ray'} is for files that are translated into a folder; add --out FOLDER")
+    translator = load()
 
     style = Style(json=json, align=align, pieces=pieces, lists=n_best > 1 and not json)
     diagnostics = Diagnostics(max_length, refused_are="skipped" if style.lists else "left empty")

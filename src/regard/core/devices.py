@@ -1,6 +1,7 @@
 """Selects the device, and gives access to its memory settings and random numbers."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,11 @@ def choose_device(given: str | torch.device) -> torch.device:
     if not available[kind] or (index and int(index) >= number):
         raise UserError(f"device {shown(name)} is not available on this machine; use --device auto")
     return torch.device(name)
+
+
+def num_cores() -> int:
+    """Returns the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.contracts import FileAndText, SourceRow
+from regard.contracts import OWN, FileAndText, SourceRow, Specials
 from regard.core import masks
 from regard.core.source import Source
 from regard.data.corpus import Pair
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.sources import FileCodec, file_batch, num_positions
-from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.errors import UserError
 
 
@@ -37,7 +36,7 @@ class Batch:
     """Examples padded to one size.
 
     target_in starts with <sos>, target_out ends with <eos>: the model reads token t of target_in and predicts token t of
-    target_out. num_targets: number of target tokens without padding.
+    target_out. num_targets: number of target tokens without padding. pad: the id of padding in the targets.
 
     >>> pairs = [("cab", "C A B"), ("ad", "A D")]
     >>> (batch,) = regard.batches(regard.build("rnn", pairs, width=16), pairs)
@@ -49,10 +48,12 @@ class Batch:
     target_in_BT: Tensor
     target_out_BT: Tensor
     num_targets: int
+    pad: int = OWN.pad
 
     def to(self, device: torch.device | str) -> Batch:
         """Returns a copy on this device."""
-        return Batch(self.source.to(device), self.target_in_BT.to(device), self.target_out_BT.to(device), self.num_targets)
+        tensors = self.source.to(device), self.target_in_BT.to(device), self.target_out_BT.to(device)
+        return Batch(*tensors, self.num_targets, self.pad)
 
 
 def encode_pairs(
@@ -60,7 +61,9 @@ def encode_pairs(
 ) -> list[Example]:
     """Encodes pairs. unreadable: called for each pair whose source file cannot be read, and which is skipped; if None, such a
     file raises UserError."""
-    outputs = reader.target.encode_batch([pair.target for pair in pairs])
+    prefix, outputs = reader.target.specials.prefix, reader.target.encode_batch([pair.target for pair in pairs])
+    if prefix:
+        outputs = [[*prefix, *output] for output in outputs]
     if unreadable is None or not isinstance(reader.source, FileCodec):
         return [Example(*encoded) for encoded in zip(reader.rows([pair.source for pair in pairs]), outputs, strict=True)]
     examples = []
@@ -72,31 +75,34 @@ def encode_pairs(
     return examples
 
 
-def source_batch(rows: Sequence[SourceRow]) -> Source:
-    """Returns a batch of sources of any length, padded at the end; texts end with <eos>."""
+def source_batch(rows: Sequence[SourceRow], specials: Specials = OWN) -> Source:
+    """Returns a batch of sources of any length, padded at the end. Texts end with <eos>, unless the `specials` of their codec
+    say otherwise."""
     if with_text := [row for row in rows if isinstance(row, FileAndText)]:
         files = file_batch([row.file for row in with_text])
-        return Source(files.values, files.allow, source_batch([row.text for row in with_text]))
-    texts = [[*row, EOS] for row in rows if isinstance(row, list)]
+        return Source(files.values, files.allow, source_batch([row.text for row in with_text], specials))
+    texts = [[*row, *specials.source_end] for row in rows if isinstance(row, list)]
     if not texts:
         return file_batch([row for row in rows if isinstance(row, np.ndarray)])
-    ids_BS = _padded(texts)
-    return Source(ids_BS, masks.not_padding(ids_BS, PAD))
+    ids_BS = _padded(texts, specials.pad)
+    return Source(ids_BS, masks.first(torch.tensor([len(text) for text in texts]), ids_BS.shape[1]))
 
 
-def collate(examples: Sequence[Example]) -> Batch:
-    """Returns a padded batch of these examples."""
+def collate(examples: Sequence[Example], source: Specials = OWN, target: Specials = OWN) -> Batch:
+    """Returns a padded batch of these examples. source, target: the special tokens of both codecs."""
+    pad = target.pad
     return Batch(
-        source_batch([example.source for example in examples]),
-        _padded([[SOS, *example.target] for example in examples]),
-        _padded([[*example.target, EOS] for example in examples]),
-        sum(len(example.target) + 1 - example.target.count(PAD) for example in examples),
+        source_batch([example.source for example in examples], source),
+        _padded([[target.start, *example.target] for example in examples], pad),
+        _padded([[*example.target, target.eos] for example in examples], pad),
+        sum(len(example.target) + 1 - example.target.count(pad) for example in examples),
+        pad,
     )
 
 
-def _padded(rows: list[list[int]]) -> Tensor:
+def _padded(rows: list[list[int]], pad: int) -> Tensor:
     longest = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+    return torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
 
 
 class BatchOrder:
@@ -175,9 +181,14 @@ class Batches:
     order: BatchOrder
     vary: Callable[[Example, random.Random], Example] | None = None
     """Returns a random variant of an example: other subwords, or an augmented picture or sound."""
+    source: Specials = OWN
+    target: Specials = OWN
+    """The special tokens of both codecs."""
 
-    def __call__(self, update: int) -> tuple[Batch, ...]:
-        return tuple(collate([self._example(index, update) for index in batch]) for batch in self.order.update(update))
+    def __call__(self, update: int, first: int = 0, step: int = 1) -> tuple[Batch, ...]:
+        """first, step: return only every step-th micro-batch, from the first-th on."""
+        chosen = self.order.update(update)[first::step]
+        return tuple(collate([self._example(index, update) for index in batch], self.source, self.target) for batch in chosen)
 
     def _example(self, index: int, update: int) -> Example:
         example = self.examples[index]

@@ -6,25 +6,26 @@ import re
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from regard.contracts import Specials
 from regard.data.batch import Example
-from regard.data.tokenizers.codec import PAD, UNK, Codec
+from regard.data.tokenizers.codec import Codec
 
 BLANK = "<mask>"
 """How a missing token is written in a text."""
 
 
-def masked(example: Example, fraction: float, rng: Random) -> Example:
+def masked(example: Example, fraction: float, rng: Random, specials: Specials) -> Example:
     """Returns a text as an example of filling in: the source lacks some tokens, at least one, and these are the targets. Tokens
     that the vocabulary lacks are missing, too, but are no targets.
 
     fraction: how many of the tokens are missing. The result depends only on (example, fraction, the state of `rng`).
     """
-    ids = example.target
-    known = [position for position, token in enumerate(ids) if token != UNK]
+    ids, unk = example.target, specials.unk
+    known = [position for position, token in enumerate(ids) if token != unk]
     missing = set(rng.sample(known, min(len(known), max(1, round(fraction * len(ids))))))
     return Example(
-        [UNK if position in missing else token for position, token in enumerate(ids)],
-        [token if position in missing else PAD for position, token in enumerate(ids)],
+        [unk if position in missing else token for position, token in enumerate(ids)],
+        [token if position in missing else specials.pad for position, token in enumerate(ids)],
     )
 
 
@@ -40,7 +41,10 @@ class BlankCodec(Codec):
 
     def encode(self, text: str) -> list[int]:
         first, *others = self._parts(text)
-        return [*super().encode(first), *(token for part in others for token in (UNK, *super(BlankCodec, self).encode(part)))]
+        return [
+            *super().encode(first),
+            *(token for part in others for token in (self.specials.unk, *super(BlankCodec, self).encode(part))),
+        ]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts] if any(BLANK in text for text in texts) else super().encode_batch(texts)

@@ -17,12 +17,13 @@ from regard.data.pictures import Pictures
 from regard.data.sounds import Sounds
 from regard.data.source_text import file_and_text
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import Codec, TokenUnit
+from regard.data.tokenizers.codec import Codec
+from regard.data.tokenizers.units import TextUnit
 from regard.data.videos import VideoGrids, Videos
 from regard.errors import UserError, shown
 
-SourceUnit = Literal[TokenUnit, "picture", "video", "sound", "grid", "frames", "video_grid"]
-"""What a source is: the tokens of a text (see `TokenUnit`), or the name of a file.
+SourceUnit = Literal[TextUnit, "picture", "video", "sound", "grid", "frames", "video_grid"]
+"""What a source is: the tokens of a text (see `TextUnit`), or the name of a file.
 
 picture: a picture, with one position per grid cell of 8 x 8 pixels. sound: WAV or FLAC, with one position per 40 ms.
 video: an animated GIF, WebP or PNG, a folder of frames, or .npy (time, rows, columns, features) of bytes; the positions of each

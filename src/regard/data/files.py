@@ -30,14 +30,15 @@ _MAGIC = {
 """Magic numbers of binary files: the name of the format, and what it contains."""
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed, by its name."""
-    return path.suffix.lower() == ".gz"
+def packed_as(path: Path) -> str:
+    """Returns how a file is compressed, by its name: ".gz", ".zst", or an empty string."""
+    suffix = path.suffix.lower()
+    return suffix if suffix in (".gz", ".zst") else ""
 
 
 def suffix_of(path: Path) -> str:
-    """Returns the suffix in lower case, without .gz: ".tsv" for pairs.TSV.gz."""
-    return Path(path.stem if is_gzip(path) else path.name).suffix.lower()
+    """Returns the suffix in lower case, without .gz or .zst: ".tsv" for pairs.TSV.gz."""
+    return Path(path.stem if packed_as(path) else path.name).suffix.lower()
 
 
 def check_file(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from regard.data.arrow import parquet_rows
 from regard.data.columns import Columns
 from regard.data.files import suffix_of
 from regard.data.json_lines import JSON_SUFFIXES, json_rows
@@ -13,11 +14,14 @@ from regard.data.rows import NumberedRow, Report, good_rows
 from regard.data.tables import table_rows
 from regard.errors import UserError
 
-_NOT_TEXT = set(".xls .xlsb .ods .parquet .arrow .zip .tar .tgz .xz .bz2 .zst .7z .wav .flac .mp3 .png .jpg .jpeg .npy".split())
+_NOT_TEXT = set(".xls .xlsb .ods .arrow .zip .tar .tgz .xz .bz2 .7z .wav .flac .mp3 .png .jpg .jpeg .npy".split())
 
 _MEDIA_HINT = (
     'for pictures or sounds, give a file that lists them, e.g. lines of {"audio": "a.wav", "text": "the words spoken"}'
 )
+
+_READERS = {**dict.fromkeys(JSON_SUFFIXES, json_rows), ".parquet": parquet_rows}
+"""How a file with this suffix is read; other files are tables."""
 
 
 def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterator[NumberedRow]:
@@ -27,11 +31,11 @@ def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterat
             hint = "save the table as .xlsx or .csv" if suffix_of(path) in (".xls", ".xlsb", ".ods") else _MEDIA_HINT
             raise UserError(
                 f"{path}: pairs cannot be read from {suffix_of(path)} files; "
-                f"expected .tsv, .csv, .jsonl, .xlsx or plain text; {hint}"
+                f"expected .tsv, .csv, .jsonl, .parquet, .xlsx or plain text; {hint}"
             )
         if path.is_dir():
             raise UserError(
-                f"{path}: this is a folder, expected a file of pairs: .tsv, .csv, .jsonl or plain text; {_MEDIA_HINT}"
+                f"{path}: this is a folder, expected a file of pairs: .tsv, .csv, .jsonl, .parquet or plain text; {_MEDIA_HINT}"
             )
     if len(files) == 2:
         return parallel_rows(files[0], files[1], columns, report)
@@ -41,5 +45,5 @@ def read_rows(files: Sequence[Path], columns: Columns, report: Report) -> Iterat
             "concatenate files of the same format first, e.g. cat a.tsv b.tsv > all.tsv"
         )
     (path,) = files
-    read = json_rows if suffix_of(path) in JSON_SUFFIXES else table_rows
+    read = _READERS.get(suffix_of(path), table_rows)
     return good_rows(path, read(path, columns, report), columns, report)

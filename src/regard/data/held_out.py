@@ -10,7 +10,7 @@ from regard.data.source_text import flat
 
 def source_hash(source: SourceText) -> int:
     """Returns a 64-bit hash, the same on every machine."""
-    return int.from_bytes(blake2b(flat(source).encode(), digest_size=8).digest())
+    return int.from_bytes(blake2b(flat(source, parts=False).encode(), digest_size=8).digest())
 
 
 def hash_fraction(source: SourceText) -> float:

@@ -1,19 +1,19 @@
-"""Reads the lines of text files, which may be gzipped: UTF-8, or UTF-16 with a byte order mark.
+"""Reads the lines of text files, which may be compressed (.gz, .zst): UTF-8, or UTF-16 with a byte order mark.
 
-Memory is bounded: lines longer than `LONGEST_LINE` and .gz files that unpack to far more than their size are errors.
+Memory is bounded: lines longer than `LONGEST_LINE` and compressed files that unpack to far more than their size are errors.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import AnyStr, TypeVar
 
-from regard.data.files import format_of, is_gzip, reading
+from regard.data.arrow import open_zst
+from regard.data.files import format_of, packed_as, reading
 from regard.errors import UserError
 
 Item = TypeVar("Item")
@@ -22,8 +22,8 @@ LONGEST_LINE = 10_000_000
 """Maximum length of a line, in bytes (in characters for UTF-16)."""
 
 _UNPACKED, _RATIO = 100_000_000, 200
-"""A .gz file may unpack to this many bytes or this many times its size, whichever is more. Text unpacks to 3 to 30 times its
-size, a zip bomb to 1,000 times."""
+"""A compressed file may unpack to this many bytes or this many times its size, whichever is more. Text unpacks to 3 to 30
+times its size, a zip bomb to 1,000 times."""
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -32,14 +32,12 @@ _SAMPLE_CHARS = 1_000_000
 
 
 def read_lines(path: Path, notes: list[str] | None = None) -> Iterator[str]:
-    """Yields the lines of a text file, without line ends. The file may be gzipped.
+    """Yields the lines of a text file, without line ends. The file may be compressed.
 
     The encoding is UTF-8, or UTF-16 if the file starts with its byte order mark; `notes` then receives a note.
     """
-    with reading(path), open(path, "rb") as file:
-        unpacked = gzip.GzipFile(fileobj=file) if is_gzip(path) else None
-        most = max(_UNPACKED, _RATIO * os.fstat(file.fileno()).st_size) if unpacked else None
-        content = unpacked or file
+    with reading(path), _open(path) as content:
+        most = max(_UNPACKED, _RATIO * path.stat().st_size) if packed_as(path) else None
         if content.peek(2)[:2] not in _UTF16:
             yield from decode_lines(raw_lines(content.readline, str(path), most), str(path))
             return
@@ -53,6 +51,13 @@ def read_lines(path: Path, notes: list[str] | None = None) -> Iterator[str]:
             raise UserError(
                 f"{path}: the file starts with a UTF-16 byte order mark, but is not valid UTF-16: {error}; save it as UTF-8"
             ) from None
+
+
+def _open(path: Path) -> io.BufferedReader | gzip.GzipFile:
+    """Opens a file for reading; unpacks it if it is compressed."""
+    if packed_as(path) == ".zst":
+        return open_zst(path)
+    return gzip.GzipFile(path) if packed_as(path) else open(path, "rb")
 
 
 def raw_lines(readline: Callable[[int], AnyStr], name: str, most: int | None = None) -> Iterator[AnyStr]:
@@ -69,7 +74,7 @@ def raw_lines(readline: Callable[[int], AnyStr], name: str, most: int | None = N
         if most is not None and total > most:
             raise UserError(
                 f"{name}: the file unpacks to more than {most:,} bytes, over {_RATIO} times its size, which is unusual for "
-                "text; if it is the right file, unpack it first, e.g. with gunzip"
+                "text; if it is the right file, unpack it first, e.g. with gunzip or unzstd"
             )
         yield line
 

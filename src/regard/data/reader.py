@@ -14,7 +14,7 @@ from regard.contracts import Request, SourceRow, SourceText, Traits
 from regard.data.seeds import derived_seed
 from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec, num_positions
-from regard.data.tokenizers.codec import EOS, UNK, Codec
+from regard.data.tokenizers.contract import TextCodec
 from regard.errors import UserError, did_you_mean, shown
 from regard.links import Units
 from regard.look import Edit, Look
@@ -33,7 +33,7 @@ encoded, since encoding it would take much time and memory."""
 PART_BIT = 40
 """The id of a request is the number of the line and, from this bit on, that of the part of the line."""
 
-_BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s+)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
+_BORDER = re.compile(r"""[.!?…]["'»”’)\]]*(\s++)(?![a-zß-öø-ÿ])|[。！？]["'」』）]*()""")
 
 Given = str | PurePath | tuple[str | PurePath, ...]
 """What a user gives as a source: a text; a path, if the model reads files; or a tuple with one of them for each column."""
@@ -102,7 +102,7 @@ class Reader:
     """
 
     source: SourceCodec
-    target: Codec
+    target: TextCodec
     traits: Traits = field(default_factory=Traits)
     max_source: int = MAX_SOURCE
 
@@ -213,7 +213,7 @@ class Reader:
                     f"{len(self.target) - 1}; give words, or ids of this vocabulary"
                 )
         if not self.traits.continues_text:
-            self._check_lengths(options, prefix)
+            self._check_lengths(options, (*self.target.specials.prefix, *prefix))
         return RequestOptions(options, prefix, seed, Look.of(look, edits))
 
     def _prefix(self, given: Any) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ class Reader:
                 raise invalid("prefix", given, "a list of token ids")
             return ids
         ids = tuple(self.target.encode(given))
-        if UNK in ids:
+        if self.target.specials.unk in ids:
             raise UserError(f"the prefix {given!r:.60} contains symbols that the model cannot write; remove them")
         return ids
 
@@ -236,7 +236,7 @@ class Reader:
                 yield word
                 continue
             forms = self.target.encode(word), self.target.encode(f" {word}")
-            yield from dict.fromkeys(tuple(form) for form in forms if form and UNK not in form)
+            yield from dict.fromkeys(tuple(form) for form in forms if form and self.target.specials.unk not in form)
 
     def _check_lengths(self, options: SearchOptions, prefix: tuple[int, ...]) -> None:
         """Raises UserError unless an output has room for the prefix and one more token."""
@@ -336,7 +336,7 @@ class Reader:
             source=[] if self.traits.continues_text else row,
             options=options.search,
             num_positions=positions,
-            prefix=prompt + options.prefix,
+            prefix=prompt + self.target.specials.prefix + options.prefix,
             limit=max(1, positions) if self._is_aligned else self._limit(options, len(prompt)),
             seed=derived_seed(options.seed, "sample", line, part),
             look=options.look,
@@ -359,7 +359,7 @@ class Reader:
             return
         if not self.has_columns:
             raise UserError(f"this model reads one column, but got {len(source)}: {shown(source, 60)}; give a text only")
-        if isinstance(self.codec, Codec) and any("\t" in cell for cell in source):
+        if not isinstance(self.codec, FileCodec) and any("\t" in cell for cell in source):
             raise UserError(f"a column of {shown(source, 60)} contains a TAB, which separates columns; remove it")
         name, text = file_and_text(source)
         if isinstance(self.source, FileCodec) and self.source.auxiliary is None and text:
@@ -383,7 +383,7 @@ class Reader:
                 f"it has {size:,} source and {len(ids):,} target tokens, the maximum is {self.max_tokens:,} each; shorten it"
             )
         self._check_labels(segment.request.source, ids)
-        return GivenOutput(segment, texts, (*ids, EOS))
+        return GivenOutput(segment, texts, (*ids, self.target.specials.eos))
 
     def _check_labels(self, row: SourceRow, ids: Sequence[int]) -> None:
         """Raises UserError if a given output is impossible: other than a tag for each token, or than the text with its blanks
@@ -392,7 +392,7 @@ class Reader:
             return
         if len(ids) != len(row):
             raise UserError(f"it has {len(row):,} tokens in the source, but {len(ids):,} in the output; expected equal numbers")
-        if self.traits.mask and any(token not in (UNK, own) for token, own in zip(row, ids, strict=True)):
+        if self.traits.mask and any(token not in (self.target.specials.unk, own) for token, own in zip(row, ids, strict=True)):
             raise UserError(
                 "the output differs from the source in other tokens than those that are missing; give the same text"
             )
@@ -430,7 +430,7 @@ class Reader:
     def _with_positions(self, source: SourceText) -> str:
         """Returns the part of a text that has positions: without its features, if the model reads them as a set."""
         text = flat(source)
-        if not (self.traits.features_as_set and isinstance(self.source, Codec)):
+        if not self.traits.features_as_set or isinstance(self.source, FileCodec):
             return text
         first, *features = text.split("\t")
         return first if any(map(self.source.has_feature, features)) else text
@@ -503,8 +503,18 @@ def line_of(request_id: int) -> int:
 
 
 def sentences(text: str) -> list[str]:
-    """Splits a text into sentences: after . ! ? or … and closing quotes, if a space follows and then no lower-case Latin
-    letter; and after the full stops of Chinese and Japanese, which no space follows."""
+    """Splits a text into sentences, without the white space between them; see `sentence_spans`."""
+    return [text[start:end] for start, end in sentence_spans(text)]
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Returns (start, end) of each sentence, without white space around it. A sentence ends after . ! ? or … and closing
+    quotes, if a space follows and then no lower-case Latin letter; and after the full stops of Chinese and Japanese, which no
+    space follows."""
     ends = [match.end() for match in _BORDER.finditer(text)]
-    pieces = (text[start:end].strip() for start, end in zip([0, *ends], [*ends, len(text)], strict=True))
-    return [piece for piece in pieces if piece]
+    spans = []
+    for start, end in zip([0, *ends], [*ends, len(text)], strict=True):
+        piece = text[start:end]
+        if piece.strip():
+            spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
+    return spans

@@ -26,14 +26,14 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from regard.contracts import Array, FileAndText, SourceRow, SourceText
+from regard.contracts import OWN, Array, FileAndText, SourceRow, SourceText, Specials
 from regard.core import masks
 from regard.core.source import Source
 from regard.core.spectrum import STRIDE
 from regard.data.documents import few, validated
 from regard.data.sound import to_frames
 from regard.data.source_text import file_and_text
-from regard.data.tokenizers.codec import Codec
+from regard.data.tokenizers.contract import TextCodec
 from regard.errors import UserError
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class FileCodec(ABC):
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
 
     root: Path = field(default=Path(), kw_only=True, compare=False)
-    auxiliary: Codec | None = field(default=None, kw_only=True, compare=False)
+    auxiliary: TextCodec | None = field(default=None, kw_only=True, compare=False)
 
     unit: ClassVar[str]
     """Name of this kind of source in settings and in source.json."""
@@ -123,7 +123,12 @@ class FileCodec(ABC):
     seconds: ClassVar[float] = 0.0
     """Duration of one position of the memory, in seconds; 0 if positions are not points in time."""
     has_features = has_merges = False
-    """Always False for files; see `Codec`."""
+    """Always False for files; see `TextCodec`."""
+
+    @property
+    def specials(self) -> Specials:
+        """The special tokens of the auxiliary texts."""
+        return OWN if self.auxiliary is None else self.auxiliary.specials
 
     @classmethod
     @abstractmethod
@@ -227,12 +232,12 @@ class FileCodec(ABC):
         }
 
 
-SourceCodec = Codec | FileCodec
+SourceCodec = TextCodec | FileCodec
 
 
 def auxiliary_vocabulary_size(codec: SourceCodec) -> int:
     """Returns the vocabulary size of what comes with a file or a text: of the auxiliary texts, or the number of features; 0 if
     there is nothing."""
-    if isinstance(codec, Codec):
-        return codec.num_features
-    return 0 if codec.auxiliary is None else len(codec.auxiliary)
+    if isinstance(codec, FileCodec):
+        return 0 if codec.auxiliary is None else len(codec.auxiliary)
+    return codec.num_features

@@ -1,7 +1,7 @@
 """Constraints on outputs: functions that set the scores of forbidden continuations to −∞.
 
 All of them modify `scores_BKV` in place. `ids_BKT` holds the tokens that each hypothesis has written so far, the newest one
-last; shorter outputs are padded on the left with <sos>, which is never written.
+last; shorter outputs are padded on the left with <pad>, which is never written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.contracts import Specials
 from regard.options import SearchOptions
 
 # B sentences  K hypotheses  V vocabulary  T tokens written  W windows of n tokens
@@ -19,12 +20,12 @@ NEVER = float("-inf")
 
 
 def constrain(
-    log_probs_BKV: Tensor, ids_BKT: Tensor, lengths: Sequence[int], options: SearchOptions, eos: int, never: tuple[int, ...]
+    log_probs_BKV: Tensor, ids_BKT: Tensor, lengths: Sequence[int], options: SearchOptions, specials: Specials
 ) -> Tensor:
     """Returns the scores that the search ranks continuations by: log-probabilities with forbidden tokens at −∞ and repeated
     tokens penalised.
 
-    lengths: the number of tokens in the hypotheses of each sentence.  never: ids that no output may contain.
+    lengths: the number of tokens in the hypotheses of each sentence.  specials: those of the outputs.
 
     Without a repetition penalty it modifies and returns `log_probs_BKV` itself; the tokens that are still allowed keep their
     log-probabilities.
@@ -32,10 +33,10 @@ def constrain(
     scores_BKV = log_probs_BKV
     if options.repetition_penalty != 1.0:
         scores_BKV = penalise_repetition(log_probs_BKV.clone(), ids_BKT, options.repetition_penalty)
-    if never:
-        scores_BKV[..., list(never)] = NEVER
+    if specials.never:
+        scores_BKV[..., list(specials.never)] = NEVER
     if options.min_length:
-        scores_BKV[[row for row, length in enumerate(lengths) if length < options.min_length], :, eos] = NEVER
+        scores_BKV[[row for row, length in enumerate(lengths) if length < options.min_length], :, specials.eos] = NEVER
     if options.no_repeat:
         forbid_repeats(scores_BKV, ids_BKT, options.no_repeat)
     for sequence in options.banned:

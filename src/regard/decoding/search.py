@@ -16,7 +16,7 @@ cannot change the result. Greedy search (a beam of 1) stops at the first <eos>.
 
 Batching is continuous: sentences leave the batch when they are done, and waiting ones join when there is room. So the outputs
 in a batch may differ in length. They are aligned on the right, at the newest token; shorter ones are padded on the left with
-<sos>.
+<pad>.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Beams:
             _map_weights(self.seen_steps[first:], lambda weights_BHKS: weights_BHKS[rows_N]),
         )
 
-    def join(self, new: Beams, sos: int) -> Beams:
+    def join(self, new: Beams, pad: int) -> Beams:
         """Returns these sentences and new ones, which have written only their prefix. Shorter ones are padded on the left."""
         (_, K, T), (num_new, new_K, new_T) = self.ids_BKT.shape, new.ids_BKT.shape
         longest = max(T, new_T)
@@ -218,7 +218,7 @@ class Beams:
         log_probs = (self.log_probs_BKT, T), (new.log_probs_BKT.expand(-1, K, -1), new_T)
         return Beams(
             self.sentences + new.sentences,
-            torch.cat([F.pad(part, (longest - length, 0), value=sos) for part, length in ids]),
+            torch.cat([F.pad(part, (longest - length, 0), value=pad) for part, length in ids]),
             torch.cat([F.pad(part, (longest - length, 0)) for part, length in log_probs]),
             torch.cat((self.total_BK, F.pad(new.total_BK, (0, K - new_K), value=NEVER))),  # missing hypotheses are dead
             torch.cat((self.norms_B, new.norms_B)),
@@ -275,13 +275,13 @@ class Running:
         """Returns only these sentences."""
         return Running(self.beams.keep(rows_N), self.state.keep(rows_N), self.ids_BK[rows_N])
 
-    def join(self, others: Sequence[Running], sos: int) -> Running:
+    def join(self, others: Sequence[Running], pad: int) -> Running:
         """Returns these sentences and those of `others`, which have not taken a step yet."""
         if not others:
             return self
         K, beams, states = self.ids_BK.shape[1], self.beams, []
         for new in others:
-            beams = beams.join(new.beams, sos)
+            beams = beams.join(new.beams, pad)
             same_width = new.ids_BK.shape[1] == K
             states.append(new.state if same_width else new.state.select(new.ids_BK.new_zeros(new.num_sentences, K)))
         ids_BK = torch.cat((self.ids_BK, *(new.ids_BK.expand(-1, K) for new in others)))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.contracts import PAD, Array, Event, FileAndText, Forced, Hypothesis, Request, SourceRow
+from regard.contracts import Array, Event, FileAndText, Forced, Hypothesis, Request, SourceRow, Specials
 from regard.core.arrays import as_array
 from regard.core.source import Source
 from regard.decoding.constraints import NEVER, constrain
@@ -50,14 +50,12 @@ class TorchEngine:
     """Searches with a torch model.
 
     collate: returns encoded sources as one padded batch, on the device of the model.
-    sos, eos: the ids of <sos> and <eos>.  never: ids that no output may contain.
+    specials: the special tokens of the outputs.
     """
 
     model: Seq2Seq
     collate: Callable[[Sequence[SourceRow]], Source]
-    sos: int
-    eos: int
-    never: tuple[int, ...] = ()
+    specials: Specials
     _measured: dict[str, Sizes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -131,8 +129,8 @@ class TorchEngine:
         if refused := self._refused(look):
             raise UserError(refused)
         memory = self._encode(requests)
-        written_BT = _padded(outputs, self.eos).to(memory.allow_BS.device)
-        read_BT = _padded([[self.sos, *output[:-1]] for output in outputs], PAD).to(written_BT.device)
+        written_BT = _padded(outputs, self.specials.eos).to(memory.allow_BS.device)
+        read_BT = _padded([[self.specials.start, *output[:-1]] for output in outputs], self.specials.pad).to(written_BT.device)
         decoded = self.model.decode(read_BT, memory, look)
         log_probs_BT = decoded.log_probs(written_BT).tolist() if log_probs else [[] for _ in outputs]
         log_probs_BTV = decoded.distribution() if distributions else None
@@ -165,18 +163,18 @@ class TorchEngine:
 
         def state_bytes(row: SourceRow, written: int) -> int:
             memory = self.model.encode(self.collate([row]))
-            read = torch.full((1, written), self.sos, device=memory.allow_BS.device)
+            read = torch.full((1, written), self.specials.start, device=memory.allow_BS.device)
             return self.model.start(memory, read).nbytes
 
         is_text = isinstance(request.source, list)
-        small = [self.eos] if is_text else request.source
+        small = [self.specials.eos] if is_text else request.source
         num_positions = (1 if is_text else request.num_positions) + 1
         two_tokens = state_bytes(small, 2)
         per_token = state_bytes(small, 3) - two_tokens
-        per_position = state_bytes([self.eos] * 2, 2) - two_tokens if is_text else two_tokens // num_positions
+        per_position = state_bytes([self.specials.eos] * 2, 2) - two_tokens if is_text else two_tokens // num_positions
         fixed = max(0, two_tokens - num_positions * per_position - 2 * per_token)
         memory = self.model.encode(self.collate([small]))
-        step = self.model.step(torch.full((1, 1), self.sos, device=memory.allow_BS.device), self.model.start(memory))
+        step = self.model.step(torch.full((1, 1), self.specials.start, device=memory.allow_BS.device), self.model.start(memory))
         logits = 4 * 4 * step.logits_BKV.shape[-1]  # logits, log-probabilities, and the memory for sorting them
         return Sizes(fixed, per_token, per_position, logits)
 
@@ -186,7 +184,7 @@ class TorchEngine:
         options, look, prefix = requests[0].options, requests[0].look, len(requests[0].prefix)
         memory = self._encode(requests)
         device, B = memory.allow_BS.device, len(requests)
-        read_BT = torch.tensor([[self.sos, *request.prefix] for request in requests], device=device)
+        read_BT = torch.tensor([[self.specials.start, *request.prefix] for request in requests], device=device)
         log_probs_BT, seen = torch.zeros(B, 0, device=device), memory.seen
         if prefix:
             decoded = self.model.decode(read_BT[:, :-1], memory, look)
@@ -232,16 +230,16 @@ class TorchEngine:
         step_seen = step.seen if look is not None and look.taps else None
         log_probs_BKV = step.logits_BKV.log_softmax(-1)
         lengths = beams.lengths()
-        scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.eos, self.never)
+        scores_BKV = constrain(log_probs_BKV, beams.ids_BKT, lengths, options, self.specials)
         if options.sample:
             seeds = [sentence.request.seed for sentence in beams.sentences]
             uniform_BK = torch.from_numpy(uniform(seeds, options.n_best, lengths)).to(beams.total_BK)
-            candidates = sample(beams.total_BK, scores_BKV, self.eos, uniform_BK, options)
+            candidates = sample(beams.total_BK, scores_BKV, self.specials.eos, uniform_BK, options)
             stuck_BK = beams.total_BK.isfinite() & (torch.maximum(candidates.live_BK, candidates.ended_BK) == NEVER)
             for row, number in stuck_BK.nonzero().tolist():  # no token is allowed
                 self._keep_stopped(beams, row, number, options)
         else:
-            candidates = expand(beams.total_BK, scores_BKV, self.eos, options.beam)
+            candidates = expand(beams.total_BK, scores_BKV, self.specials.eos, options.beam)
         for row in self._keep_finished(beams, candidates, log_probs_BKV, step_seen, options):
             if not options.sample:
                 beams.worst_B[row] = beams.sentences[row].worst(options.n_best)
@@ -290,7 +288,7 @@ class TorchEngine:
         rows, parents = row_E.tolist(), parent_E.tolist()
         scores = candidates.ended_BK[row_E, slot_E].tolist()
         ids, log_probs = beams.ids_BKT[row_E, parent_E].tolist(), beams.log_probs_BKT[row_E, parent_E].tolist()
-        lasts = log_probs_BKV[row_E, parent_E, self.eos].tolist()
+        lasts = log_probs_BKV[row_E, parent_E, self.specials.eos].tolist()
         for row, parent, score, written, before, last in zip(rows, parents, scores, ids, log_probs, lasts, strict=True):
             start = beams.sentences[row].start
             written, before = written[start:], before[start:]
@@ -368,6 +366,13 @@ def _is_captured_alone(request: Request) -> bool:
     return request.look is not None and any(tap.what == "summary" or tap.rows is not None for tap in request.look.taps)
 
 
+def axes_of(allow_S: Array, memory_axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the axes of the memory of one sentence, without padding. memory_axes: those of its batch."""
+    allow = allow_S.reshape(memory_axes)
+    others = (tuple(axis for axis in range(allow.ndim) if axis != kept) for kept in range(allow.ndim))
+    return tuple(int(allow.any(along).sum()) for along in others)
+
+
 class Captured:
     """What was captured of a batch, sentence by sentence and without padding, as numpy arrays that do not hold the batch."""
 
@@ -378,9 +383,7 @@ class Captured:
 
     def axes(self, row: int) -> tuple[int, ...]:
         """Returns the axes of the memory of one sentence."""
-        allow = self.allow_BS[row].reshape(self.memory_axes)
-        others = (tuple(axis for axis in range(allow.ndim) if axis != kept) for kept in range(allow.ndim))
-        return tuple(int(allow.any(along).sum()) for along in others)
+        return axes_of(self.allow_BS[row], self.memory_axes)
 
     def seen(self, row: int, length: int) -> tuple[Seen[Array], ...]:
         """Returns what was captured of one sentence. length: the number of its target tokens."""

@@ -178,7 +178,7 @@ class SharedBatch:
         if not started:
             return
         try:
-            self.running = started[0].join(started[1:], self.engine.sos)
+            self.running = started[0].join(started[1:], self.engine.specials.pad)
         except Exception as error:
             self._suspect(started, error, events)
 

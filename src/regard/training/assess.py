@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from regard.data.batch import Example
 from regard.data.source_text import flat
-from regard.data.tokenizers.codec import UNK, Codec
+from regard.data.sources import FileCodec
+from regard.data.tokenizers.contract import TextCodec
 from regard.errors import plural, shorten
 from regard.evaluation import ErrorRates, Tokens, can_use_sacrebleu, chrf, error_rates
 from regard.training.settings import RunSettings
@@ -195,7 +196,7 @@ def assess(
     predictions: Sequence[Prediction],
     rates: ErrorRates,
     examples: Sequence[Example],
-    codecs: tuple[object, Codec],
+    codecs: tuple[object, TextCodec],
     curve: Sequence[float],
     losses: Losses,
     passes: float,
@@ -215,7 +216,7 @@ def assess(
         ids = target.encode_batch(outputs)
         tokens = [target.tokens(output_ids) for output_ids in ids]
         right = sum(
-            UNK not in output_ids and output_tokens in prediction.reference_tokens
+            target.specials.unk not in output_ids and output_tokens in prediction.reference_tokens
             for output_ids, output_tokens, prediction in zip(ids, tokens, predictions, strict=True)
         )
         references: list[tuple[Tokens, ...]] = [prediction.reference_tokens for prediction in predictions]
@@ -224,7 +225,7 @@ def assess(
 
     frequent = most_frequent(examples, target)
     guesses = {f"always writing {shorten(frequent)!r}": figures_of([frequent] * len(predictions))}
-    if isinstance(source, Codec):  # if the source has several columns, the first is copied
+    if not isinstance(source, FileCodec):  # if the source has several columns, the first is copied
         guesses["copying the source"] = figures_of([flat(prediction.source).partition("\t")[0] for prediction in predictions])
     name = min(guesses, key=lambda guess: guesses[guess].sort_key(sentences=sentences))
     model = Figures(
@@ -259,7 +260,7 @@ def next_step(advice: Advice, settings: RunSettings) -> str:
     )
 
 
-def most_frequent(examples: Sequence[Example], target: Codec) -> str:
+def most_frequent(examples: Sequence[Example], target: TextCodec) -> str:
     """Returns the most frequent target text; ties are broken deterministically."""
     number = len(examples)
     counts = Counter(tuple(examples[index].target) for index in range(0, number, math.ceil(number / MOST_COUNTED)))

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from regard.contracts import EOS, SourceRow
-from regard.data.batch import Example, collate
+from regard.contracts import SourceRow, Specials
+from regard.data.batch import Example
 from regard.data.blanks import BLANK
 from regard.data.labels import readable
 from regard.data.reader import Plan
-from regard.data.tokenizers.codec import PAD, SPECIALS, UNK
 from regard.errors import UserError, shorten
 from regard.evaluation import Perplexity
 from regard.results import Result
@@ -68,12 +67,13 @@ class TextValidator(Validator):
 
     def _predict(self, held_out: HeldOut) -> list[Continuation]:  # type: ignore[override]
         reader, masks = self.translator.reader, self.model.traits.mask > 0
+        (unknown,) = reader.target.tokens((reader.target.specials.unk,))
         options, plans, given = reader.options({"max_length": self.max_length}), list[Plan](), list[str]()
         for pair, example in zip(held_out.pairs[:NUM_SHOWN], held_out.examples, strict=False):
             text = pair.target if masks else beginning(pair.target)
             segment = reader.segment(text, options, len(plans), row=example.source if masks else None)
             plans.append(Plan(len(plans), text, (segment,)))
-            given.append(reader.target.decode(as_ids(example.source)).replace(SPECIALS[UNK], f" {BLANK}") if masks else text)
+            given.append(reader.target.decode(as_ids(example.source)).replace(unknown, f" {BLANK}") if masks else text)
         progress = partial(with_progress, what="continuing held-out texts", console=self.console)
         results = self.translator.answer_all(plans, progress=progress)
         return [
@@ -83,8 +83,9 @@ class TextValidator(Validator):
     def perplexity(self) -> Perplexity:
         """Measures all held-out texts; if tokens are missing in them, these tokens alone."""
         examples, texts = self.held_out.examples, [pair.target for pair in self.held_out.pairs]
-        num_tokens = sum(len(_tokens(example)) for example in examples)
-        num_targets = sum(collate([example]).num_targets for example in examples)
+        codecs = self.training_data.codecs
+        num_tokens = sum(len(_tokens(example, codecs.target.specials)) for example in examples)
+        num_targets = sum(codecs.collate([example]).num_targets for example in examples)
         nll = self._loss(examples, self.console) * num_targets
         if self.model.traits.mask:
             return Perplexity(nll, num_tokens, len(texts))
@@ -146,19 +147,25 @@ def assess_texts(validator: TextValidator, curve: Sequence[float], passes: float
 def guess_by_frequency(training_data: TrainingData) -> float:
     """Returns the perplexity per token on the held-out texts of a model that knows only how frequent tokens are in training;
     each token of the vocabulary counts once more than it occurs."""
-    examples = training_data.examples
+    examples, specials = training_data.examples, training_data.codecs.target.specials
     sampled = (examples[index] for index in range(0, len(examples), math.ceil(len(examples) / MOST_COUNTED)))
     counts: Counter[int] = Counter()
     for example in sampled:
-        counts.update(_tokens(example))
+        counts.update(_tokens(example, specials))
     total = counts.total() + len(training_data.codecs.target)
-    nll = [math.log(total / (counts[token] + 1)) for example in training_data.held_out.examples for token in _tokens(example)]
+    nll = [
+        math.log(total / (counts[token] + 1))
+        for example in training_data.held_out.examples
+        for token in _tokens(example, specials)
+    ]
     return math.exp(sum(nll) / len(nll))
 
 
-def _tokens(example: Example) -> list[int]:
+def _tokens(example: Example, specials: Specials) -> list[int]:
     """Returns the tokens that a model predicts: all and <eos>, or only those that are missing in the source."""
-    return [token for token in example.target if token != PAD] if as_ids(example.source) else [*example.target, EOS]
+    if as_ids(example.source):
+        return [token for token in example.target if token != specials.pad]
+    return [*example.target, specials.eos]
 
 
 def as_ids(source: SourceRow) -> list[int]:

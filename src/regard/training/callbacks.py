@@ -3,18 +3,17 @@ if it is interrupted, and finally chooses the best weights."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import takewhile
-from types import FrameType
 
 from torch import Tensor
 
 from regard.checkpoint.runs import Checkpoint, Damaged
 from regard.errors import UserError, plural
+from regard.training.interrupts import Interrupted, on_interrupt
 from regard.training.learner import Learner
 from regard.training.loop import Update, after_validation
 from regard.training.progress import OnUpdate
@@ -102,7 +101,7 @@ class RunCallbacks:
         self.best_saved = state.best_at
         self.best.prune((self.best_saved,))
         if self.interrupted and not self.stopped:
-            raise UserError(
+            raise Interrupted(
                 f"training stopped after update {state.update} of {self.settings.train.steps} and was saved in "
                 f"{self.run_folder.path}; run the same command to continue"
             )
@@ -193,20 +192,13 @@ class RunCallbacks:
             yield
             return
 
-        def handle(number: int, frame: FrameType | None) -> None:
+        def stop() -> None:
             if self.interrupted:
                 raise KeyboardInterrupt
             self.interrupted = True
 
-        try:
-            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # signals only arrive in the main thread
-            before = {}
-        try:
+        with on_interrupt(stop):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def averaged(train: TrainSettings, update: int) -> list[int]:

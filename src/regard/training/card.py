@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from regard.checkpoint.folder import CURVES
-from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import Codec
+from regard.data.sources import FileCodec, SourceCodec
 from regard.errors import one_line, plural
 from regard.evaluation import ErrorRates, Perplexity
+from regard.languages import Language, Languages
 from regard.models.build import num_parameters
 from regard.models.contract import Model
 from regard.training.assess import Assessment
@@ -59,18 +59,25 @@ def _summary(model: Model, training_data: TrainingData, settings: RunSettings) -
     """Returns one sentence on what the model is."""
     source = training_data.codecs.source
     reads = "continues texts" if model.traits.continues_text else f"reads {_inputs(source)}"
+    languages = Languages.parse(settings.data.languages)
+    named = f", from {_names(languages.source)} to {_names(languages.target)}" if languages != Languages() else ""
     taught = f", and learned from {plural(len(settings.start.teachers), 'other model')}" if settings.start.teachers else ""
     return (
-        f"It {reads} and writes texts. It is of the family {settings.model.kind} and has {num_parameters(model):,} parameters; "
-        f"it was trained on {_size(training_data)} for {plural(settings.train.steps, 'update')}{taught}."
+        f"It {reads} and writes texts{named}. It is of the family {settings.model.kind} and has "
+        f"{num_parameters(model):,} parameters; it was trained on {_size(training_data)} "
+        f"for {plural(settings.train.steps, 'update')}{taught}."
     )
+
+
+def _names(languages: Sequence[Language]) -> str:
+    return " and ".join(f"{one_line(language.name, 100)} ({language.code})" for language in languages)
 
 
 def _size(training_data: TrainingData) -> str:
     return plural(len(training_data.examples), training_data.held_out.noun)
 
 
-def _inputs(source: Codec | FileCodec) -> str:
+def _inputs(source: SourceCodec) -> str:
     return source.nouns if isinstance(source, FileCodec) else "texts"
 
 
@@ -118,7 +125,7 @@ def _limits(model: Model, training_data: TrainingData, settings: RunSettings) ->
         "has seen nothing"
         + (f", and it counts {model.traits.max_positions:,} positions" if model.traits.max_positions else ""),
     ]
-    if isinstance(source, Codec) and settings.data.source_unit != "bpe":  # which has a token for every byte
+    if not isinstance(source, FileCodec) and settings.data.source_unit != "bpe":  # which has a token for every byte
         lines.append(f"Symbols: it knows {len(source):,} source and {len(target):,} target tokens; others become <unk>")
     if len(training_data.examples) < FEW:
         lines.append("Few pairs: it gets frequent patterns right and guesses the rest")
@@ -134,7 +141,7 @@ def _chose(settings: RunSettings) -> bool:
     return settings.train.weights == "best" and settings.train.validate_every > 0
 
 
-def _use(source: Codec | FileCodec) -> str:
+def _use(source: SourceCodec) -> str:
     """Returns how to load the model."""
     example = "picture.png" if isinstance(source, FileCodec) and source.unit == "picture" else "a text"
     if isinstance(source, FileCodec) and source.unit != "picture":

@@ -34,7 +34,9 @@ def load_checkpoint(path: Path, update: int | None = None, scores: Mapping[str, 
     check_score(path, settings.model, scores)
     codecs = _codecs(path, checkpoint)
     auxiliary = auxiliary_vocabulary_size(codecs.source)
-    model = build(settings.model, len(codecs.source), len(codecs.target), scores, auxiliary=auxiliary)
+    model = build(
+        settings.model, len(codecs.source), len(codecs.target), scores, auxiliary=auxiliary, specials=codecs.target.specials
+    )
     learner = Learner(model, settings.train)
     try:
         learner.check(checkpoint)

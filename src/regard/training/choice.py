@@ -7,16 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from regard.checkpoint.folder import Saved
 from regard.data.codecs import FILE_CODECS
+from regard.data.sources import FileCodec
 from regard.data.texts import recognise_texts
+from regard.data.tokenizers.sentencepieces import RULES
+from regard.data.tokenizers.units import SENTENCEPIECE
 from regard.errors import UserError
-from regard.models.build import FAMILIES
+from regard.models.build import FAMILIES, presets
 from regard.training.order import Order
 from regard.training.overrides import override
 from regard.training.resume import Previous
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
 from regard.training.suggest import Suggestion, suggest
 from regard.training.suggest_labels import suggest_labels
+from regard.training.suggest_portable import suggest_portable
 from regard.training.suggest_texts import suggest_texts
 from regard.training.survey import Survey, folder_of, names_files, survey
 from regard.training.transfer import Start, with_encoder_of
@@ -31,7 +36,8 @@ READING = {
 """Settings that must be known before the data is read."""
 
 
-SUBWORDS = ("bpe", "unigram", "labels")
+UNITS = ("source_unit", "target_unit")
+SUBWORDS = ("bpe", "unigram", "labels", *SENTENCEPIECE)
 """Units whose number of tokens does not correspond to anything that a user counts."""
 
 
@@ -55,6 +61,8 @@ def choose(order: Order, start: Start, previous: Previous | None = None) -> Choi
     defaults = previous.defaults if previous else start.defaults
     if previous and previous.settings["data"]["header"] == "usual" and not order.reading.get("header"):
         order = replace(order, reading={**order.reading, "header": "usual"})
+    if order.portable and (other := _obstacle(order, start)):
+        raise UserError(f"--portable chooses model and vocabulary, but {other}; leave one of them out")
     complete = order.complete_settings(defaults)
     if complete is None:
         choice = _from_data(order, start, defaults, previous)
@@ -73,35 +81,67 @@ def choose(order: Order, start: Start, previous: Previous | None = None) -> Choi
 def _from_data(order: Order, start: Start, defaults: Mapping[str, Any], previous: Previous | None) -> Choice:
     """Chooses the settings from the data. defaults: those of data.normalise and model.fusion_score. previous: see `choose`."""
     changes, normalise = _changes(order), defaults["data.normalise"]
+    tokens = {name: changes[f"data.{name}"] for name in UNITS if changes.get(f"data.{name}") in SENTENCEPIECE}
+    if tokens and normalise == "nfc":
+        normalise = "nmt_nfkc"
     early = {key: value for key, value in changes.items() if key in READING}
-    usual = RunSettings(data=DataSettings(normalise=normalise))
+    if early.get("data.normalise") in RULES:  # SentencePiece applies it, not the reader
+        early["data.normalise"] = "none"
+    usual = RunSettings(data=DataSettings(normalise="none" if normalise in RULES else normalise))
     reading = override(order.with_options(usual, start.settings), early).data
     kind = str(changes.get("model.kind", start.parent.settings.kind if start.parent else ""))
     of_pairs = previous and previous.settings["data"].get("contents", "pairs") == "pairs"  # as language models once were
     learns_from = FAMILIES[kind].settings().traits.learns_from if kind in FAMILIES else "pairs"
+    if learns_from == "texts" and tokens:
+        raise UserError(
+            f"model.kind={kind} continues texts, but SentencePiece puts a space before a continuation; set data.target_unit=bpe"
+        )
     if learns_from == "texts" and not of_pairs:
         suggestion, surveyed = _for_texts(kind, reading, changes)
     else:
         suggestion, surveyed = _for_pairs(order, reading, changes)
     if learns_from in ("labels", "tags"):
         suggestion = suggest_labels(kind, surveyed.sample, surveyed.counts.pairs, suggestion)
+    if order.portable:
+        suggestion = suggest_portable(suggestion, surveyed.counts.pairs)
+        normalise = suggestion.settings.data.normalise
     settings, reasons = order.with_options(suggestion.settings, start.settings), {**suggestion.reasons}
-    settings = replace(settings, data=replace(settings.data, normalise=normalise))
-    if "fusion_score" in settings.model.__dataclass_fields__:
-        settings = replace(settings, model=replace(settings.model, fusion_score=defaults["model.fusion_score"]))
+    model = settings.model
+    if "fusion_score" in model.__dataclass_fields__:
+        model = replace(model, fusion_score=defaults["model.fusion_score"])
     if start.saved:  # take over its model settings, and the units of its vocabularies
         reasons["data.normalise"] = f"as {start.name} normalises texts"
         start_data = start.saved.training.get("settings", {}).get("data", {})
         same = ("source_unit",) if start.transfer else ("source_unit", "target_unit", "shared", "vocabulary")
-        tokens = {name: start_data[name] for name in same if name in start_data}
+        tokens |= {name: start_data[name] for name in same if name in start_data}
+        tokens |= _units_of(start.saved) if not start.transfer else {}
         model = start.saved.settings
         if start.transfer and kind:
             model = with_encoder_of(kind, model)
-        settings = replace(settings, model=model, data=replace(settings.data, **tokens))
+    data = replace(settings.data, normalise=normalise, **tokens)
+    settings = replace(settings, data=data, model=model)
     if start.teachers:
         settings = override(settings, _as_taught(start), order.scores)
         reasons = {"start.teachers": "their mean is what the model learns", "train.steps": f"as {start.name} was trained"}
     return Choice(override(settings, changes, order.scores), {**reasons, **_reasons(order)}, surveyed)
+
+
+def _units_of(saved: Saved) -> dict[str, Any]:
+    """Returns the units of a model that was converted, and so has no settings of a run."""
+    sides = zip(UNITS, (saved.source, saved.target), strict=True)
+    units = {name: codec.unit for name, codec in sides if not isinstance(codec, FileCodec) and codec.unit}
+    return {**units, **({"shared": True} if saved.settings.traits.shares_vocabulary else {})}
+
+
+def _obstacle(order: Order, start: Start) -> str:
+    """Returns what else chooses the model or the vocabulary; "" if nothing does."""
+    if order.run_file or order.settings:
+        return f"the settings come {order.settings_from}"
+    if start.saved:
+        return f"those of {start.name} are taken over"
+    kind = order.changes.get("model.kind", "transformer")
+    portable = [name for name, preset in presets().items() if preset.kind == "transformer"]
+    return "" if kind == "transformer" or kind in portable else f"model.kind is {kind}"
 
 
 def _as_taught(start: Start) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.contracts import FileAndText, SourceText
-from regard.data.batch import Batches, BatchOrder, Example, encode_pairs, lengths
+from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, encode_pairs, lengths
 from regard.data.blanks import masked
 from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Pair
@@ -23,7 +23,9 @@ from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec
-from regard.data.tokenizers.codec import Codec, TokenUnit
+from regard.data.tokenizers.codec import Codec
+from regard.data.tokenizers.contract import TextCodec
+from regard.data.tokenizers.units import TextUnit, train_codec
 from regard.data.trained import Sources
 from regard.errors import UserError, plural
 from regard.signatures import text_fingerprint
@@ -38,19 +40,23 @@ Unreadable = Callable[[Pair, UserError], None]
 
 class Codecs(NamedTuple):
     source: SourceCodec
-    target: Codec
+    target: TextCodec
 
     @property
     def reader(self) -> Reader:
         """Reads the sources of pairs."""
         return Reader(self.source, self.target)
 
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """Returns a padded batch of these examples."""
+        return collate(examples, self.source.specials, self.target.specials)
+
 
 class StartCodecs(NamedTuple):
     """Codecs that a run takes over from the model it starts from; None where it builds its own."""
 
     source: SourceCodec | None = None
-    target: Codec | None = None
+    target: TextCodec | None = None
 
     def __bool__(self) -> bool:
         return any(codec is not None for codec in self)
@@ -137,13 +143,14 @@ class TrainingData:
             shortest_first=train.shortest_first,
         )
         vary = partial(self._varied, subword_dropout, augment, mask)
-        return Batches(self.examples, order, vary if subword_dropout or augment or mask else None)
+        source, target = (codec.specials for codec in self.codecs)
+        return Batches(self.examples, order, vary if subword_dropout or augment or mask else None, source, target)
 
     def with_blanks(self, mask: float) -> TrainingData:
         """Returns the data with held-out texts that lack tokens, always the same ones."""
         held_out = self.held_out
         examples = [
-            masked(example, mask, random.Random(derived_seed(0, "mask", pair.target)))
+            masked(example, mask, random.Random(derived_seed(0, "mask", pair.target)), self.codecs.target.specials)
             for pair, example in zip(held_out.pairs, held_out.examples, strict=True)
         ]
         return replace(self, held_out=HeldOut(held_out.pairs, examples))
@@ -152,7 +159,7 @@ class TrainingData:
         source, target = self.codecs
         source_row, target_ids = example
         if isinstance(source_row, list):
-            if isinstance(source, Codec) and source.has_merges:
+            if not isinstance(source, FileCodec) and source.has_merges:
                 source_row = source.bpe_dropout(source_row, p, rng)
             else:
                 source_row = list(source_row)
@@ -162,7 +169,7 @@ class TrainingData:
                 file = source.varied(torch.from_numpy(file), augment, rng).numpy()
             source_row = FileAndText(file, *text) if text else file
         varied = Example(source_row, target.bpe_dropout(target_ids, p, rng) if p and target.has_merges else list(target_ids))
-        return masked(varied, mask, rng) if mask else varied
+        return masked(varied, mask, rng, target.specials) if mask else varied
 
 
 def in_memory(
@@ -190,7 +197,7 @@ def make_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, star
     pairs: returns a new iterator over the training pairs; its argument is the label of the progress bar.
     root: the folder that file names in the pairs are relative to.
     """
-    train = partial(Codec.train, vocabulary=data.vocabulary, normalise=data.normalise == "nfc")
+    train = partial(train_codec, vocabulary=data.vocabulary, normalise=data.normalise)
     if data.shared and not start_codecs:
         both = (text for pair in pairs("building the vocabulary") for text in pair.texts)
         shared = train(both, data.target_unit)
@@ -201,13 +208,16 @@ def make_codecs(pairs: Callable[[str], Iterator[Pair]], data: DataSettings, star
         source = _make_file_codec(pairs, data, root, train)
     else:
         sources = (flat(pair.source) for pair in pairs("building the source vocabulary"))
-        source = train(sources, cast(TokenUnit, data.source_unit))
+        source = train(sources, cast(TextUnit, data.source_unit))
     targets = (pair.target for pair in pairs("building the target vocabulary"))
     return Codecs(source, start_codecs.target or train(targets, data.target_unit))
 
 
 def _make_file_codec(
-    pairs: Callable[[str], Iterator[Pair]], data: DataSettings, root: Path, train: Callable[[Iterator[str], TokenUnit], Codec]
+    pairs: Callable[[str], Iterator[Pair]],
+    data: DataSettings,
+    root: Path,
+    train: Callable[[Iterator[str], TextUnit], TextCodec],
 ) -> FileCodec:
     """Builds the codec of files. If there is a second source column, it includes a vocabulary of the auxiliary texts."""
     kind = FILE_CODECS[data.source_unit]
@@ -217,14 +227,14 @@ def _make_file_codec(
     if len(data.source_columns) < 2:
         return codec
     texts = (file_and_text(pair.source)[1] for pair in pairs("building the vocabulary of the auxiliary texts"))
-    return replace(codec, auxiliary=train(texts, "words"))
+    return replace(codec, auxiliary=Codec.train(texts, "words", data.vocabulary, normalise=data.normalise == "nfc"))
 
 
 def encoded(
     pairs: Iterator[Pair], codecs: Codecs, start_codecs: StartCodecs, unknown: Counter[str], bad: Unreadable | None = None
 ) -> Iterator[Example]:
     """Encodes the pairs; counts in `unknown` the symbols that codecs taken over from another model cannot encode."""
-    size, reader = CHUNK if isinstance(codecs.source, Codec) else 64, codecs.reader
+    size, reader = 64 if isinstance(codecs.source, FileCodec) else CHUNK, codecs.reader
     while chunk := list(islice(pairs, size)):
         for pair in chunk:
             if start_codecs.source is not None:

@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.layers.blocks import TransformerLayer
 from regard.models.evaluation import in_evaluation
 from regard.pipeline import Translator
-from regard.training.loop import batch_loss
+from regard.training.objective import batch_loss
 from regard.training.own_loop import batches
 from regard.training.settings import TrainSettings
 from regard.training.train import Data

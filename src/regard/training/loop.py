@@ -1,31 +1,22 @@
-"""The training loop, complete in this file: learning rate, loss, updates, validation, checkpoints."""
+"""The training loop, complete in this file but for the loss: learning rate, updates, validation, checkpoints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.core import masks
-from regard.core.losses import (
-    Baseline,
-    distillation_loss,
-    doubly_stochastic_loss,
-    leave_one_out,
-    policy_gradient,
-    reward_to_go,
-)
 from regard.data.batch import Batch
 from regard.data.seeds import derived_seed
-from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
-from regard.look import Look, Tap
-from regard.models.contract import Decoded, Memory, Model, Seq2Seq
+from regard.models.contract import Seq2Seq
 from regard.training.learner import Learner, TrainingState
+from regard.training.objective import batch_loss
+from regard.training.ranks import Ranks
 from regard.training.settings import TrainSettings
 
 
@@ -92,32 +83,42 @@ def same_rates(one: TrainSettings, other: TrainSettings, num_updates: int) -> bo
     return all(learning_rate(number, one) == learning_rate(number, other) for number in range(num_updates))
 
 
+class MicroBatches(Protocol):
+    """Returns the micro-batches of an update: every step-th, from the first-th on."""
+
+    def __call__(self, update: int, first: int = 0, step: int = 1, /) -> tuple[Batch, ...]: ...
+
+
 def train(
     learner: Learner,
-    batches: Callable[[int], tuple[Batch, ...]],
+    batches: MicroBatches,
     settings: TrainSettings,
     *,
     seed: int,
     callbacks: Callbacks,
     teacher: Seq2Seq | None = None,
+    ranks: Ranks | None = None,
 ) -> None:
     """Trains from the learner's last update to the end of the run.
 
     batches: returns the micro-batches of an update. Random numbers are a function of (seed, update, batch), so a resumed run
-    repeats them exactly. teacher: a model whose distribution this one learns, too. Raises UserError if training diverges.
+    repeats them exactly. teacher: a model whose distribution this one learns, too. ranks: the processes that share out the
+    micro-batches; by default, there is only this one. Raises UserError if training diverges.
     """
+    ranks = ranks or Ranks()
     model = learner.model.train()
     device = next(model.parameters()).device
     while not finished(learner.state, settings):
         number = learner.state.update
-        parts = batches(number)
-        num_targets, loss = sum(part.num_targets for part in parts), 0.0
-        for part, batch in enumerate(parts):
+        parts = batches(number, ranks.rank, ranks.size)
+        num_targets, loss = int(ranks.total(sum(part.num_targets for part in parts))), 0.0
+        for part, batch in zip(count(ranks.rank, ranks.size), parts, strict=False):
             torch.manual_seed(derived_seed(seed, "update", number, part))
             total, baseline = batch_loss(model, batch.to(device), settings, learner.state.baseline, teacher)
             (total / num_targets).backward()
             loss += total.item() / num_targets
             learner.state = replace(learner.state, baseline=baseline)
+        loss, stopped = ranks.add_up(model.parameters(), loss, callbacks.interrupted)
         norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).item()
         if not math.isfinite(norm):
             raise UserError(
@@ -129,10 +130,11 @@ def train(
         learner.state = replace(learner.state, update=number + 1)
         callbacks.on_update(Update(number, loss, norm, rate, num_targets))
         if settings.validate_every and (number + 1) % settings.validate_every == 0:
-            learner.state = after_validation(learner.state, callbacks.validate())
+            learner.state = after_validation(learner.state, ranks.of_first(callbacks.validate()))
             if learner.state.stale == 0:
                 callbacks.save_best()
-        stop = callbacks.interrupted
+        stop = stopped or (ranks.size == 1 and callbacks.interrupted)  # all processes stop after the same update
+        callbacks.interrupted |= stop
         if finished(learner.state, settings) or (number + 1) % settings.checkpoint_every == 0 or stop:
             callbacks.checkpoint()
         if stop:
@@ -150,107 +152,3 @@ def after_validation(state: TrainingState, value: float) -> TrainingState:
     if state.best is None or value < state.best:
         return replace(state, best=value, best_at=state.update, stale=0)
     return replace(state, stale=state.stale + 1)
-
-
-def batch_loss(
-    model: Model,
-    batch: Batch,
-    settings: TrainSettings,
-    baseline: Baseline | None = None,
-    teacher: Seq2Seq | None = None,
-) -> tuple[Tensor, Baseline]:
-    """Returns the loss summed over the target tokens, including that of hard or gated attention, and the next baseline.
-
-    With several samples of the choices, it is the mean of their losses. baseline: the moving average of hard or gated
-    attention; by default the mean reward of the batch itself.
-    teacher: a model in evaluation mode; its distribution replaces the targets, by train.teacher_weight.
-    """
-    memory = model.encode(batch.source)
-    samples, sampled_memory = repeated(batch, memory, settings.samples)
-    look = Look((Tap("cross", layer=-1),), grad=True) if settings.doubly_stochastic else None
-    decoded = model.decode(samples.target_in_BT, sampled_memory, look)
-    total = decoded.loss(samples.target_out_BT, pad=PAD, smoothing=settings.label_smoothing)
-    if teacher:
-        taught_BTV = taught_by(teacher, batch).repeat_interleave(settings.samples, dim=0)
-        taught = distillation_loss(decoded.distribution(), taught_BTV, samples.target_out_BT, pad=PAD)
-        total = (1 - settings.teacher_weight) * total + settings.teacher_weight * taught
-    if settings.doubly_stochastic:
-        weights_BTS = decoded.seen[0].weights_BHTS.mean(1)
-        real_BT = masks.not_padding(samples.target_out_BT, PAD)
-        total = total + settings.doubly_stochastic * doubly_stochastic_loss(weights_BTS, real_BT, sampled_memory.allow_BS)
-    if decoded.attention_log_prob_BT is None or not settings.policy_gradient:
-        return total / settings.samples, baseline or Baseline()
-    best_BT = None
-    if settings.baseline == "self_critical":
-        best_BT = token_rewards(most_probable(model, batch, memory), batch)
-    choices, baseline = hard_attention_loss(decoded, samples, baseline, settings, best_BT)
-    return (total + choices) / settings.samples, baseline
-
-
-def repeated(batch: Batch, memory: Memory, num_samples: int) -> tuple[Batch, Memory]:
-    """Returns the targets and the memory of every example as many times, one after the other; an encoder has run only once."""
-    if num_samples == 1:
-        return batch, memory
-
-    def repeat(tensor: Tensor) -> Tensor:
-        return tensor.repeat_interleave(num_samples, dim=0)
-
-    targets = Batch(batch.source, repeat(batch.target_in_BT), repeat(batch.target_out_BT), num_samples * batch.num_targets)
-    values_BSE, allow_BS, summary_BE = map(repeat, (memory.values_BSE, memory.allow_BS, memory.summary_BE))
-    return targets, replace(memory, values_BSE=values_BSE, allow_BS=allow_BS, summary_BE=summary_BE)
-
-
-@torch.no_grad()
-def most_probable(model: Model, batch: Batch, memory: Memory) -> Decoded:
-    """Returns the result of the most probable choices, without dropout."""
-    training = model.training
-    decoded = model.eval().decode(batch.target_in_BT, memory)
-    model.train(training)
-    return decoded
-
-
-def token_rewards(decoded: Decoded, batch: Batch) -> Tensor:
-    """Returns the log-probability of every target token, held constant; 0 at padding."""
-    real_BT = masks.not_padding(batch.target_out_BT, PAD)
-    return decoded.log_probs(batch.target_out_BT).detach().masked_fill(~real_BT, 0.0)
-
-
-@torch.no_grad()
-def taught_by(teacher: Seq2Seq, batch: Batch) -> Tensor:
-    """Returns the log-probabilities (B, T, V) that a teacher gives to the tokens of a batch."""
-    return teacher.decode(batch.target_in_BT, teacher.encode(batch.source)).distribution()
-
-
-def hard_attention_loss(
-    decoded: Decoded, batch: Batch, baseline: Baseline | None, settings: TrainSettings, best_BT: Tensor | None = None
-) -> tuple[Tensor, Baseline]:
-    """Returns the policy-gradient loss of hard or gated attention, and the moving average for the next batch.
-
-    batch: each example occurs settings.samples times. baseline: the moving average; None for the mean reward of the batch
-    itself. best_BT: for settings.baseline=self_critical, the `token_rewards` of the most probable choices for each example.
-    """
-    assert decoded.attention_log_prob_BT is not None
-    assert decoded.attention_entropy_BT is not None
-
-    def affected(token_BT: Tensor) -> Tensor:
-        """Sums over the tokens that a choice affects."""
-        return reward_to_go(token_BT) if decoded.affects_later_steps else token_BT
-
-    real_BT = masks.not_padding(batch.target_out_BT, PAD)
-    token_BT = token_rewards(decoded, batch)
-    following = (baseline or Baseline()).after((token_BT.sum() / batch.num_targets).item())
-    reward_BT = affected(token_BT)
-    if settings.baseline == "leave_one_out":
-        expected_BT = leave_one_out(reward_BT.unflatten(0, (-1, settings.samples))).flatten(0, 1)
-    elif best_BT is not None:
-        expected_BT = affected(best_BT).repeat_interleave(settings.samples, dim=0)
-    else:
-        expected_BT = (baseline or following).value * affected(real_BT.to(reward_BT.dtype))
-    loss = policy_gradient(
-        reward_BT,
-        decoded.attention_log_prob_BT * real_BT,
-        decoded.attention_entropy_BT * real_BT,
-        baseline=expected_BT,
-        entropy_bonus=settings.entropy_bonus,
-    )
-    return loss, following

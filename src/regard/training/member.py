@@ -99,13 +99,28 @@ def obey() -> None:
     os._exit(1)
 
 
-def main() -> None:
-    """Trains the model that standard input describes."""
+def train(task: Task, events: Events) -> None:
+    """Trains the model of a task, and reports its error rates."""
+    try:
+        trained = train_model(task.order, EventConsole(events), task.device, UpdateEvents(events, task.order))
+        events.send(result=str(trained.rates))
+    except UserError as error:
+        events.send(error=str(error))
+
+
+def serve(work: Callable[[Any, Events], None]) -> None:
+    """Does the work of the task that standard input describes, as the whole process, and ends it."""
+    with suppress(KeyboardInterrupt):  # before training, or while an error is reported
+        _serve(work)
+    os._exit(0)  # a request to stop that comes now must not disturb the end
+
+
+def _serve(work: Callable[[Any, Events], None]) -> None:
     events = Events(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)  # what a library prints is no event
     try:
         task: Task = pickle.loads(read(int.from_bytes(read(8))))
-        order = replace(task.order, scores=task.scores())
+        task = replace(task, order=replace(task.order, scores=task.scores()))
     except (pickle.UnpicklingError, AttributeError, ImportError) as error:
         events.send(error=f"a score function cannot be imported by another process ({error}); define it in a file of its own")
         return
@@ -114,15 +129,10 @@ def main() -> None:
     if task.threads is not None:
         torch.set_num_threads(task.threads)
     try:
-        trained = train_model(order, EventConsole(events), task.device, UpdateEvents(events, order))
-        events.send(result=str(trained.rates))
-    except UserError as error:
-        events.send(error=str(error))
+        work(task, events)
     except KeyboardInterrupt:
         events.send(error="it was stopped before its first update; run the same command to start it again")
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):  # before training, or while an error is reported
-        main()
-    os._exit(0)  # a request to stop that comes now must not disturb the end
+    serve(train)

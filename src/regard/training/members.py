@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -30,12 +29,14 @@ from regard.checkpoint.ensemble import write_ensemble
 from regard.checkpoint.files import discard
 from regard.checkpoint.folder import CONFIG, ENSEMBLE
 from regard.checkpoint.lock import locked
+from regard.core.devices import num_cores
 from regard.errors import UserError, plural
 from regard.layers.scores import ScoreMaker
 from regard.pipeline import Translator
 from regard.training.config import read_config
 from regard.training.console import LOGGER, RunConsole
 from regard.training.data import TrainingData
+from regard.training.interrupts import on_interrupt
 from regard.training.member import Task
 from regard.training.order import Order
 from regard.training.progress import PATIENCE, REFRESH
@@ -149,7 +150,7 @@ def share_cores(number: int, threads: int | None, device: torch.device) -> tuple
     their threads; by default, as few threads as keep all cores busy. A GPU trains one model at a time."""
     if device.type != "cpu":
         return 1, threads
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_cores()
     if threads is None:
         threads = max(1, cores // number)
     return max(1, min(number, cores // threads)), threads
@@ -187,8 +188,8 @@ def held_out_data(folder: Path, scores: Mapping[str, ScoreMaker]) -> TrainingDat
 class Process:
     """The process of a member."""
 
-    def __init__(self, task: Task) -> None:
-        """Starts it. Raises UserError if the task cannot be sent to another process."""
+    def __init__(self, task: Task, module: str = "regard.training.member") -> None:
+        """Starts it. module: what it runs. Raises UserError if the task cannot be sent to another process."""
         try:
             content = pickle.dumps(task)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -196,7 +197,7 @@ class Process:
                 f"a score function cannot be sent to another process ({error}); define it in a file of its own"
             ) from None
         self.popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "regard.training.member"],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)},
@@ -307,22 +308,15 @@ class Team:
         """Lets SIGINT (Ctrl-C) and SIGTERM stop all members with a checkpoint; a second signal stops them at once."""
         signals = 0
 
-        def handle(number: int, frame: object) -> None:
+        def stop() -> None:
             nonlocal signals
             signals += 1
             if signals > 1:
                 raise KeyboardInterrupt
             self.news.put((None, None))
 
-        try:
-            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # signals only arrive in the main thread
-            before = {}
-        try:
+        with on_interrupt(stop):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @dataclass

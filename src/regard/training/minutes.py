@@ -7,7 +7,7 @@ has the settings, the weights and the random numbers of a run that was given thi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -100,22 +100,28 @@ def measure(
     device: torch.device,
     scores: Mapping[str, ScoreMaker],
     seconds: float,
+    inspect: Callable[[Learner], object] = lambda learner: None,
 ) -> Pace:
-    """Measures a copy of the run for about this many seconds. The random numbers of torch change."""
+    """Measures a copy of the run for about this many seconds, the largest batch first. The random numbers of torch change.
+
+    inspect: receives the copy after its last update.
+    """
     quiet = Console(quiet=True)
     model = first_model(training_data, settings, quiet, scores, start.transfer, start.parent).to(device)
     teacher = start.teacher.to(device).eval() if start.teacher else None
     batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
     length = batches.order.epoch_length
     timed = Timed(seconds)
+    learner = Learner(model, settings.train)
     train(
-        Learner(model, settings.train),
-        lambda number: batches(int(number * GOLDEN % 1 * length)),
+        learner,
+        lambda number, *share: batches(int(number * GOLDEN % 1 * length), *share),
         replace(settings.train, steps=10**6, validate_every=0, checkpoint_every=10**6, patience=0),
         seed=settings.seed,
         callbacks=timed,
         teacher=teacher,
     )
+    inspect(learner)
     validator = Validator(model, training_data, settings, quiet)
     model.eval()
     mean_length = 1 + round(float(training_data.lengths[1].double().mean()))  # an untrained model would never end
@@ -165,6 +171,6 @@ def _rounded_down(number: float) -> int:
     return max(0, int(number)) // size * size
 
 
-def describe_fixed(steps: int) -> str:
-    """Returns what a run that continues says of its minutes."""
-    return f"--minutes: the number of updates was fixed when this run started: {plural(steps, 'update')}"
+def describe_fixed(steps: int, budget: str = "--minutes") -> str:
+    """Returns what a run that continues says of its minutes, or of another budget."""
+    return f"{budget}: the number of updates was fixed when this run started: {plural(steps, 'update')}"

@@ -30,6 +30,8 @@ class Order:
     reading: data settings by name, such as source_columns; empty ones are ignored.
     changes: settings by key, such as {"train.steps": 300}.  scores: custom score functions by name.
     minutes: how long the run may take; the number of updates is then fixed before the first (see `training.minutes`).
+    operations: how many operations the run may take, to the same effect (see `training.operations`).
+    portable: whether to train a model that other toolkits can run, too.
     start: the model to start from.  tensorboard: whether to write the log for TensorBoard, too.
     overwrite: whether to start over, and to replace the model folder if it exists.
     """
@@ -43,6 +45,8 @@ class Order:
     changes: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, ScoreMaker] = field(default_factory=dict)
     minutes: float | None = None
+    operations: float | None = None
+    portable: bool = False
     start: StartSettings = StartSettings()
     tensorboard: bool = False
     overwrite: bool = False

@@ -30,7 +30,7 @@ from regard.data.columns import Columns
 from regard.data.corpus import read_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.sources import SourceCodec, auxiliary_vocabulary_size
-from regard.data.tokenizers.codec import Codec
+from regard.data.tokenizers.contract import TextCodec
 from regard.data.trained import TrainedOn
 from regard.errors import check_whole
 from regard.layers.scores import ScoreMaker
@@ -39,7 +39,7 @@ from regard.models.contract import Model
 from regard.pipeline import Translator
 from regard.training.choice import choose
 from regard.training.data import StartCodecs, make_codecs
-from regard.training.loop import batch_loss
+from regard.training.objective import batch_loss
 from regard.training.order import Order, are_files
 from regard.training.overrides import keys_of
 from regard.training.run_folder import RunFolder
@@ -61,7 +61,7 @@ def build(
     seed: int = 1,
     source: str | int | Sequence[str | int] | None = None,
     target: str | int | None = None,
-    vocabularies: tuple[SourceCodec, Codec] | None = None,
+    vocabularies: tuple[SourceCodec, TextCodec] | None = None,
     scores: Mapping[str, ScoreMaker] | None = None,
     device: str | torch.device = "auto",
     **settings: object,
@@ -92,7 +92,7 @@ def build(
     seed: int = 1,
     source: str | int | Sequence[str | int] | None = None,
     target: str | int | None = None,
-    vocabularies: tuple[SourceCodec, Codec] | None = None,
+    vocabularies: tuple[SourceCodec, TextCodec] | None = None,
     scores: Mapping[str, ScoreMaker] | None = None,
     device: str | torch.device = "auto",
     **settings: object,
@@ -199,7 +199,12 @@ def batches(
             pairs = read_pairs(order.files, chosen, normalisation=model.normalisation).pairs
         reader = model.reader.at(order.files[0].parent)
         examples = encode_pairs(pairs, reader)
-    updates = Batches(examples, BatchOrder(lengths(examples), batch_tokens=batch_tokens, seed=seed))
+    updates = Batches(
+        examples,
+        BatchOrder(lengths(examples), batch_tokens=batch_tokens, seed=seed),
+        source=reader.source.specials,
+        target=reader.target.specials,
+    )
     numbers = count() if epochs is None else range(epochs * updates.order.epoch_length)
     for number in numbers:
         for batch in updates(number):

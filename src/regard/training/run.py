@@ -11,11 +11,12 @@ from rich.console import Console
 
 from regard.checkpoint.folder import Saved, weights_digest
 from regard.data.labels import visible
-from regard.data.sources import auxiliary_vocabulary_size
-from regard.data.tokenizers.codec import REMARKS, Codec
+from regard.data.sources import FileCodec, auxiliary_vocabulary_size
+from regard.data.tokenizers.codec import REMARKS
 from regard.data.trained import TrainedOn
 from regard.errors import UserError, plural
 from regard.evaluation import NEEDS_SACREBLEU, ErrorRates, Perplexity, can_use_sacrebleu
+from regard.languages import Languages
 from regard.layers.scores import ScoreMaker
 from regard.models.build import build, num_parameters
 from regard.models.contract import Model
@@ -29,6 +30,7 @@ from regard.training.data import TrainingData
 from regard.training.learner import Learner
 from regard.training.loop import train
 from regard.training.progress import progress_bar
+from regard.training.ranks import Ranks
 from regard.training.run_folder import RunFolder
 from regard.training.settings import RunSettings
 from regard.training.transfer import Transfer, start_encoder
@@ -63,14 +65,18 @@ def run(
     teacher: Model | None = None,
     reasons: Mapping[str, str] | None = None,
     listener: Listener | None = None,
+    ranks: Ranks | None = None,
 ) -> Trained:
     """Trains a model and evaluates it on the held-out pairs.
 
     run_folder: the folder for checkpoints and the log, from which the run is resumed; without it, nothing is saved on the way.
     scores: custom score functions by name. transfer: a model whose encoder this one takes over. start_from: a model whose
     weights are trained further. teacher: a model whose distribution this one learns. reasons: those for settings, by key, for
-    the model card. listener: called after every update; the run stops if it returns False. Raises UserError.
+    the model card. listener: called after every update; the run stops if it returns False. ranks: the processes that train the
+    model together, of which this is the first. Raises UserError.
     """
+    ranks = ranks or Ranks()
+    ranks.check(settings)
     if settings.train.metric == "bleu" and not can_use_sacrebleu():
         raise UserError(f"train.metric=bleu: {NEEDS_SACREBLEU}")
     for unit, remark in REMARKS.items():
@@ -99,8 +105,9 @@ def run(
     callbacks = RunCallbacks(learner, validator, run_folder, listener)
     with closing(run_folder) if run_folder else nullcontext():
         callbacks.resume()
+        ranks.announce({"update": learner.state.update})
         with progress_bar(console, settings.train.steps, learner.state.update) as callbacks.show, callbacks.interruptible():
-            train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks, teacher=teacher)
+            train(learner, batches, settings.train, seed=settings.seed, callbacks=callbacks, teacher=teacher, ranks=ranks)
         callbacks.choose_weights()
         curve = [callbacks.curve[update] for update in sorted(callbacks.curve)]
         stopped = {"stopped-after": learner.state.update} if callbacks.stopped else {}
@@ -124,14 +131,16 @@ def first_model(
     a description of it. The sources that it was trained on are added to those of the data."""
     source, target = training_data.codecs
     words = auxiliary_vocabulary_size(source)
-    further = f"{plural(words, 'feature')}, " if isinstance(source, Codec) else f"auxiliary texts of {words} different words, "
+    further = (
+        f"auxiliary texts of {words} different words, " if isinstance(source, FileCodec) else f"{plural(words, 'feature')}, "
+    )
     torch.manual_seed(settings.seed)
-    model = build(settings.model, len(source), len(target), scores, auxiliary=words)
+    model = build(settings.model, len(source), len(target), scores, auxiliary=words, specials=target.specials)
     console.print(
         f"{settings.model.kind} with {num_parameters(model):,} parameters; "
         f"{plural(len(training_data.examples), f'training {training_data.held_out.noun}')}, "
         f"{training_data.held_out.describe()}; "
-        f"{f'{len(source)} source {settings.data.source_unit}' if isinstance(source, Codec) else source.about()}, "
+        f"{source.about() if isinstance(source, FileCodec) else f'{len(source)} source {settings.data.source_unit}'}, "
         f"{further if words else ''}"
         f"{len(target)} target {settings.data.target_unit}"
     )
@@ -185,10 +194,10 @@ def evaluate(
     }
     if training_data.sources:
         training_facts["sources"] = training_data.sources.to_facts()
-    codecs = training_data.codecs
+    codecs, languages = training_data.codecs, Languages.parse(settings.data.languages)
     curves = run_folder.picture() if run_folder else ""
     text = make_card(model, training_data, settings, reasons, rates, signed, assessment, with_curves=bool(curves))
-    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text, curves=curves)
+    saved = Saved(model, settings.model, codecs.source, codecs.target, training_facts, text, curves=curves, languages=languages)
     return Trained(saved, validator.translator, predictions, rates, signed, assessment)
 
 

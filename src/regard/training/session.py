@@ -18,8 +18,10 @@ from regard.training.board import check_tensorboard
 from regard.training.callbacks import Listener
 from regard.training.choice import Choice, choose
 from regard.training.minutes import check_minutes, describe_fixed, fit_to_minutes
+from regard.training.operations import fit_to_operations
 from regard.training.order import Order
 from regard.training.overrides import describe
+from regard.training.ranks import Ranks, shared_out
 from regard.training.resume import Previous, write_settings
 from regard.training.run import Trained, run
 from regard.training.run_folder import RunFolder
@@ -29,11 +31,19 @@ from regard.training.transfer import Start
 from regard.training.validation import Prediction
 
 
-def train_model(order: Order, console: Console, device: torch.device, listener: Listener | None = None) -> Trained:
+def train_model(
+    order: Order,
+    console: Console,
+    device: torch.device,
+    listener: Listener | None = None,
+    ranks: Ranks | None = None,
+) -> Trained:
     """Trains a model, or continues to train it if its run was interrupted, and saves it.
 
-    listener: called after every update. Raises UserError.
+    listener: called after every update. ranks: the processes that train it together, of which this is the first.
+    Raises UserError.
     """
+    ranks = ranks or Ranks()
     since = time.monotonic()
     check_minutes(order.minutes, order.changes)
     if order.tensorboard:
@@ -52,13 +62,14 @@ def train_model(order: Order, console: Console, device: torch.device, listener: 
         )
         with status:
             choice = choose(order, start, previous)
-        if previous and order.minutes:
-            choice = as_before(choice, previous, console)
+        if previous and (order.minutes or order.operations):
+            choice = as_before(choice, previous, console, "--minutes" if order.minutes else "operations")
+        choice = for_ranks(choice, order, previous, ranks)
         start.check(choice.settings)
         if previous:
             previous.check(choice.settings, order)
         print_choice(choice, order, run_folder, console)
-        trained = _train(choice, order, start, previous, run_folder, console, device, listener, since)
+        trained = _train(choice, order, start, previous, run_folder, console, device, listener, since, ranks)
         if order.save:
             folder.save(trained.saved, order.out, replace=True)
     return trained
@@ -74,6 +85,7 @@ def _train(
     device: torch.device,
     listener: Listener | None,
     since: float,
+    ranks: Ranks,
 ) -> Trained:
     """Tokenises the data, writes run.yaml and makes all updates. since: the `time.monotonic()` at which the run began."""
     settings, reasons, resuming = choice.settings, choice.reasons, previous is not None
@@ -104,6 +116,9 @@ def _train(
             keep_validations="train.validate_every" in order.changes,
         )
         console.print(f"train.steps={settings.train.steps}: {pace}")
+    if order.operations and not resuming:
+        settings, pace = fit_to_operations(order.operations, settings, training_data, start, device, order.scores)
+        console.print(f"train.steps={settings.train.steps}: {pace}")
     if order.minutes:
         reasons = {**reasons, "train.steps": f"as many as --minutes {order.minutes:g} allows"}
     if write_settings(run_folder, order, settings, reasons, resuming=resuming) and resuming:
@@ -122,14 +137,35 @@ def _train(
         teacher=start.teacher,
         reasons=reasons,
         listener=listener,
+        ranks=ranks,
     )
 
 
-def as_before(choice: Choice, previous: Previous, console: Console) -> Choice:
-    """Returns a choice with the number of updates, and of updates between validations, that a run with --minutes began with."""
+def as_before(choice: Choice, previous: Previous, console: Console, budget: str) -> Choice:
+    """Returns a choice with the number of updates, and of updates between validations, that a run with --minutes or a number of
+    operations began with."""
     fixed = {name: previous.settings["train"][name] for name in ("steps", "validate_every")}
-    console.print(describe_fixed(fixed["steps"]))
+    console.print(describe_fixed(fixed["steps"], budget))
     return replace(choice, settings=replace(choice.settings, train=replace(choice.settings.train, **fixed)))
+
+
+SHARED = ("train.accumulate", "train.batch_tokens")
+"""The settings that `for_ranks` chooses."""
+
+
+def for_ranks(choice: Choice, order: Order, previous: Previous | None, ranks: Ranks) -> Choice:
+    """Returns a choice whose updates have a micro-batch for each process, if its settings are chosen from the data. A run that
+    continues keeps those that it began with, whatever the number of processes."""
+    if order.complete_settings() or any(key in order.changes for key in SHARED):
+        return choice
+    train = choice.settings.train
+    if previous:
+        before = {key.removeprefix("train."): previous.settings["train"][key.removeprefix("train.")] for key in SHARED}
+        return replace(choice, settings=replace(choice.settings, train=replace(train, **before)))
+    if train.accumulate >= ranks.size:
+        return choice
+    settings = replace(choice.settings, train=shared_out(train, ranks.size))
+    return replace(choice, settings=settings, reasons={**choice.reasons, SHARED[0]: f"one for each of {ranks.size} processes"})
 
 
 def print_choice(choice: Choice, order: Order, run_folder: RunFolder, console: Console) -> None:

@@ -11,16 +11,15 @@ from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from regard.checkpoint.migrate import FUSION_SCORE
-from regard.data.codecs import SourceUnit, check_fit
+from regard.data.codecs import FILE_CODECS, SourceUnit, check_fit
 from regard.data.sources import MAX_FRAMES
 from regard.data.texts import Contents
-from regard.data.tokenizers.codec import TokenUnit
+from regard.data.tokenizers.units import NormalForm, TextUnit, check_normal_form
 from regard.errors import LARGEST_SIZE, UserError, plural
+from regard.languages import Languages
 from regard.models.build import FAMILIES, file_readers
 from regard.models.contract import ModelSettings
 from regard.models.rnn_seq2seq import RnnSettings
-
-NormalForm = Literal["nfc", "none"]
 
 OLDER: dict[str, Any] = {
     "data.contents": "pairs",
@@ -28,6 +27,7 @@ OLDER: dict[str, Any] = {
     "data.header": "usual",
     "data.bad_lines": "stop",
     "data.max_frames": MAX_FRAMES,
+    "data.languages": (),
     "model.fusion_score": FUSION_SCORE,
 }
 """Settings that older versions lacked, with values that reproduce what those versions did; runs that they started continue
@@ -55,13 +55,15 @@ class DataSettings:
     well-known English names, as in runs that older versions started."""
     bad_lines: Literal["stop", "skip"] = "stop"
     """What to do with lines whose columns differ from those of the first: stop with an error, or skip and count them."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages of source and target, such as en,de; with a name en=English; several of one side as de+fr."""
     source_unit: SourceUnit = "characters"
     """Unit of the source tokens; with picture, video, sound, grid, frames or video_grid, sources are file names, relative to
     the folder of the data file."""
-    target_unit: TokenUnit = "characters"
+    target_unit: TextUnit = "characters"
     """Unit of the target tokens."""
     vocabulary: Annotated[int, Field(ge=300, le=10_000_000)] = 8000
-    """Maximum vocabulary size for the units bpe, unigram and words."""
+    """Maximum vocabulary size for the units bpe, unigram, words and sentencepiece."""
     shared: bool = False
     """Whether source and target share one vocabulary."""
     subword_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -69,7 +71,8 @@ class DataSettings:
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Fraction of the sources that is held out if there are no held_out_files."""
     normalise: NormalForm = "nfc"
-    """Unicode normalisation of texts: nfc turns e with a combining accent into é, none leaves texts unchanged."""
+    """Unicode normalisation of texts: nfc turns e with a combining accent into é, none leaves texts unchanged. The unit
+    sentencepiece has nmt_nfkc, nfkc (which also replace characters by compatible ones), and both with _cf (which fold case)."""
     max_length: Annotated[int, Field(ge=1, le=LARGEST_SIZE)] = 1000
     """Maximum number of characters per side; longer pairs are skipped and counted, longer texts are cut."""
     picture_size: Annotated[int, Field(ge=8, le=4096)] = 128
@@ -91,6 +94,7 @@ class DataSettings:
                 "source_columns and target_column select columns of one file, but files names two parallel files; "
                 "leave the columns out, or name one file"
             )
+        Languages.parse(self.languages)
         if self.target_column in self.source_columns:
             raise UserError(f"column {self.target_column!r} is both source and target; leave it out of source_columns")
         units: tuple[str, ...] = (self.source_unit, self.target_unit)
@@ -99,6 +103,7 @@ class DataSettings:
                 f"shared=true requires one unit, but source_unit is {units[0]} and target_unit is {units[1]}; "
                 "make them equal, or set shared=false"
             )
+        check_normal_form([unit for unit in units if unit not in FILE_CODECS], self.normalise)
         if self.subword_dropout and "bpe" not in units:
             raise UserError(
                 f"subword_dropout is {self.subword_dropout}, but only the unit bpe has merges to skip, and the units are "

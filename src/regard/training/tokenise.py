@@ -41,7 +41,6 @@ from regard.data.held_out import is_held_out
 from regard.data.source_text import file_and_text, flat
 from regard.data.sources import FileCodec, SourceCodec
 from regard.data.store import Store, write_store
-from regard.data.tokenizers.codec import Codec
 from regard.data.trained import Sources
 from regard.errors import UserError, plural, shorten
 from regard.signatures import file_fingerprint
@@ -140,11 +139,10 @@ def from_files(
         tokenised = Tokenised.read(folder, names)
     store, sums = tokenised.store, tokenised.sums
     _check_codecs(origin, sums, folder)
-    source = read_source_codec(folder / names[0], tokenised.codecs[names[0]]).at(root)
-    target = read_codec(folder / TARGET, tokenised.codecs[TARGET])
+    used = tokenised.read_codecs(folder, names, root)
     unknown = Counter(json.loads(store.metadata["unknown"]))
     bad.reasons |= json.loads(store.metadata.get("unreadable", "{}"))
-    held_out = _encode_held_out(in_files or division.held_out, Codecs(source, target), bad)
+    held_out = _encode_held_out(in_files or division.held_out, used, bad)
     if bad.reasons:
         console.print(_describe_bad(data, bad, in_files))
     if shortened := json.loads(store.metadata.get("shortened", "[]")):
@@ -156,7 +154,7 @@ def from_files(
         store,
         store.sizes(),
         held_out,
-        Codecs(source, target),
+        used,
         unknown,
         header=counts.header,
         sources=division.sources,
@@ -165,10 +163,18 @@ def from_files(
     )
 
 
+def tokenised_before(data: DataSettings, folder: Path) -> TrainingData:
+    """Returns the training data that `from_files` has tokenised into `folder`, without held-out pairs."""
+    names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
+    tokenised = Tokenised.read(folder, names)
+    codecs, store = tokenised.read_codecs(folder, names, folder_of(data.files)), tokenised.store
+    return TrainingData(folder.name, "", "", store, store.sizes(), HeldOut((), ()), codecs, Counter())
+
+
 def check_tags(training_data: TrainingData, data: DataSettings) -> None:
     """Raises UserError, with the line, if a source does not have as many tokens as its target has tags."""
     source, target = training_data.codecs
-    assert isinstance(source, Codec)
+    assert not isinstance(source, FileCodec)
     counts = CorpusCounts()
     if torch.equal(*training_data.lengths) and torch.equal(*lengths(training_data.held_out.examples)):
         return
@@ -194,7 +200,7 @@ def data_changed(name: str) -> UserError:
 def how_read(data: DataSettings) -> str:
     """Returns the settings that decide which tokens the files become: not the names of the files, and not the settings that
     only matter in training."""
-    same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0))
+    same = asdict(replace(data, files=(), held_out_files=(), subword_dropout=0.0, augment=0.0, languages=()))
     return repr({name: value for name, value in same.items() if value != OLDER.get(f"data.{name}")})
 
 
@@ -322,6 +328,13 @@ class Tokenised(NamedTuple):
             if name in sums and sha256(codecs[name]) != sums[name]:
                 raise UserError(f"{folder / name} is damaged: its sha256 is not the one in {STORE}")
         return cls(store, codecs)
+
+    def read_codecs(self, folder: Path, names: Sequence[str], root: Path) -> Codecs:
+        """Returns the codecs. names: the files of the source and the target. root: the folder of the training files."""
+        source, target = names
+        return Codecs(
+            read_source_codec(folder / source, self.codecs[source]).at(root), read_codec(folder / target, self.codecs[target])
+        )
 
 
 def _tokenised(folder: Path, names: Iterable[str], console: Console) -> Tokenised | None:

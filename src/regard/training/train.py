@@ -47,6 +47,7 @@ def train(
     freeze: bool = False,
     models: int = 1,
     minutes: float | None = None,
+    portable: bool = False,
     tensorboard: bool = False,
     overwrite: bool = False,
     device: str | torch.device = "auto",
@@ -77,6 +78,7 @@ def train(
     models: how many models to train, with the seeds 1, 2, …, side by side on the cores, in processes of their own. They are
     returned as an ensemble; `regard.load(out)` opens it. `threads` is then the number of threads of each model.
     minutes: how long the run may take; fixes the number of updates before the first.
+    portable: whether to train a model that can be converted for other toolkits (`regard convert`).
     tensorboard: whether to write the log for TensorBoard, too.
     overwrite: whether to start over, and to replace the model folder if it exists.
     device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
@@ -109,6 +111,7 @@ def train(
             changes=changes,
             scores=scores or {},
             minutes=minutes,
+            portable=portable,
             start=StartSettings(model=_text(start_from), encoder=_text(encoder_from), freeze=freeze),
             tensorboard=tensorboard,
             overwrite=overwrite,

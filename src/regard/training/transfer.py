@@ -8,18 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved, weights_digest
 from regard.data.sources import FileCodec
-from regard.data.tokenizers.codec import Codec
+from regard.data.tokenizers.units import NormalForm
 from regard.errors import UserError, plural
+from regard.interop.convert import open_any
 from regard.layers.scores import ScoreMaker
 from regard.models.build import FAMILIES
 from regard.models.contract import Model, ModelSettings
 from regard.models.stack import StackSettings
 from regard.pipeline import Translator
 from regard.training.data import StartCodecs
-from regard.training.settings import NormalForm, RunSettings, StartSettings
+from regard.training.settings import RunSettings, StartSettings
 
 ENCODER = ("encoder.", "source_embedding.")
 """The prefixes of the names of encoder weights, in every model."""
@@ -46,9 +46,9 @@ class Start:
     @classmethod
     def load(cls, settings: StartSettings, scores: Mapping[str, ScoreMaker]) -> Start:
         """Loads the models that the settings name, if any. Raises UserError if one cannot be loaded."""
-        transfer = Transfer(folder.load(Path(settings.encoder), scores), settings.freeze) if settings.encoder else None
-        parent = folder.load(Path(settings.model), scores) if settings.model else None
-        return cls(settings, transfer, parent, tuple(folder.load(Path(name), scores) for name in settings.teachers))
+        transfer = Transfer(open_any(Path(settings.encoder), scores)[0], settings.freeze) if settings.encoder else None
+        parent = open_any(Path(settings.model), scores)[0] if settings.model else None
+        return cls(settings, transfer, parent, tuple(open_any(Path(name), scores)[0] for name in settings.teachers))
 
     @cached_property
     def teacher(self) -> Model | None:
@@ -90,7 +90,8 @@ class Start:
     def normalise(self) -> NormalForm:
         """The default of data.normalise: that of the vocabularies which the run takes over."""
         reused = [source.auxiliary if isinstance(source, FileCodec) else source for source in self.codecs]
-        return "nfc" if all(codec.normalises for codec in reused if isinstance(codec, Codec)) else "none"
+        forms = {codec.normal_form for codec in reused if codec is not None} or {"nfc"}
+        return cast(NormalForm, forms.pop()) if len(forms) == 1 else "none"
 
     @property
     def defaults(self) -> dict[str, Any]:

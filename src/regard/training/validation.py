@@ -12,18 +12,17 @@ import torch
 from rich.console import Console
 
 from regard.contracts import SourceText
-from regard.data.batch import BatchOrder, Example, collate, lengths
+from regard.data.batch import BatchOrder, Example, lengths
 from regard.data.labels import readable
 from regard.data.reader import Plan
 from regard.data.source_text import flat
 from regard.data.sources import num_positions
-from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError, shorten
 from regard.evaluation import ErrorRates, bleu, error_rates
 from regard.models.contract import Model
 from regard.pipeline import ProgressCallback, Translator
 from regard.results import Result
-from regard.training.data import HeldOut, TrainingData
+from regard.training.data import Codecs, HeldOut, TrainingData
 from regard.training.progress import with_progress
 from regard.training.settings import RunSettings
 
@@ -88,7 +87,9 @@ def rates_of(predictions: Sequence[Prediction]) -> ErrorRates:
 
 
 @torch.no_grad()
-def mean_loss(model: Model, examples: Sequence[Example], batch_tokens: int, console: Console | None = None) -> float:
+def mean_loss(
+    model: Model, examples: Sequence[Example], codecs: Codecs, batch_tokens: int, console: Console | None = None
+) -> float:
     """Returns the mean loss per target token, without label smoothing. console: shows the progress."""
     device = next(model.parameters()).device
     order = BatchOrder(lengths(examples), batch_tokens=batch_tokens, seed=0)
@@ -96,9 +97,9 @@ def mean_loss(model: Model, examples: Sequence[Example], batch_tokens: int, cons
     numbers: Iterable[int] = range(order.epoch_length)
     for number in with_progress(numbers, order.epoch_length, "computing the held-out loss", console) if console else numbers:
         for part in order.update(number):
-            batch = collate([examples[index] for index in part]).to(device)
+            batch = codecs.collate([examples[index] for index in part]).to(device)
             decoded = model.decode(batch.target_in_BT, model.encode(batch.source))
-            total += decoded.loss(batch.target_out_BT, pad=PAD).item()
+            total += decoded.loss(batch.target_out_BT, pad=batch.pad).item()
             num_targets += batch.num_targets
     return total / num_targets
 
@@ -199,4 +200,4 @@ class Validator:
         return predict(self.translator, held_out, self.max_length, progress)
 
     def _loss(self, examples: Sequence[Example], console: Console | None = None) -> float:
-        return mean_loss(self.model, examples, self.settings.train.batch_tokens, console)
+        return mean_loss(self.model, examples, self.training_data.codecs, self.settings.train.batch_tokens, console)
