@@ -9,6 +9,14 @@ settings.load_profile("reproducible")
 torch.set_num_threads(1)  # `make test` runs two processes in parallel
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Does not measure the coverage of long trainings and searches: it takes a third of their time, and other tests reach the
+    same lines."""
+    for item in items:
+        if item.get_closest_marker("slow") and item.path.parent.name in ("learn", "laws"):
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Seeds torch before every test."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import permutations, product
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -55,6 +56,16 @@ def draw_films(
         frames[0].save(folder.parent / name, save_all=True, append_images=frames[1:], duration=100)
         films.append(Film(name, " ".join(words), tuple(spans)))
     return films
+
+
+def stories_of_the_same_frames(text: str) -> set[str]:
+    """Returns the stories that are as likely as this one if only the set of frames is known: each movement may be its reverse,
+    and the movements may come in any order. Nothing that ignores the order of frames can tell them apart."""
+    back = {"left": "right", "right": "left", "up": "down", "down": "up"}
+    words = text.split()
+    moves = [tuple(words[start : start + 3]) for start in range(0, len(words), 3)]
+    ways = [[(colour, shape, way), (colour, shape, back[way])] for colour, shape, way in moves]
+    return {" ".join(word for move in story for word in move) for order in permutations(ways) for story in product(*order)}
 
 
 def _moving(colour: str, shape: str, way: str, rng: random.Random) -> list[Image.Image]:

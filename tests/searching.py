@@ -7,7 +7,7 @@ import pytest
 import torch
 from table import EOS, PAD, SOS
 
-from regard.contracts import Engine, Event, Hypothesis, Request, Search, SourceRow
+from regard.contracts import Engine, Event, Hypothesis, Request, Search, SourceRow, Specials
 from regard.core import masks
 from regard.core.source import Source
 from regard.decoding.torch_engine import TorchEngine
@@ -34,7 +34,7 @@ def make_engine(
     never: tuple[int, ...] = (PAD, SOS),
     collate: Callable[[Sequence[SourceRow]], Source] = token_batch,
 ) -> TorchEngine:
-    return TorchEngine(model, collate, sos=sos, eos=eos, never=never)
+    return TorchEngine(model, collate, Specials(pad=PAD if eos != PAD else sos, unk=eos, start=sos, eos=eos, never=never))
 
 
 def rows_of(source: Source) -> list[SourceRow]:

@@ -19,7 +19,7 @@ from regard.models.rnn_lm import RnnLmSettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
 
-PAD, SOS, EOS = 0, 2, 3
+PAD, UNK, SOS, EOS = range(4)
 SOURCE_VOCAB, TARGET_VOCAB = 17, 19
 
 SCORES: dict[str, Callable[[int], Score]] = {  # name -> (width of queries and keys) -> score

@@ -1,10 +1,9 @@
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Command
 
 from regard.data.dictionary import pronunciations
 
@@ -13,13 +12,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def regard_command() -> Run:
-    """Returns a function that runs `regard` in a subprocess, as a user does."""
+    """Returns a function that runs `regard` in a process of its own, as a user does."""
 
     def run(*arguments: str | Path, input: str | bytes = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         raw = input.encode() if isinstance(input, str) else input
-        command = [sys.executable, "-m", "regard", *map(str, arguments)]
-        done = subprocess.run(command, input=raw, cwd=cwd, capture_output=True, env={**os.environ, "COLUMNS": "100"})
-        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return subprocess.CompletedProcess(arguments, *Command([*map(str, arguments)], cwd, input=raw).wait())
 
     return run
 

@@ -1,26 +1,34 @@
 """The examples run as they are, from any folder, and a user's type checker accepts them."""
 
-import os
-import subprocess
+import runpy
 import sys
+import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
+from commands import Command
 from user_types import type_errors
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run_strictly(example: Path) -> None:
+    """Runs the file as `python -W error FILE` does."""
+    warnings.simplefilter("error")
+    sys.path.insert(0, str(example.parent))
+    runpy.run_path(str(example), run_name="__main__")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     """It prints something, and leaves nothing behind."""
-    command = [sys.executable, "-W", "error", str(example)]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    command = Command([], tmp_path, program=partial(run_strictly, example), environment={"OMP_NUM_THREADS": "1"})
+    code, output, errors = command.wait()
+    assert code == 0, errors
+    assert output.strip()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Command
 from conftest import Run
-from kills import begin, finish, num_lines
+from killed_runs import begin, finish, num_lines
 
 import regard
 from regard.data.dictionary import pronunciations
@@ -55,7 +55,7 @@ def updates(folder: Path) -> list[int]:
     return [num_lines(folder / f"{number}.run" / "log.jsonl") for number in (1, 2)]
 
 
-def children_of(process: subprocess.Popen[bytes]) -> list[int]:
+def children_of(process: Command) -> list[int]:
     listed = Path(f"/proc/{process.pid}/task").glob("*/children")
     return [int(child) for path in listed for child in path.read_text().split()]
 
@@ -89,7 +89,7 @@ def test_killed_models_go_on_where_each_stood(workspace: Path) -> None:
     children = children_of(process)
     assert children
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()
     for _ in range(200):
         if not any(map(is_alive, children)):
             break
@@ -110,8 +110,8 @@ def test_interrupted_models_are_saved(workspace: Path, number: signal.Signals) -
     while process.poll() is None and max(updates(folder)) < 10:
         time.sleep(0.01)
     process.send_signal(number)
-    output = process.communicate()[0].decode()
-    assert process.returncode == 1
+    code, output, _ = process.wait()
+    assert code == 1, output
     assert "regard: training stopped (model 1 " in output
     assert output.endswith("and was saved; run the same command to continue\n")
     saved = sorted((folder / "1.run" / "checkpoints").iterdir())

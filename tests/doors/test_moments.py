@@ -11,7 +11,7 @@ from moments import Tree, differences, outcome, plant, recorded, typed
 from regard.checkpoint.files import sha256
 from regard.checkpoint.folder import load, weights_digest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]  # the same commands run in other tests, hundreds of times less
 
 TINY = ["model.width=4", "model.embedding=3", "model.score_width=3", "model.encoder_layers=1", "train.batch_tokens=40"]
 STATEFUL = ["model.dropout=0.2", "train.accumulate=2", "train.ema=0.9", "train.average=3", "train.keep=1", "train.metric=loss"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from commands import Command
 from conftest import Run
-from kills import begin, finish, num_lines, random_kills
+from killed_runs import begin, finish, num_lines, random_kills
 
 from regard.data.dictionary import pronunciations
 
@@ -73,9 +73,7 @@ def test_a_killed_run_resumes_to_the_same_weights(unbroken: tuple[str, Path], wo
     assert [line["update"] for line in logs[0] if "loss" in line] == list(range(1, 61))
 
 
-def interrupted(
-    command: list[str], workspace: Path, log: Path, number: signal.Signals = signal.SIGINT
-) -> subprocess.Popen[bytes]:
+def interrupted(command: list[str], workspace: Path, log: Path, number: signal.Signals = signal.SIGINT) -> Command:
     """Starts the run, sends it the signal after three more lines of its log, and returns its process."""
     process, before = begin(command, workspace), num_lines(log)
     while process.poll() is None and num_lines(log) < before + 3:
@@ -90,8 +88,8 @@ def test_an_interrupted_run_is_saved_and_resumes(unbroken: tuple[str, Path], wor
     out = f"{name}-{number.name}"
     command, log = arguments(name, out), workspace / f"{out}.run" / "log.jsonl"
     process = interrupted(command, workspace, log, number)
-    output = process.communicate()[0].decode()
-    assert process.returncode == 1, output
+    code, output, _ = process.wait()
+    assert code == 1, output
     assert "regard: training stopped after update" in output
     assert "run the same command to continue" in " ".join(output.split())
     assert "Traceback" not in output
@@ -105,7 +103,7 @@ def test_errors_in_a_run_are_reported_and_lose_nothing(
 ) -> None:
     expected, command = uninterrupted("rnn"), arguments("rnn", "troubled")
     checkpoints = workspace / "troubled.run" / "checkpoints"
-    interrupted(command, workspace, workspace / "troubled.run" / "log.jsonl").communicate()
+    interrupted(command, workspace, workspace / "troubled.run" / "log.jsonl").wait()
     kept = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
     assert kept
 

@@ -11,7 +11,7 @@ from table import EOS, make_model, make_source
 
 from regard.contracts import Array, Event, Hypothesis
 from regard.look import Edit, Kind, Look, Seen, Tap, What
-from regard.pipeline import _joined
+from regard.pipeline.assembly import joined
 
 WHATS: tuple[What, ...] = ("weights", "scores", "norms")
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -45,7 +45,7 @@ def written(output: Hypothesis) -> list[int]:
 
 
 def seen_of(events: list[Event], id: int) -> tuple[Seen[Array], ...]:
-    return _joined([seen for event in events if event.id == id for seen in event.seen])
+    return joined([seen for event in events if event.id == id for seen in event.seen])
 
 
 @every_name

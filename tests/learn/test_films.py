@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from films import Film, draw_films
+from films import Film, draw_films, stories_of_the_same_frames
 from rich.console import Console
 
 from regard.models.rnn_seq2seq import RnnSettings
@@ -48,6 +48,11 @@ def test_attention_reads_videos_in_the_order_of_time(tmp_path: Path) -> None:  #
     films, one_frame = trained
     assert films.rates.symbol < 0.2
     assert films.rates.sequence < 0.75  # of 24 x 24 stories; more films and updates get better (docs/LOG.md)
+    without_order = [1 / len(stories_of_the_same_frames(film.text)) for film in testing]  # the best that a set of frames allows
+    assert 1 - films.rates.sequence > np.mean(without_order) + 0.1
+    mixed = draw_films(tmp_path / "mixed", 150, seed=3, shuffled=True)
+    right = [films.translator(film.name).text == film.text for film in mixed]
+    assert np.mean(right) < np.mean(without_order) + 0.1  # the same model, when its frames come in any order
     assert one_frame.rates.symbol > 0.35
     assert one_frame.rates.sequence > 0.9  # one frame shows neither where its shape moves nor what follows
     share, chance = weight_on_the_right_frames(films, testing[:60])

@@ -14,6 +14,7 @@ import regard
 from regard import reference
 from regard.core.attention import ScaledDot
 from regard.core.score import Score
+from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.inspection.explain import Explanation, explain
 from regard.layers.blocks import SwiGlu
@@ -108,7 +109,7 @@ def check_output(found: Explanation, translator: regard.Translator, position: in
     written = (*OUTPUT, 3)[position]
     assert int(lines["token"]) == written
     assert found.token == translator.target.tokens([written])[0]
-    memory = translator.model.encode(regard.pipeline.source_batch([translator.source.encode("abcab")]))
+    memory = translator.model.encode(source_batch([translator.source.encode("abcab")]))
     logits = translator.model.decode(torch.tensor([[2, *OUTPUT]]), memory).logits_BTV[0, position]
     if not translator.model.traits.looks_ahead:
         np.testing.assert_allclose(lines["logits"], array(logits), atol=1e-10)  # the logits of a pass over the whole output

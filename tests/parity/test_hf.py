@@ -6,6 +6,7 @@ Each test builds one of their models, maps its parameters to ours, and compares 
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # set before the import, which reads it once
 
@@ -23,6 +24,8 @@ from transformers import (
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm
 
@@ -33,7 +36,7 @@ from regard.layers.attention import MultiHeadAttention
 from regard.look import Kind, Look, Seen, Tap
 from regard.models.decoder_only import DecoderOnly, DecoderOnlySettings
 from regard.models.encoder_only import EncoderOnly, EncoderOnlySettings
-from regard.models.transformer import Transformer, TransformerSettings
+from regard.models.transformer import PRESETS, Transformer, TransformerSettings
 
 # B3 S7 T5 or 11 D20 H2 (Llama: D24 H6), feed-forward 29, vocabularies of 17 and 19 words, 31 positions
 PAD, SOS, EOS = 0, 2, 3
@@ -148,6 +151,12 @@ MARIAN_LAYERS = {
     "model.decoder.embed_positions.weight": None,
     "final_logits_bias": "decoder.output.bias",
 }
+PEGASUS = {
+    **MARIAN_LAYERS,
+    "model.shared.weight": "decoder.embedding.tokens.weight",
+    "model.encoder.layer_norm": "encoder.norm",
+    "model.decoder.layer_norm": "decoder.norm",
+}
 MARIAN = {**MARIAN_LAYERS, "model.shared.weight": "decoder.embedding.tokens.weight"}
 MARIAN_SEPARATE = {
     **MARIAN_LAYERS,
@@ -243,6 +252,46 @@ def test_marian(shared: bool, scale: bool, activation: str) -> None:
         ("cross", other.cross_attentions, target.allow),
     ):
         assert_same_weights(tuple(layer for layer in seen if layer.kind == kind), kind, weights, real)
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+def test_the_presets_are_their_models(name: str) -> None:
+    """Theirs with the sizes of OPUS-MT as they are configured, but smaller; ours is the preset of the name, made as small."""
+    sizes = {"encoder_layers": 2, "decoder_layers": 3}
+    their_sizes = {
+        **{
+            f"{half}_{what}": value
+            for half in ("encoder", "decoder")
+            for what, value in (("attention_heads", HEADS), ("ffn_dim", INNER))
+        },
+        **sizes,
+    }
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": PAD}
+    config, model = (MarianConfig, MarianMTModel) if name == "marian" else (PegasusConfig, PegasusForConditionalGeneration)
+    theirs = randomised(
+        model(
+            config(
+                vocab_size=17,
+                d_model=WIDTH,
+                max_position_embeddings=POSITIONS,
+                activation_function="swish",
+                scale_embedding=True,
+                **ids,
+                **their_sizes,
+            )
+        )
+    )
+    for half in (theirs.model.encoder, theirs.model.decoder):  # in float64, as ours
+        half.embed_positions.weight.data = sinusoidal(torch.arange(POSITIONS), WIDTH, layout="halves", dtype=torch.float64)
+    settings = replace(PRESETS[name], width=WIDTH, heads=HEADS, feed_forward=INNER, dropout=0.0, **sizes)
+    ours = Transformer(settings, 17, 17).double().eval()
+    named = {**parameters(theirs), "final_logits_bias": theirs.final_logits_bias}
+    converted = renamed(named, MARIAN if name == "marian" else PEGASUS)
+    ours.load_state_dict(converted | {"decoder.output.bias": converted["decoder.output.bias"][0]})
+    source, target = padded((7, 4, 5), 17), starting_with(padded((3, 5, 2), 17), PAD)
+    logits = theirs(input_ids=source.values, attention_mask=source.allow.long(), decoder_input_ids=target.values).logits
+    torch.testing.assert_close(ours(source, target.values)[target.allow], logits[target.allow])
+    assert (settings.tie, PRESETS[name].width, PRESETS[name].encoder_layers) == ("all", 512, 6)
 
 
 def test_marian_writes_the_same_words() -> None:

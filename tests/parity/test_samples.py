@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.core.losses import Baseline, leave_one_out
 from regard.data.batch import Batch
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
-from regard.training.loop import batch_loss
+from regard.training.objective import batch_loss
 from regard.training.settings import TrainSettings
 
 # M entries of all parameters together

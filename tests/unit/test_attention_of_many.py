@@ -14,7 +14,6 @@ from test_pipeline import limited, make_listener, make_translator
 
 import regard
 from regard import Edit, Look, Tap
-from regard import pipeline as pipeline_module
 from regard.cli.lines import Lines
 from regard.cli.translate import with_links
 from regard.contracts import AlignmentHead, Forced, Request
@@ -25,7 +24,7 @@ from regard.models.contract import ModelSettings
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.pipeline import Translator
+from regard.pipeline import Translator, forced
 from regard.results import AttentionMap, Refused, Result
 
 TRANSFORMER = TransformerSettings(width=8, heads=2)
@@ -150,7 +149,7 @@ def test_memory_is_bounded_by_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     translator, engine = recording(make_translator(RNN))
     results = translator.batch(TEXTS, max_length=4)
     expected = translator.attention(results)
-    monkeypatch.setattr(pipeline_module, "FORCED_WINDOW", 4)
+    monkeypatch.setattr(forced, "FORCED_WINDOW", 4)
     assert engine.last_passes() == [6]
     for one, other in zip(translator.attention(results), expected, strict=True):
         assert_same(one, other)

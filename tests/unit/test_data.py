@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from table import EOS, PAD, SOS, UNK
 
 from regard.contracts import SourceText
 from regard.data import lines as lines_module
@@ -24,7 +25,7 @@ from regard.data.lines import decode_lines
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.source_text import flat
-from regard.data.tokenizers.codec import EOS, PAD, SOS, SPECIALS, UNK, Codec
+from regard.data.tokenizers.codec import SPECIALS, Codec
 from regard.errors import UserError
 
 # --- corpus ------------------------------------------------------------------------------------------------------------------
@@ -231,6 +232,9 @@ def test_an_invalid_choice_of_columns_lists_the_columns(tmp_path: Path, first: s
 def test_joined_columns() -> None:
     assert flat("walk") == flat(("walk",)) == "walk"
     assert flat((" walk on ", " V;PST", "", "SG|3  X")) == "walk on\tV\tPST\tSG\t3\tX"
+    assert flat(("a+b", "V;IN+ESS;+N+Pl;D+ |+")) == "a+b\tV\tIN\t+ESS\t+N\t+Pl\tD+\t+"
+    assert flat(("a+b", "V;IN+ESS"), parts=False) == "a+b\tV\tIN+ESS"
+    assert hash_fraction(("a+b", "V;IN+ESS")) == hash_fraction("a+b\tV\tIN+ESS")  # so begun runs hold out the same pairs
 
 
 @given(st.lists(st.text("ab ;|\t\u3000"), min_size=1))

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from table import make_source
+from table import PAD, make_source
 from torch import Tensor, nn
 
 from regard.core.losses import Baseline
 from regard.core.source import Source
 from regard.data.batch import Batch
-from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
 from regard.models.contract import Decoded, Memory, Projected
-from regard.training.loop import batch_loss, hard_attention_loss
+from regard.training.objective import batch_loss, hard_attention_loss
 from regard.training.settings import TrainSettings
 
 B, T, V = 3, 5, 7

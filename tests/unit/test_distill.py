@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from table import PAD
 
 import regard
-from regard.data.tokenizers.codec import PAD
 from regard.errors import UserError
-from regard.training.loop import batch_loss, taught_by
+from regard.training.objective import batch_loss, taught_by
 from regard.training.settings import StartSettings, TrainSettings
 
 PAIRS = [(f"{a}{b}", f"{b} {a}") for a in "abcde" for b in "fghij"]

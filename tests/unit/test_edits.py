@@ -20,7 +20,7 @@ from regard.core.taps import attend_with_look
 from regard.data.batch import source_batch
 from regard.errors import UserError
 from regard.look import Edit, Kind, Look, Tap, check_positions
-from regard.pipeline import _joined
+from regard.pipeline.assembly import joined
 
 # B2 H3 R5 S7 d11
 
@@ -250,5 +250,5 @@ def test_cells_of_a_grid_are_numbered_in_their_own_grid() -> None:
             (forced,) = engine.force([request], [[*output.ids, EOS] if output.finished else output.ids])
             assert output.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-9)
             for event in (alone, together[request.id]):
-                for one, other in zip(_joined(event.seen), forced.seen, strict=True):
+                for one, other in zip(joined(event.seen), forced.seen, strict=True):
                     np.testing.assert_allclose(one.weights_BHTS, other.weights_BHTS, atol=1e-9)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import fuzz
 
 CASES = 2000
@@ -52,5 +52,6 @@ def test_every_option_of_every_command_is_tested() -> None:
 
     from regard.cli.main import app
 
-    assert set(BASE) == set(SHARES) == set(get_command(app).commands)  # type: ignore[attr-defined]
+    untried = {"plan", "compare", "convert", "serve", "keys"}  # they measure, train or serve
+    assert set(BASE) == set(SHARES) == set(get_command(app).commands) - untried  # type: ignore[attr-defined]
     assert len(options_of("translate")) > 15

@@ -38,3 +38,12 @@ def test_positions_skip_padding() -> None:  # SPEC A4.1
 def test_at_least_first() -> None:
     allow = masks.first(torch.tensor([2, 0, 3]), 3)
     assert masks.at_least_first(allow).int().tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
+
+
+def test_a_square_of_pixels_is_real_if_any_of_them_is() -> None:
+    real = torch.zeros(1, 7, 11, dtype=torch.bool)
+    real[0, :3, :5] = True  # padding is at the right and at the bottom
+    expected = [
+        [[bool(real[0, row : row + 2, column : column + 2].any()) for column in range(0, 11, 2)] for row in range(0, 7, 2)]
+    ]
+    assert masks.downsample(real, 2).tolist() == expected

@@ -11,4 +11,6 @@ def test_every_mutant_fits_the_source() -> None:
     for mutant in mutants.mutants():
         assert (mutants.ROOT / mutant["file"]).read_text().count(mutant["old"]) == 1, mutant["id"]
         assert mutant["old"] != mutant["new"]
-        assert (mutants.ROOT / mutant.get("tests", "tests")).exists()
+        path, _, test = mutant.get("tests", "tests").partition("::")
+        assert (mutants.ROOT / path).exists()
+        assert not test or f"def {test}(" in (mutants.ROOT / path).read_text()

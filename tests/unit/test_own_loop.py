@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from table import EOS, PAD, SOS
 
 import regard
 from regard.checkpoint.alignment import write_alignment_head
 from regard.contracts import AlignmentHead
 from regard.core.losses import policy_gradient, reward_to_go
-from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.errors import UserError
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.transformer import PRESETS

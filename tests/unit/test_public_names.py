@@ -14,6 +14,8 @@ import regard
 
 UNTYPED = {  # public function or method -> why its signature says Any
     "Result.as_dict": "JSON",
+    "Comparison.as_dict": "JSON",
+    "Row.as_dict": "JSON",
     "Result.from_dict": "JSON",
     "Explanation.as_dict": "JSON",
     "ExplanationLine.as_dict": "JSON",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from table import EOS
 from test_pipeline import make_listener, make_translator
 from test_results import make_inflector
 from tones import write_words
@@ -20,7 +21,7 @@ from regard.data.reader import PART_BIT, Reader, RequestOptions, line_of
 from regard.data.seeds import derived_seed
 from regard.data.sounds import Sounds
 from regard.data.source_text import as_line
-from regard.data.tokenizers.codec import EOS, Codec
+from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.models.decoder_only import DecoderOnlySettings
 from regard.models.rnn_seq2seq import RnnSettings

@@ -5,6 +5,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from regard.look import Look, Tap
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
 from regard.models.transformer import TransformerSettings
-from regard.training.loop import batch_loss
+from regard.training.objective import batch_loss
 from regard.training.overrides import override
 from regard.training.run import run
 from regard.training.settings import DataSettings, RunSettings, TrainSettings
@@ -578,18 +579,22 @@ def test_hard_attention_to_pictures_learns_by_the_policy_gradient() -> None:  # 
     assert all(one.grad is None or not one.grad.any() for name, one in model.named_parameters() if name.startswith("score."))
 
 
-def test_a_recurrent_encoder_reads_each_row_of_a_grid() -> None:
+@pytest.mark.parametrize(("frontend", "size", "smaller"), [("grid", (4, 5), (2, 3)), ("video_grid", (3, 4, 5), (2, 2, 3))])
+def test_a_recurrent_encoder_reads_each_row_of_a_grid(
+    frontend: Literal["grid", "video_grid"], size: tuple[int, ...], smaller: tuple[int, ...]
+) -> None:
     """x + [forwards; backwards], each row by itself, with torch's GRU; the second grid has fewer rows and columns."""
     torch.manual_seed(1)
-    settings = RnnSettings(width=20, encoder_width=12, embedding=7, frontend="grid", row_encoder=True, dropout=0.0)
+    settings = RnnSettings(width=20, encoder_width=16, embedding=7, frontend=frontend, row_encoder=True, dropout=0.0)
     model = build(settings, 3, 9)
     assert isinstance(model, RnnSeq2Seq)
-    whole, small = (torch.randn(3, *size).numpy() for size in ((4, 5), (2, 3)))
+    whole, small = (torch.randn(3, *axes).numpy() for axes in (size, smaller))
     memory = model.encode(source_batch([whole, small]))
     summaries = []
     for number, grid in enumerate((whole, small)):
-        cells_RCE = model.source_embedding(source_batch([grid])).x_BSD.unflatten(1, grid.shape[1:])[0]
-        expected_RCE = memory.values_BSE[number].unflatten(0, (4, 5))[: grid.shape[1], : grid.shape[2]]
+        cells_RCE = model.source_embedding(source_batch([grid])).x_BSD.unflatten(1, (-1, grid.shape[-1]))[0]
+        real = tuple(slice(length) for length in grid.shape[1:])
+        expected_RCE = memory.values_BSE[number].unflatten(0, size)[real].flatten(0, -3)
         for cells_CE, expected_CE in zip(cells_RCE, expected_RCE, strict=True):
             ahead = model.encoder.forwards[0](cells_CE[None])[0][0]
             back = model.encoder.backwards[0](cells_CE.flip(0)[None])[0][0].flip(0)

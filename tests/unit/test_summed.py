@@ -14,13 +14,14 @@ from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
 from regard.cli.evaluate import evaluate
 from regard.core.source import Source
+from regard.data.batch import source_batch
 from regard.data.sources import auxiliary_vocabulary_size
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.look import Edit, Look, Tap
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
-from regard.pipeline import Translator, source_batch
+from regard.pipeline import Translator
 from regard.results import Result
 from regard.training.settings import DataSettings, RunSettings
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from table import EOS, SOS
 from test_command_line import run
 
 import regard
 from regard.data.counts import CorpusCounts
 from regard.data.texts import cut, recognise_texts, stream_texts
-from regard.data.tokenizers.codec import EOS, SOS
 from regard.data.trained import TrainedOn
 from regard.errors import UserError
 from regard.evaluation import Perplexity, perplexities

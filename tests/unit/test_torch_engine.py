@@ -258,7 +258,7 @@ def test_edits_also_change_how_a_prefix_is_read(name: str) -> None:
     found = last_outputs(run(engine, requests))
     for request in requests:
         (best,) = found[request.id]
-        output = [*best.ids, engine.eos] if best.finished else best.ids
+        output = [*best.ids, engine.specials.eos] if best.finished else best.ids
         (forced,) = engine.force([request], [output])
         assert best.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-9)
     plain = alone_outputs(engine, [replace(request, look=None) for request in requests])

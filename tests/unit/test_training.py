@@ -12,16 +12,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from table import SOURCE_VOCAB, TARGET_VOCAB, make_model
+from table import EOS, PAD, SOURCE_VOCAB, TARGET_VOCAB, make_model
 
+import regard
 from regard.checkpoint.runs import Checkpoint, Checkpoints, Damaged
 from regard.core import losses, masks
 from regard.core.losses import Baseline, sequence_loss
 from regard.core.source import Source
-from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, lengths
+from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, encode_pairs, lengths
 from regard.data.corpus import Pair
 from regard.data.seeds import derived_seed
-from regard.data.tokenizers.codec import EOS, PAD
 from regard.errors import UserError
 from regard.layers.dropout import Dropout
 from regard.look import Look
@@ -33,8 +33,9 @@ from regard.training import progress
 from regard.training.callbacks import averaged
 from regard.training.data import in_memory
 from regard.training.learner import Learner
-from regard.training.loop import Update, batch_loss, hard_attention_loss, learning_rate, most_probable, same_rates, train
+from regard.training.loop import Update, learning_rate, same_rates, train
 from regard.training.monotone import order_correlation
+from regard.training.objective import batch_loss, hard_attention_loss, most_probable, repeated
 from regard.training.overrides import override
 from regard.training.progress import progress_bar, with_progress
 from regard.training.run import Trained, run
@@ -109,6 +110,27 @@ def test_several_samples_share_one_pass_of_the_encoder(monkeypatch: pytest.Monke
         choice = gain * result.attention_log_prob_BT[n, t] + 0.1 * result.attention_entropy_BT[n, t]
         expected -= (log_prob[n, t] + choice).item() / 3
     assert total.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"attention": "hard", "features": "set"}, {"attention": "marginal", "readout": "plain", "copy": True, "shared": True}],
+)
+def test_a_repeated_memory_is_that_of_repeated_sources(settings: dict[str, Any]) -> None:
+    """All of it: vectors, mask, summary, the tokens to copy, and features."""
+    pairs = [(("walk", "PST;1"), "walked"), (("go", "PST"), "went")]
+    model = regard.build("rnn", pairs, width=8, embedding=6, decoder="luong", device="cpu", **settings)
+    examples = encode_pairs([Pair(*pair) for pair in pairs], model.reader)
+    batch = collate(examples)
+    targets, memory = repeated(batch, model.model.encode(batch.source), 3)
+    expected = collate([example for example in examples for _ in range(3)])
+    assert torch.equal(targets.target_in_BT, expected.target_in_BT)
+    assert torch.equal(targets.target_out_BT, expected.target_out_BT)
+    assert targets.num_targets == expected.num_targets
+    fields = vars(model.model.encode(expected.source))
+    theirs = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+    assert len(theirs) == 4
+    torch.testing.assert_close({name: vars(memory)[name] for name in theirs}, theirs)
 
 
 def test_the_most_probable_choices_are_a_baseline() -> None:
@@ -503,7 +525,7 @@ def test_four_accumulated_batches_equal_one_of_four_times_the_size() -> None:
         batches = Batches(EXAMPLES, order)
         if accumulate == 1:
 
-            def batches(number: int, order: BatchOrder = order) -> tuple[Batch, ...]:
+            def batches(number: int, *share: int, order: BatchOrder = order) -> tuple[Batch, ...]:
                 return (collate([EXAMPLES[index] for part in order.update(number) for index in part]),)
 
         recorder = Recorder()

@@ -39,9 +39,12 @@ def test_presets_by_name() -> None:  # SPEC A7.3
         "small": (3, 3, 256, 1024),
         "base": (6, 6, 512, 2048),
         "deep-shallow": (12, 1, 256, 1024),
+        "marian": (6, 6, 512, 2048),
+        "pegasus": (6, 6, 512, 2048),
     }
     for name, settings in PRESETS.items():
-        assert override(RunSettings(), [f"model.kind={name}"]).model == settings
+        shared = f"data.shared={str(settings.traits.shares_vocabulary).lower()}"
+        assert override(RunSettings(), [f"model.kind={name}", shared]).model == settings
     changed = override(RunSettings(), ["model.kind=tiny", "model.width=64"]).model
     assert (changed.width, changed.encoder_layers) == (64, 4)
 

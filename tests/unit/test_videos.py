@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import random
 import re
 import struct
@@ -313,6 +314,17 @@ def make_translator(
     target = Codec.train(["X Y Z"], "symbols")
     model = build(settings, 3, len(target)).eval()
     return regard.Translator.of_model(model, Videos(3, 64, most_frames, root=tmp_path), target)
+
+
+def test_a_video_is_encoded_without_padding(tmp_path: Path) -> None:
+    translator = make_translator(tmp_path)
+    write_video(tmp_path / "short.gif", make_frames(2, (16, 8)))
+    whole, short = translator.encode(["v.gif", "short.gif"])
+    for encoded, name, axes in ((whole, "v.gif", (4, 3, 5)), (short, "short.gif", (2, 1, 2))):
+        assert encoded.axes == axes == translator(name, max_length=2).attention().axes
+        assert encoded.states.shape == (math.prod(axes), 24)
+        assert encoded.tokens == tuple(",".join(map(str, cell)) for cell in np.ndindex(axes))
+        np.testing.assert_allclose(encoded.states, translator.encode(name).states, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_window_of_a_model_saves_time_and_memory(monkeypatch: pytest.MonkeyPat
         ids = torch.full((1, length), 5)
         encode = lambda: model.encode(regard.Source(ids, ids > 0)).values_BSE.sum()  # noqa: E731
         memory = model.encode(regard.Source(ids[:, :1], ids[:, :1] > 0))
-        decode = lambda: model.decoder._decode(ids, memory, None)[0].states_BTD.sum()  # noqa: E731
+        decode = lambda: model.decoder._decode(ids, memory, None, 0)[0].states_BTD.sum()  # noqa: E731
         with (
             FlopCounterMode(display=False) as counter,
             Largest() as largest,
@@ -281,3 +281,5 @@ def test_windows_that_do_not_save_are_masks() -> None:
     )
     with pytest.raises(ValueError, match="window is None and the model reads grid; set window, or grid_window=false"):
         TransformerSettings(frontend="grid", grid_window=True)
+    with pytest.raises(ValueError, match="window is 2 and the model reads video; set window, or grid_window=false"):
+        TransformerSettings(frontend="video", window=2, grid_window=True)
