@@ -3,31 +3,46 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which then need not compile the package again
 
-.PHONY: demo test check bench mutants clean
+.PHONY: demo test check native sanitize bench mutants clean
 
-demo: $(VENV)/user.done  ## train on the embedded dictionary, pronounce unseen words, draw the attention
+demo: native  ## train on the embedded dictionary, pronounce unseen words, draw the attention
 	$(BIN)/regard demo
 
-test: $(VENV)/dev.done  ## all tests, with coverage
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
+test: $(VENV)/dev.done native  ## all tests, with coverage
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
-check: $(VENV)/dev.done  ## format, lint, types, imports, quick tests
+check: $(VENV)/dev.done native  ## format, lint, types, imports, quick tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 
-bench: $(VENV)/dev.done  ## long benchmarks; each result is saved with its date next to its script
+native: $(VENV)/user.done  ## build the native part from its sources; without a C++ compiler Regard runs on torch alone
+	@if command -v $${CXX:-c++} >/dev/null; then \
+	  command -v cmake >/dev/null || $(PIP) cmake; export PATH="$$PATH:$(CURDIR)/$(BIN)"; \
+	  cmake -S src/regard/native -B build/native >/dev/null && cmake --build build/native --parallel 2 >/dev/null && \
+	    cmake --install build/native >/dev/null; \
+	else echo "There is no C++ compiler: Regard will run on torch alone. regard doctor says what that costs."; fi
+
+sanitize: $(VENV)/dev.done  ## tests of the native part without torch, under the address and undefined-behaviour sanitizers
+	PATH="$$PATH:$(CURDIR)/$(BIN)" && cmake -S src/regard/native -B build/sanitize -DREGARD_SANITIZE=ON >/dev/null && \
+	  cmake --build build/sanitize --parallel 2 --target native_test && build/sanitize/native_test
+
+bench: $(VENV)/dev.done native  ## long benchmarks; each result is saved with its date next to its script
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/window.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/recurrent.py
 	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/fuzz.py --cases 100000 --write
+	$(BIN)/python benchmarks/model_bin.py --write
+	$(BIN)/python benchmarks/interop.py --write
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/alignment.py
 	$(BIN)/python benchmarks/digits.py
@@ -40,8 +55,11 @@ ifdef DATA  # a folder with multi30k, sigmorphon2021-g2p, nlvr-dev and fsdd: mak
 	$(BIN)/python benchmarks/instructed.py $(DATA)/fsdd
 endif
 
-mutants: $(VENV)/dev.done  ## each change of the source in tests/mutants.toml must be caught by a test
+mutants: $(VENV)/dev.done native  ## each change of the source in tests/mutants.toml must be caught by a test
 	$(BIN)/python tests/mutants.py
+
+notes: $(VENV)/dev.done  ## run every line of docs/notes and write docs/notes.md
+	$(BIN)/python docs/notes/make.py --all
 
 $(VENV)/user.done: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (PyTorch is large: about a minute) ..."
@@ -56,4 +74,4 @@ $(VENV)/dev.done: $(VENV)/user.done
 	@touch $@
 
 clean:
-	rm -rf $(VENV) regard-demo
+	rm -rf $(VENV) build src/regard/native/*.so regard-demo

@@ -31,12 +31,11 @@ from dated import write_result
 from torch import Tensor
 
 from regard.checkpoint.folder import Saved, load
-from regard.contracts import Request
+from regard.contracts import OWN, Request
 from regard.core.devices import keep_freed_memory
 from regard.core.positions import sinusoidal
 from regard.data.batch import source_batch
 from regard.data.lines import read_lines
-from regard.data.tokenizers.codec import EOS, PAD, SOS, UNK
 from regard.decoding import schedule
 from regard.decoding.torch_search import BATCH_HYPOTHESES
 from regard.models.transformer import Transformer, TransformerSettings
@@ -52,6 +51,8 @@ THREADS = 2
 ROUNDS = 3
 BATCH = 64
 """Sentences per batch, for the systems that need this number; all systems sort by length."""
+
+EOS, PAD, SOS, UNK = OWN.eos, OWN.pad, OWN.start, OWN.unk
 
 
 def ours(saved: Saved) -> System:

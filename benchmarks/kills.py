@@ -25,7 +25,7 @@ import torch
 from dated import write_result
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "doors"))
-from kills import begin, finish, random_kills
+from killed_runs import begin, finish, random_kills
 from moments import Tree, differences, outcome, plant, recorded, typed
 from test_moments import STATEFUL, command
 from test_resume import EVERYTHING, MODELS

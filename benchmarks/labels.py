@@ -3,7 +3,8 @@
     python benchmarks/labels.py VERSES [SEED ...]      VERSES: verses.tsv.gz with the columns id, en, pt and la
 
 language    which of three languages the first 12 letters of a verse are (characters, one label)
-marks       which mark follows each word of an English verse in lower case: none, comma, stop or another (one tag per word)
+stress      which stress each vowel of an English word has: none, main or secondary (one tag per phoneme; those of consonants
+            are in the training, but not counted)
 
 Both have the same data, sizes, learning rates and number of updates, about as many tokens per update, AdamW with the same
 numbers, and no moving average. The plain loop is written with nn.Embedding, nn.TransformerEncoder and nn.Linear alone, and
@@ -18,7 +19,9 @@ import random
 import re
 import resource
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -31,8 +34,8 @@ import regard
 Pairs = list[tuple[list[str], list[str]]]
 SIZES = {"width": 64, "heads": 4, "feed_forward": 128, "layers": 2, "dropout": 0.1}
 RATE, BATCH, NUMBER = 2e-3, 1024, 6000
-STEPS = {"language": 300, "marks": 600}
-MARKS = {",": "comma", ".": "stop", "": "none"}
+STEPS = {"language": 300, "stress": 600}
+CONSONANT = "-"
 
 
 def verses(path: Path) -> list[list[str]]:
@@ -48,12 +51,15 @@ def language(rows: list[list[str]]) -> Pairs:
     return [(list(text), [label]) for text, label in sorted(pairs) if text]
 
 
-def marks(rows: list[list[str]]) -> Pairs:
+def stress(rows: list[list[str]]) -> Pairs:
+    """Words of two syllables or more from the bundled dictionary: their phonemes, and the stress of each vowel."""
     pairs = {}
-    for row in rows:
-        found = re.findall(r"([a-z'-]+)([^a-z\s]?)", row[0].lower())
-        pairs[tuple(word for word, _ in found)] = [MARKS.get(mark, "other") for _, mark in found]
-    return [(list(words), tags) for words, tags in pairs.items() if words]
+    for line in gzip.decompress((files("regard") / "assets" / "cmudict.txt.gz").read_bytes()).decode().splitlines():
+        _, *phonemes = line.partition("#")[0].split()
+        tags = [phoneme[-1] if phoneme[-1].isdigit() else CONSONANT for phoneme in phonemes]
+        if len(tags) - tags.count(CONSONANT) > 1:
+            pairs[tuple(phoneme.rstrip("012") for phoneme in phonemes)] = tags
+    return [(list(phonemes), tags) for phonemes, tags in pairs.items()]
 
 
 def split(pairs: Pairs) -> tuple[Pairs, Pairs]:
@@ -128,8 +134,9 @@ def plain(training: Pairs, test: Pairs, steps: int, seed: int) -> float:
     right = total = 0
     with torch.no_grad():
         for ids, gold in batches(test, known, labels, rng):
-            right += int((model(ids).argmax(-1) == gold).sum())
-            total += int((gold != -100).sum())
+            counts = (gold != -100) & (gold != labels.get(CONSONANT, -100))
+            right += int((model(ids).argmax(-1) == gold)[counts].sum())
+            total += int(counts.sum())
     return right / total
 
 
@@ -147,7 +154,29 @@ def ours(task: str, training: Pairs, test: Pairs, steps: int, seed: int) -> floa
     results = model.batch([joint.join(source) for source, _ in test])
     written = [[result.text] if kind == "classifier" else result.text.split() for result in results]
     pairs_of_labels = [pair for own, (_, gold) in zip(written, test, strict=True) for pair in zip(own, gold, strict=True)]
-    return sum(one == other for one, other in pairs_of_labels) / len(pairs_of_labels)
+    return share_right([(own, gold) for own, gold in pairs_of_labels if gold != CONSONANT])
+
+
+def share_right(labels: list[tuple[str, str]]) -> float:
+    return sum(own == gold for own, gold in labels) / len(labels)
+
+
+def by_frequency(training: Pairs, test: Pairs) -> tuple[float, float]:
+    """Returns the share of right labels if each is the most frequent one, and if each is the most frequent one of its token."""
+    counted = [
+        [
+            (token if len(source) == len(target) else "", label)
+            for source, target in part
+            for token, label in zip(source, target, strict=False)  # one label goes with all tokens
+        ]
+        for part in (training, test)
+    ]
+    seen, gold = ([(token, label) for token, label in part if label != CONSONANT] for part in counted)
+    most = Counter(label for _, label in seen).most_common(1)[0][0]
+    of_token = {token: label for (token, label), _ in reversed(Counter(seen).most_common())}
+    return share_right([(most, label) for _, label in gold]), share_right(
+        [(of_token.get(token, most), label) for token, label in gold]
+    )
 
 
 def seconds() -> float:
@@ -159,12 +188,12 @@ def main(path: Path, seeds: list[int]) -> None:
     torch.set_num_threads(1)
     rows = verses(path)
     lines = [f"torch {torch.__version__}, one thread, on a machine that did other work too; {SIZES}"]
-    for task, make in (("language", language), ("marks", marks)):
+    for task, make in (("language", language), ("stress", stress)):
         training, test = split(make(rows))
-        frequent = [label for _, target in test for label in target]
-        most = max(frequent.count(label) for label in set(frequent)) / len(frequent)
-        sizes = f"{len(training):,} sources, {len(frequent):,} labels in {len(test):,} test sources"
-        lines.append(f"{task}: {sizes}; always the most frequent label: {most:.2%} right")
+        most, of_token = by_frequency(training, test)
+        number = sum(label != CONSONANT for _, target in test for label in target)
+        sizes = f"{len(training):,} sources, {number:,} labels in {len(test):,} test sources"
+        lines.append(f"{task}: {sizes}; always the most frequent label: {most:.2%} right, that of each token: {of_token:.2%}")
         for seed in seeds:
             for name in ("plain torch", "regard"):
                 before = seconds()

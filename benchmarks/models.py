@@ -29,12 +29,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.contracts import OWN
 from regard.core import masks
 from regard.core.losses import sequence_loss
 from regard.core.positions import sinusoidal
 from regard.core.source import Source
 from regard.data.batch import Batch, Example, collate
-from regard.data.tokenizers.codec import EOS, PAD, SOS
 from regard.models.build import num_parameters
 from regard.models.transformer import PRESETS, Transformer
 
@@ -43,6 +43,8 @@ SENTENCES, SHORTEST, LONGEST = 144, 24, 31  # <eos> comes on top
 
 Model = nn.Module
 Loss = Callable[[Batch], Tensor]
+
+EOS, PAD, SOS = OWN.eos, OWN.pad, OWN.start
 
 
 def make_batch() -> Batch:

@@ -65,29 +65,27 @@ NUM_SHOWN = 10
 DATA = DataSettings(source_unit="picture", target_unit="words", picture_size=200, augment=0.02)
 SOFT = RnnSettings(width=128, embedding=48, score_width=64, decoder="bahdanau", frontend="picture", channels=64, dropout=0.2)
 TRAIN = TrainSettings(steps=2000, batch_tokens=2400, learning_rate=3e-3, ema=0.995)
+SAMPLING = {"learning_rate": 1.5e-3, "entropy_bonus": 0.01}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model and its training. soft_steps: the number of updates with soft attention that come first. sampling: settings of
-    the policy gradient. batch_tokens: positions per side in a batch."""
+    """A model and its training. train: settings that differ from TRAIN. soft_steps: the number of updates with soft attention
+    that come first, with TRAIN."""
 
     model: RnnSettings
     steps: int
+    train: Mapping[str, Any] = field(default_factory=dict)
     soft_steps: int = 0
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    batch_tokens: int = TRAIN.batch_tokens
 
 
 JOBS = {
     "soft": Job(SOFT, 2000),
-    "hard": Job(replace(SOFT, attention="hard"), 1000, soft_steps=1000),
+    "hard": Job(replace(SOFT, attention="hard"), 1000, SAMPLING, soft_steps=1000),
     "leave one out": Job(
-        replace(SOFT, attention="hard"), 1000, soft_steps=1000, sampling={"samples": 4, "baseline": "leave_one_out"}
+        replace(SOFT, attention="hard"), 1000, {**SAMPLING, "samples": 4, "baseline": "leave_one_out"}, soft_steps=1000
     ),
-    "marginal": Job(
-        replace(SOFT, attention="marginal", decoder="luong", readout="plain", row_encoder=True), 3000, batch_tokens=600
-    ),
+    "marginal": Job(replace(SOFT, attention="marginal", decoder="luong", readout="plain"), 2000),
     "seen once": Job(replace(SOFT, decoder="fixed", every_step=True), 2000),
 }
 
@@ -167,30 +165,30 @@ def measure(name: str, data: Path, steps: int | None, *, validate: bool = False)
         if job.soft_steps:
             train = replace(TRAIN, steps=steps or job.soft_steps)
             before = run(training_data, RunSettings(data=DATA, model=SOFT, train=train), quiet, torch.device("cpu")).saved
-            train = replace(TRAIN, steps=steps or job.steps, learning_rate=1.5e-3, entropy_bonus=0.01, **job.sampling)
-        else:
-            train = replace(TRAIN, steps=steps or job.steps, batch_tokens=job.batch_tokens)
-        settings = RunSettings(data=DATA, model=job.model, train=train)
+        settings = RunSettings(data=DATA, model=job.model, train=replace(TRAIN, steps=steps or job.steps, **job.train))
         trained = run(training_data, settings, quiet, torch.device("cpu"), start_from=before)
         seconds = time.process_time() - began
         hard, share = "-", None
         if name != "seen once":
             show(trained.translator, held_out, Path(folder), Path("nlvr.maps") / name)
             results = hard_results(trained.translator, [pair.source for pair in held_out])
-            hard, share = percent(exact_match(results, [pair.target for pair in held_out])), in_box(trained.predictions)
+            target = trained.translator.target
+            spelled = {pair.target: target.decode(target.encode(pair.target)) for pair in held_out}  # "three: blue"
+            hard = percent(exact_match(results, [spelled[pair.target] for pair in held_out]))
+            share = in_box(trained.predictions, spelled)
         rates = rates_of(trained.predictions)
         return Outcome(1 - trained.rates.sequence, hard, share, rates, len(training), len(held_out), seconds, trained.signature)
 
 
-def in_box(predictions: list[Prediction]) -> float:
+def in_box(predictions: list[Prediction], spelled: Mapping[str, str]) -> float:
     """Returns the share of words whose largest weight is in the third of the picture with their box, in right descriptions.
-    The signs between the words do not count."""
+    The signs between the words do not count. spelled: each reference as the model would write it."""
     hits = []
     for prediction in predictions:
-        if prediction.result.text != prediction.references[0]:
+        if prediction.result.text != spelled[prediction.references[0]]:
             continue
         box = 0
-        for word, column in zip(prediction.result.text.split(), columns(prediction.result), strict=False):
+        for word, column in zip(prediction.references[0].split(), columns(prediction.result), strict=False):
             box += word == ";"
             if word not in (";", ":"):
                 hits.append(int(3 * column) == box)

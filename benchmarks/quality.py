@@ -62,13 +62,18 @@ def file_of(data: Path, task: str, part: str) -> Path:
 def train(data: Path, task: str, seed: int, out: Path) -> float:
     """Trains a model. Returns the seconds of a CPU that it took."""
     command = [sys.executable, "-m", "regard", "train", str(file_of(data, task, "train")), "--out", str(out), "--threads", "1"]
-    command += ["--held-out", str(file_of(data, task, "dev")), "--set", f"seed={seed}"]
-    log = out.with_suffix(".log")
+    return cpu_seconds(
+        [*command, "--held-out", str(file_of(data, task, "dev")), "--set", f"seed={seed}"], out.with_suffix(".log")
+    )
+
+
+def cpu_seconds(command: Sequence[str], log: Path) -> float:
+    """Runs a command. Returns the seconds of a CPU that it took. log: a file for its output."""
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
         _, status, used = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"{task}: {log.read_text()}")
+        raise SystemExit(log.read_text())
     return used.ru_utime + used.ru_stime
 
 

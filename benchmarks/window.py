@@ -1,10 +1,11 @@
 """Time and memory of attention within a window, in one run with the fused kernel over all keys and with the window as a mask.
 
-    python benchmarks/window.py [--rounds 5]
+    python benchmarks/window.py [--rounds 5] [--kind sequence] [--alone]
 
 One thread; 8 heads of width 64, float32. Medians of interleaved rounds, and their ratios to the window in the same round.
 Memory is the growth of the RSS over the inputs at its peak (sampled every half millisecond), each case in a fresh process. The
-result is written to a dated file in the folder of this script.
+result is written to a dated file in the folder of this script. --alone states that no other program ran, whatever the load
+average.
 """
 
 from __future__ import annotations
@@ -134,14 +135,14 @@ def table(kind: str, rounds: int) -> list[str]:
     return rows
 
 
-def main(rounds: int) -> None:
+def main(rounds: int, chosen: str | None, *, alone: bool) -> None:
     check_equal_results()
-    busy = f"load average {os.getloadavg()[0]:.1f} before it began"
+    busy = "all other programs were stopped" if alone else f"load average {os.getloadavg()[0]:.1f} before it began"
     lines = [f"torch {torch.__version__}, 1 thread, {HEADS} heads of width {WIDTH}, float32; {os.cpu_count()} cores, {busy}"]
     print(*lines, flush=True)
-    for kind in KINDS:
+    for kind in [chosen] if chosen else KINDS:
         lines += table(kind, rounds)
-    write_result(__file__, lines)
+    write_result(__file__, lines, chosen or "")
 
 
 if __name__ == "__main__":
@@ -151,4 +152,7 @@ if __name__ == "__main__":
     else:
         parser = argparse.ArgumentParser()
         parser.add_argument("--rounds", type=int, default=5)
-        main(parser.parse_args().rounds)
+        parser.add_argument("--kind", choices=KINDS)
+        parser.add_argument("--alone", action="store_true")
+        given = parser.parse_args()
+        main(given.rounds, given.kind, alone=given.alone)
