@@ -19,6 +19,7 @@ from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, enco
 from regard.data.blanks import masked
 from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Pair
+from regard.data.lengths import Lengths
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.source_text import file_and_text, flat
@@ -122,7 +123,7 @@ class TrainingData:
     held_out_name: str
     digest: str
     examples: Sequence[Example]
-    lengths: tuple[Tensor, Tensor]
+    lengths: Lengths
     held_out: HeldOut
     codecs: Codecs
     unknown: Counter[str]
