@@ -2,9 +2,9 @@
 
     python benchmarks/pairs.py tsv|parquet [MILLIONS]      default: 10
 
-Random sentences of 2 to 6 words (a fixed vocabulary of 20,000 words, by Zipf's law) are written to a file, and a process for each
-size reads them as `regard train` does. Processor time per million pairs and the peak of resident memory are of each stage. The
-result is written to a dated file in the folder of this script.
+Random sentences of 2 to 6 words (a fixed vocabulary of 20,000 words, by Zipf's law) are written to a file, and a process for
+each size reads them as `regard train` does. Processor time per million pairs and the peak of resident memory are of each stage.
+The result is written to a dated file in the folder of this script.
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ def main(suffix: str, millions: int = 10) -> None:
     for name, (seconds, memory) in small.items():
         longer, more = large[name]
         longer /= millions
-        lines.append(
-            f"{name}: {seconds:.2f} and {longer:.2f} s ({longer / seconds:.2f}); {memory:,.0f} and {more:,.0f} MB ({more / memory:.2f})"
-        )
+        line = f"{name}: {seconds:.2f} and {longer:.2f} s ({longer / seconds:.2f}); "
+        lines.append(line + f"{memory:,.0f} and {more:,.0f} MB ({more / memory:.2f})")
     print("\n".join(lines))
     write_result(__file__, lines, suffix)
 

@@ -35,7 +35,7 @@ MODELS = {
     "Transformer of width 256": [*TRANSFORMER, "model.width=256", "model.feed_forward=1024"],
     "Transformer of width 512": [*TRANSFORMER, "model.width=512", "model.feed_forward=2048"],
 }
-ROUNDS = 4
+ROUNDS = 3
 
 
 def regard(*arguments: str, folder: Path) -> str:
@@ -61,7 +61,7 @@ def pace(folder: Path, out: str) -> float:
 def throughput(folder: Path) -> list[str]:
     lines = ["target tokens per second, 2 processes x 1 thread and 1 process x 2 threads; accumulate=2, taking turns"]
     for name in ("strings in order, chosen", "Transformer of width 256"):
-        changes = sets(*MODELS[name], "train.steps=60", "train.accumulate=2", "train.batch_tokens=1024")
+        changes = sets(*MODELS[name], "train.steps=40", "train.accumulate=2", "train.batch_tokens=1024")
         both: dict[str, list[float]] = {"2 x 1": [], "1 x 2": []}
         for number in range(ROUNDS):
             for processes, threads in ((2, 1), (1, 2)):
@@ -69,6 +69,7 @@ def throughput(folder: Path) -> list[str]:
                 options = ["--processes", str(processes), "--threads", str(threads), "--overwrite"]
                 regard("train", "words.tsv", "--out", out, *options, *changes, folder=folder)
                 both[f"{processes} x {threads}"].append(pace(folder, out))
+                print(name, out, f"{pace(folder, out):,.0f}", flush=True)
         ratios = [two / one for two, one in zip(both["2 x 1"], both["1 x 2"], strict=True)]
         medians = {key: statistics.median(values) for key, values in both.items()}
         lines.append(

@@ -11,7 +11,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from table import EOS, PAD, SOS, UNK
@@ -598,7 +597,7 @@ def test_padding_is_counted_and_the_largest_batch_comes_first(sizes: list[tuple[
 
 
 def test_many_examples_are_arranged_on_disk_like_few_in_memory(tmp_path: Path) -> None:
-    """The batches have the same sizes; examples of equal length are in another random order, which differs by epoch and seed."""
+    """The batches have the same sizes; examples of equal length are in a random order of its own."""
     sizes = [(number * number % 13 + 1, number % 17 + 1) for number in range(2000)]
     sources_N, targets_N = lengths_of(sizes).tensors
     lengths = Lengths(2000, lambda: zip(sources_N.split(300), targets_N.split(300), strict=True), tmp_path)

@@ -29,7 +29,7 @@ _ENTRY = np.dtype([("index", "<i8"), ("source", "<i4"), ("target", "<i4")])
 
 
 class Arrangement(Protocol):
-    """The examples, arranged by size. sizes_by_end: the end of each range of places with examples of equal size -> that size."""
+    """The examples, arranged by size. sizes_by_end: the end of each range of places of equal size -> that size, in order."""
 
     sizes_by_end: dict[int, int]
 
@@ -162,6 +162,6 @@ def _mixed(numbers: Array) -> Array:
 
 
 def _by_end(counts: Counter[int]) -> dict[int, int]:
-    """Returns the end of the range of each size, in ascending order -> the size. counts: the number of examples of each size."""
+    """Returns the end of the range of each size -> the size, in order. counts: the number of examples of each size."""
     sizes = sorted(counts)
     return dict(zip(accumulate(counts[size] for size in sizes), sizes, strict=True))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
 
 from regard.contracts import FileAndText, SourceText
 from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, encode_pairs, lengths
