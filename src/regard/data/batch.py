@@ -125,7 +125,7 @@ class BatchOrder:
         seed: int,
         shortest_first: bool = False,
     ) -> None:
-        self.accumulate, self.shortest_first = accumulate, shortest_first
+        self.accumulate, self.seed, self.shortest_first = accumulate, seed, shortest_first
         self.arranged = arranged(lengths, seed)
         ends, widths = list(self.arranged.sizes_by_end), list(self.arranged.sizes_by_end.values())
 
