@@ -4,6 +4,8 @@
     python benchmarks/scale.py plan           what `regard plan` predicts and what `regard train` takes
     python benchmarks/scale.py kills [N]      processes are killed N times at random moments; the weights stay the same
     python benchmarks/scale.py ray [LINES]    two Ray actors against `regard translate` with two workers
+    python benchmarks/scale.py bulk-kills [N] drivers and workers of a translation are killed N times each; outputs stay the same
+    python benchmarks/scale.py ray-kills [N]  the same on Ray
 
 Everything runs on the embedded dictionary. Each result is written to a dated file in the folder of this script.
 """
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dated import write_result
@@ -166,6 +169,60 @@ def ray(folder: Path, number: int) -> list[str]:
     ]
 
 
+def bulk_kills(folder: Path, number: int, *options: str) -> list[str]:
+    """Kills the driver and the workers of a bulk translation, this many times each; the same command goes on."""
+    regard("train", "words.tsv", "--out", "model", *sets("train.steps=30", "model.width=32"), folder=folder)
+    words = [pair.source for pair in pronunciations("train")[: 1000 * number]]
+    (folder / "in").mkdir()
+    for shard in range(8 * number):
+        (folder / "in" / f"{shard:03}.txt").write_text("".join(f"{word}\n" for word in words[shard :: 8 * number]))
+    translate = ["translate", "model", "in", "--max-length", "30", *options]
+    regard(*translate, "--out", "unbroken", folder=folder)
+    rng, killed, out = random.Random(1), {"driver": 0, "worker": 0}, folder / "broken"
+    command, rewritten = [sys.executable, "-m", "regard", *translate, "--out", "broken"], 0
+    process: subprocess.Popen[bytes] | None = None
+    while sum(killed.values()) < 2 * number:
+        before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.txt")}
+        if process is None or process.poll() is not None:
+            process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        which = min(killed, key=killed.__getitem__)
+        if not (victim := chosen_victim(process, which, out, len(before) + 1)):
+            break
+        time.sleep(rng.random() / 2)
+        os.kill(victim, signal.SIGKILL)
+        killed[which] += 1
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(None if which == "driver" else 5)  # Ray starts a worker again, and goes on
+        rewritten += sum((out / name).stat().st_mtime_ns != changed for name, changed in before.items())
+    if process and process.wait():
+        print("the last of these runs was ended by a kill")
+    regard(*translate, "--out", "broken", folder=folder)
+    outputs = [{path.name: path.read_bytes() for path in (folder / name).glob("*.txt")} for name in ("unbroken", "broken")]
+    verdict = "identical" if outputs[0] == outputs[1] and len(outputs[0]) == 8 * number else "DIFFERENT"
+    counts = " and ".join(f"{which}s were killed {times} times" for which, times in killed.items())
+    return [f"{8 * number} files, {len(words):,} lines: {counts}; outputs {verdict}, finished files rewritten: {rewritten}"]
+
+
+def chosen_victim(process: subprocess.Popen[bytes], which: str, out: Path, number: int) -> int:
+    """Returns the process to kill, as soon as this number of files is finished; 0 if the command has ended before."""
+    while process.poll() is None and len(list(out.glob("*.txt"))) < number:
+        time.sleep(0.01)
+    if process.poll() is not None:
+        return 0
+    if which == "driver":
+        return process.pid
+    descendants, waiting = [], [process.pid]
+    while waiting:
+        parent = waiting.pop()
+        for path in Path(f"/proc/{parent}/task").glob("*/children"):
+            children = list(map(int, path.read_text().split()))
+            waiting += children
+            descendants += children
+    titles = {child: Path(f"/proc/{child}/cmdline").read_text() for child in descendants}
+    actors = [child for child, title in titles.items() if title.startswith("ray::Map")]
+    return (actors or [child for child, title in titles.items() if "translate" in title])[-1]
+
+
 def main(part: str, number: int = 0) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -176,6 +233,8 @@ def main(part: str, number: int = 0) -> None:
             "plan": lambda: planned(folder),
             "kills": lambda: kills(folder, number or 20),
             "ray": lambda: ray(folder, number or 50_000),
+            "bulk-kills": lambda: bulk_kills(folder, number or 20, "--threads", "2"),
+            "ray-kills": lambda: bulk_kills(folder, number or 20, "--threads", "1", "--ray", "local"),
         }
         lines = parts[part]()
     print("\n".join(lines))

@@ -107,6 +107,22 @@ def test_a_run_goes_on_where_it_was_killed(translator: Translator, folder: Path,
     assert sorted(path.name for path in out.iterdir()) == sorted([".regard.json", *names])
 
 
+def test_two_attempts_at_a_shard_do_not_disturb_each_other(translator: Translator, folder: Path) -> None:
+    """As of an actor whose driver was killed, and of the next run."""
+    (folder / "out").mkdir()
+    shard, attempts = bulk.Shard(folder / "in" / "a.txt", folder / "out" / "a.txt"), list[bulk.Done]()
+
+    def again(rows: int) -> None:
+        if rows == 3 and not attempts:
+            attempts.append(bulk.Done("a.txt", 0, 0))
+            attempts.append(bulk.translate_shard(translator, shard, SEARCH))
+
+    done = bulk.translate_shard(translator, shard, SEARCH, progress=again)
+    assert attempts[1] == done
+    assert written(shard.output) == [result.text for result in translator.batch(WORDS, **SEARCH)]
+    assert list((folder / "out" / ".unfinished").iterdir()) == []
+
+
 def test_outputs_of_other_models_and_options_are_not_mixed(translator: Translator, folder: Path) -> None:
     run(translator, folder)
     with pytest.raises(UserError, match="made with other options; repeat the command"):

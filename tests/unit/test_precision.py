@@ -1,4 +1,4 @@
-"""Training in bfloat16 (torch's autocast): the graph is that of float32 but for conversions, and only its numbers are rounded."""
+"""Training in bfloat16 (torch's autocast): the graph is that of float32, apart from conversions; only numbers are rounded."""
 
 from __future__ import annotations
 

@@ -72,8 +72,11 @@ def translate_on_ray(
         )
         for row in data.iter_rows():
             yield Done(**row)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, UserError) else None
-        raise cause or UserError(f"a Ray actor failed: {str(error).strip().splitlines()[-1]}") from None
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UserError):
+            raise cause from None
+        last = str(error).strip().splitlines()[-1]
+        raise UserError(f"a Ray actor failed: {last}. Run the same command to go on with the files that are left") from None
     finally:
         ray.shutdown()

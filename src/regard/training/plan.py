@@ -106,8 +106,6 @@ def plan_run(order: Order, console: Console, device: torch.device, processes: in
         data = from_files(settings.data, choice.surveyed, run_folder.path, console, start.codecs)
         if mask := settings.model.traits.mask:
             data = data.with_blanks(mask)
-        with settings_restored():
-            operations = count(settings, data, start, device, order.scores)
 
         def write_checkpoint(learner: Learner) -> None:
             """Writes a checkpoint, which takes memory."""
@@ -115,7 +113,9 @@ def plan_run(order: Order, console: Console, device: torch.device, processes: in
 
         with settings_restored():
             pace = measure(settings, data, start, device, order.scores, SECONDS, write_checkpoint)
-        memory = peak_memory() if device.type == "cpu" else None
+        memory = peak_memory() if device.type == "cpu" else None  # before operations are counted, which takes more of it
+        with settings_restored():
+            operations = count(settings, data, start, device, order.scores)
         batches = data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment).order
         parameters = parameters_by_part(choice, data, order)
         speed_up = 1.0
