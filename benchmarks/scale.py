@@ -4,7 +4,7 @@
     python benchmarks/scale.py plan           what `regard plan` predicts and what `regard train` takes
     python benchmarks/scale.py kills [N]      processes are killed N times at random moments; the weights stay the same
     python benchmarks/scale.py ray [LINES]    two Ray actors against `regard translate` with two workers
-    python benchmarks/scale.py bulk-kills [N] drivers and workers of a translation are killed N times each; outputs stay the same
+    python benchmarks/scale.py bulk-kills [N]  drivers and workers of a translation are killed N times each; nothing changes
     python benchmarks/scale.py ray-kills [N]  the same on Ray
 
 Everything runs on the embedded dictionary. Each result is written to a dated file in the folder of this script.
