@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 import regard
+from regard.bulk import on_ray
 from regard.bulk import shards as bulk
 from regard.bulk.formats import format_of_shard
 from regard.cli.bulk import check_bulk
+from regard.core.devices import settings_restored
 from regard.data.columns import Columns
 from regard.data.corpus import read_pairs
 from regard.errors import UserError
@@ -210,3 +218,93 @@ def test_parquet_files_give_the_pairs_of_a_table(tmp_path: Path) -> None:
     )
     assert read.pairs == expected.pairs
     assert read.num_empty == expected.num_empty == 1
+
+
+class RayError(Exception):
+    """Stands in for the base class of Ray's errors; those of a failed task have a cause."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+class FakeRay(ModuleType):
+    """Stands in for Ray, which tests do not install (`benchmarks/scale.py ray` runs the real one): maps in this process."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.__spec__ = ModuleSpec("ray", None)
+        self.data: Any = self
+        self.exceptions = SimpleNamespace(RayError=RayError)
+        self.calls: list[str] = []
+        self.failure: Exception | None = None
+
+    def init(self, address: str | None, **options: object) -> None:
+        assert options["include_dashboard"] is False
+        self.calls.append(f"init {address}")
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 5.0}
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def ActorPoolStrategy(self, size: int) -> int:
+        self.calls.append(f"{size} actors")
+        return size
+
+    def from_items(self, rows: list[dict[str, str]], override_num_blocks: int) -> FakeRay:
+        assert override_num_blocks == len(rows)
+        self.rows = rows
+        return self
+
+    def map(self, actor: Callable[..., Any], fn_constructor_args: tuple[object, ...], **options: object) -> FakeRay:
+        assert (options["num_cpus"], options["max_restarts"], options["max_task_retries"]) == (2, 3, 3)
+        self.actor = actor(*fn_constructor_args)
+        return self
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        for row in self.rows:
+            if self.failure:
+                raise self.failure
+            yield self.actor(row)
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setitem(sys.modules, "ray.data", fake)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")  # as before again at the end
+    return fake
+
+
+def test_ray_translates_what_one_process_would(translator: Translator, folder: Path, fake_ray: FakeRay) -> None:
+    out = folder / "ray"
+    out.mkdir()
+    shards = bulk.find_shards([folder / "in"], out)
+    with settings_restored(1):
+        done = list(on_ray.translate_on_ray("10.0.0.1:6379", lambda: translator, shards, SEARCH, threads=2))
+    assert done == run(translator, folder)
+    for shard in shards:
+        assert written(shard.output) == written(folder / "out" / shard.output.name)
+    assert fake_ray.calls == ["init 10.0.0.1:6379", "2 actors", "shutdown"]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (RayError("…", cause=UserError("a.txt: no such column")), "^a.txt: no such column$"),
+        (RayError("The actor died.\nIt was killed."), "a Ray actor failed: It was killed.. Run the same command to go on"),
+    ],
+)
+def test_failures_on_ray_are_reported(
+    translator: Translator, folder: Path, fake_ray: FakeRay, failure: Exception, message: str
+) -> None:
+    fake_ray.failure = failure
+    shards = bulk.find_shards([folder / "in"], folder / "ray")
+    with settings_restored(1), pytest.raises(UserError, match=message):
+        list(on_ray.translate_on_ray("local", lambda: translator, shards, SEARCH, threads=2))
+    assert fake_ray.calls == ["init None", "2 actors", "shutdown"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,9 +36,26 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def planned(pairs: Path) -> RunPlan:
+def measured() -> list[str]:
+    """What the plan measures, in order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def planned(pairs: Path, measured: list[str]) -> RunPlan:
+    def recorded(name: str) -> Callable[..., Any]:
+        original = getattr(plan, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            measured.append(name)
+            return original(*arguments, **options)
+
+        return call
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "SECONDS", 0.05)
+        for name in ("measure", "peak_memory", "count"):
+            patch.setattr(plan, name, recorded(name))
         order = Order(data=(pairs,), out=pairs.parent / "model", changes=SETTINGS)
         return plan_run(order, Console(quiet=True), torch.device("cpu"))
 
@@ -75,8 +94,9 @@ def test_times_follow_from_the_pace(planned: RunPlan) -> None:
     assert "time of the run   33 s: 40 updates, 2.5 passes" in str(given)
 
 
-def test_memory_is_that_of_this_process(planned: RunPlan) -> None:
+def test_memory_is_that_of_this_process(planned: RunPlan, measured: list[str]) -> None:
     assert planned.memory is not None
+    assert measured == ["measure", "peak_memory", "count"]  # operations are counted on a kernel that takes more memory
     status = Path("/proc/self/status")
     if status.exists():
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
