@@ -43,8 +43,8 @@ def num_cores() -> int:
 def has_bfloat16(device: torch.device) -> bool:
     """Returns whether a device multiplies matrices of bfloat16 by itself, without emulation."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @contextmanager

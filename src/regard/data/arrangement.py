@@ -129,8 +129,8 @@ class OnDisk:
 
 def _sizes(sources_N: Tensor, targets_N: Tensor) -> Array:
     """Returns sizes as integers that sort fast."""
-    sizes_N = torch.maximum(sources_N, targets_N) + 1
-    return (sizes_N if len(sizes_N) and int(sizes_N.max()) >= 1 << 15 else sizes_N.to(torch.int16)).numpy()
+    sizes_N: Array = (torch.maximum(sources_N, targets_N) + 1).numpy()
+    return sizes_N.astype(np.int16) if sizes_N.max(initial=0) < 1 << 15 else sizes_N
 
 
 def permuted(numbers: Array, size: int, seed: int) -> Any:
@@ -154,7 +154,7 @@ def permuted(numbers: Array, size: int, seed: int) -> Any:
     return numbers.astype(np.int64)
 
 
-def _mixed(numbers: Array) -> Array:
+def _mixed(numbers: Array) -> Any:
     """Returns a hash of each number (the finaliser of SplitMix64)."""
     numbers = (numbers ^ numbers >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ numbers >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

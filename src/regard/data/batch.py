@@ -6,7 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -129,16 +129,16 @@ class BatchOrder:
         self.arranged = arranged(lengths, seed)
         ends, widths = list(self.arranged.sizes_by_end), list(self.arranged.sizes_by_end.values())
 
-        def positions(first: int, number: int) -> int:
+        def positions(number: int, first: int) -> int:
             """Returns the positions of a batch of this many examples; sizes only grow, so the last one sets its width."""
             return number * widths[bisect_right(ends, first + number - 1)]
 
         self.borders = [0]
         while (first := self.borders[-1]) < len(lengths):
             most = min(len(lengths) - first, batch_tokens)
-            room = bisect_right(range(1, most + 1), batch_tokens, key=lambda number, first=first: positions(first, number))
+            room = bisect_right(range(1, most + 1), batch_tokens, key=partial(positions, first=first))
             self.borders.append(first + max(1, room))
-        sizes = [positions(start, end - start) for start, end in pairwise(self.borders)]
+        sizes = [positions(end - start, start) for start, end in pairwise(self.borders)]
         self.largest = max(range(len(sizes)), key=sizes.__getitem__)
         self.epoch_length = -(-len(sizes) // accumulate)
         """Number of updates per epoch."""
