@@ -58,7 +58,7 @@ def write_pairs(path: Path, number: int) -> None:
 
     schema = pa.schema([("source", pa.string()), ("target", pa.string())])
     with pyarrow.parquet.ParquetWriter(path, schema) as file:
-        while rows := list(islice(pairs, 100_000)):
+        while rows := list(islice(pairs, MILLION)):  # a row group, as large as pyarrow makes them
             sources, targets = zip(*rows, strict=True)
             file.write_table(pa.table([sources, targets], schema=schema))
 
