@@ -185,7 +185,8 @@ from random import Random
 from regard.data.corpus import stream_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.store import Store, write_store
-from regard.data.batch import Example
+from regard.data import arrangement
+from regard.data.batch import BatchOrder, Example
 
 table, path = map(Path, sys.argv[1:])
 
@@ -215,6 +216,11 @@ for _ in range(10_000):
     example = store[number]
     assert bytes(example.source).decode() == f"word {number}" and bytes(example.target).decode() == f"Wort {number % 1000}"
 rss["read"] = kept()
+arrangement.LARGE = 0
+order = BatchOrder(store.lengths(), batch_tokens=4096, seed=1)
+for number in (0, order.epoch_length):
+    assert order.update(number)
+rss["ordered"] = kept()
 print(json.dumps({**rss, "pairs": len(store), "size": path.stat().st_size / 2**20}))
 """
 
@@ -235,3 +241,4 @@ def test_a_million_pairs_need_little_memory(tmp_path: Path) -> None:
     assert found["written"] - found["start"] < 24  # 8 bytes per pair, the reserve of growing arrays, and buffers
     assert found["counted"] - found["written"] < 4
     assert found["read"] - found["start"] < 26
+    assert found["ordered"] - found["read"] < 16  # a block, and as much again to sort it
