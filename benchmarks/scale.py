@@ -1,7 +1,7 @@
 """Several processes, `regard plan`, bulk translation: measured.
 
     python benchmarks/scale.py throughput     2 processes x 1 thread against 1 process x 2 threads, taking turns
-    python benchmarks/scale.py plan           what `regard plan` predicts and what `regard train` takes
+    python benchmarks/scale.py plan [MODEL]   what `regard plan` predicts and what `regard train` takes; MODEL: 1 to 5
     python benchmarks/scale.py kills [N]      processes are killed N times at random moments; the weights stay the same
     python benchmarks/scale.py ray [LINES]    two Ray actors against `regard translate` with two workers
     python benchmarks/scale.py bulk-kills [N]  drivers and workers of a translation are killed N times each; nothing changes
@@ -34,7 +34,7 @@ TRANSFORMER += ["model.decoder_layers=3", "train.learning_rate=1e-3"]
 MODELS = {
     "strings in order, chosen": [],
     "recurrent, any order": ["model.decoder=bahdanau"],
-    "Transformer of width 128": TRANSFORMER,
+    "Transformer of width 128, long lines": TRANSFORMER,
     "Transformer of width 256": [*TRANSFORMER, "model.width=256", "model.feed_forward=1024"],
     "Transformer of width 512": [*TRANSFORMER, "model.width=512", "model.feed_forward=2048"],
 }
@@ -82,22 +82,28 @@ def throughput(folder: Path) -> list[str]:
     return lines
 
 
-def planned(folder: Path) -> list[str]:
+def planned(folder: Path, number: int) -> list[str]:
+    """number: that of the model, from 1; 0 for all."""
     lines = [
-        "predicted by `regard plan` / measured by `regard train` (60 updates), 1 thread: peak memory, seconds of an update"
+        "predicted by `regard plan` / measured by `regard train` (30 updates), 1 thread: peak memory, seconds of an update"
     ]
-    for name, changes in MODELS.items():
-        options = [*sets(*changes, "train.steps=60"), "--threads", "1"]
-        text = regard("plan", "words.tsv", *options, folder=folder)
+    pairs = pronunciations("train")
+    with open(folder / "long.tsv", "w") as file:
+        for start in range(0, 30_000, 30):
+            sides = ([pair[side] for pair in pairs[start : start + 30]] for side in (0, 1))
+            file.write("\t".join(map(" ".join, sides)) + "\n")
+    for name, changes in list(MODELS.items())[number - 1 : number] if number else MODELS.items():
+        options, data = [*sets(*changes, "train.steps=30"), "--threads", "1"], "long.tsv" if "long" in name else "words.tsv"
+        text = regard("plan", data, *options, folder=folder)
         memory = float(re.search(r"peak memory +([\d,]+) MB", text)[1].replace(",", ""))
         seconds, updates = re.search(r"time of a pass +(.*?): ([\d,]+) update", text).groups()
-        command = [sys.executable, "-m", "regard", "train", "words.tsv", "--out", "measured", "--overwrite", *options]
+        command = [sys.executable, "-m", "regard", "train", data, "--out", "measured", "--overwrite", *options]
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
         assert status == 0
         log = [json.loads(line) for line in (folder / "measured.run" / "log.jsonl").read_text().splitlines()]
         times = [line["time"] for line in log if "loss" in line]
-        update = (times[-1] - times[10]) / (len(times) - 11)
+        update = (times[-1] - times[5]) / (len(times) - 6)
         predicted = in_seconds(seconds) / int(updates.replace(",", ""))
         real = usage.ru_maxrss / 1e3 if sys.platform != "darwin" else usage.ru_maxrss / 1e6
         lines.append(
@@ -230,7 +236,7 @@ def main(part: str, number: int = 0) -> None:
         (folder / "words.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
         parts = {
             "throughput": lambda: throughput(folder),
-            "plan": lambda: planned(folder),
+            "plan": lambda: planned(folder, number),
             "kills": lambda: kills(folder, number or 20),
             "ray": lambda: ray(folder, number or 50_000),
             "bulk-kills": lambda: bulk_kills(folder, number or 20, "--threads", "2"),
@@ -238,7 +244,7 @@ def main(part: str, number: int = 0) -> None:
         }
         lines = parts[part]()
     print("\n".join(lines))
-    write_result(__file__, lines, part)
+    write_result(__file__, lines, f"{part}-{number}" if part == "plan" and number else part)
 
 
 if __name__ == "__main__":
