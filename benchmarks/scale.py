@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py throughput     2 processes x 1 thread against 1 process x 2 threads, taking turns
     python benchmarks/scale.py plan [MODEL]   what `regard plan` predicts and what `regard train` takes; MODEL: 1 to 5
+    python benchmarks/scale.py speed-up       what `regard plan --processes 2` predicts and what two processes reach
     python benchmarks/scale.py kills [N]      processes are killed N times at random moments; the weights stay the same
     python benchmarks/scale.py ray [LINES]    two Ray actors against `regard translate` with two workers
     python benchmarks/scale.py bulk-kills [N]  drivers and workers of a translation are killed N times each; nothing changes
@@ -79,6 +80,23 @@ def throughput(folder: Path) -> list[str]:
             f"{name}: {medians['2 x 1']:,.0f} and {medians['1 x 2']:,.0f}; ratio by round: median "
             f"{statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
         )
+    return lines
+
+
+def speed_up(folder: Path) -> list[str]:
+    """Compares the speed-up that `regard plan` predicts with that of runs."""
+    lines = ["speed-up of 2 processes x 1 thread over 1 process x 2 threads: predicted by `regard plan`, measured"]
+    for name in ("strings in order, chosen", "Transformer of width 256"):
+        changes = sets(*MODELS[name], "train.steps=40", "train.accumulate=2", "train.batch_tokens=1024")
+        text = regard("plan", "words.tsv", "--processes", "2", "--threads", "2", *changes, folder=folder)
+        paces = []
+        for processes, threads in ((2, 1), (1, 2)):
+            options = ["--processes", str(processes), "--threads", str(threads), "--overwrite"]
+            regard("train", "words.tsv", "--out", "measured", *options, *changes, folder=folder)
+            paces.append(pace(folder, "measured"))
+        predicted = float(re.search(r"speed-up +([\d.]+)", text)[1])
+        lines.append(f"{name}: {predicted:.2f}, {paces[0] / paces[1]:.2f}")
+        print(lines[-1], flush=True)
     return lines
 
 
@@ -236,6 +254,7 @@ def main(part: str, number: int = 0) -> None:
         (folder / "words.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
         parts = {
             "throughput": lambda: throughput(folder),
+            "speed-up": lambda: speed_up(folder),
             "plan": lambda: planned(folder, number),
             "kills": lambda: kills(folder, number or 20),
             "ray": lambda: ray(folder, number or 50_000),
