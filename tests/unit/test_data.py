@@ -1,8 +1,10 @@
 import csv
+import errno
 import gzip
 import io
 import json
 import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, pairwise
@@ -615,6 +617,21 @@ def test_many_examples_are_arranged_on_disk_like_few_in_memory(tmp_path: Path) -
     assert all(sum(map(int.__eq__, one, two)) < 100 for one, two in combinations(orders, 2))
     falls = [sum(after < before for before, after in pairwise(order)) for order in orders]
     assert all(800 < number < 1200 for number in falls)  # as in a random order
+
+
+def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(dir: Path | None = None) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(counts_module, "MOST_IN_MEMORY", 1)
+    with pytest.raises(
+        UserError, match=r"temporary files cannot be written: No space left.*, or set TMPDIR to a folder that has"
+    ):
+        Hashes().add(1, "a")
+    lengths = Lengths(1, lambda: iter(Lengths.of([1], [1])), tmp_path)
+    with arranged_on_disk(), pytest.raises(UserError, match=rf"^{tmp_path}: .* No space left on device; free some disk space$"):
+        BatchOrder(lengths, batch_tokens=9, seed=1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])

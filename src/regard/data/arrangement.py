@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.contracts import Array
+from regard.data.files import temporary_files
 from regard.data.lengths import Lengths
 from regard.data.seeds import derived_seed
 
@@ -84,13 +85,15 @@ class OnDisk:
             counts.update(dict(zip(sizes.tolist(), numbers.tolist(), strict=True)))
         self.sizes_by_end = _by_end(counts)
         self._ends = [0, *self.sizes_by_end]
-        self._file = tempfile.TemporaryFile(dir=lengths.folder)  # noqa: SIM115 closed with this object
-        weakref.finalize(self, self._file.close)
         free = dict(zip(self.sizes_by_end.values(), self._ends, strict=False))
         first = 0
-        for sources_N, targets_N in lengths:
-            self._write(first, sources_N, targets_N, free)
-            first += len(sources_N)
+        with temporary_files(lengths.folder):
+            self._file = tempfile.TemporaryFile(dir=lengths.folder)  # noqa: SIM115 closed with this object
+            weakref.finalize(self, self._file.close)
+            for sources_N, targets_N in lengths:
+                self._write(first, sources_N, targets_N, free)
+                first += len(sources_N)
+            self._file.flush()
 
     def _write(self, first: int, sources_N: Tensor, targets_N: Tensor, free: dict[int, int]) -> None:
         """Writes a block. first: the number of its first example. free: size -> the first place that is free; it is updated."""
@@ -101,7 +104,8 @@ class OnDisk:
         entries["source"], entries["target"] = sources_N.numpy()[order_N], targets_N.numpy()[order_N]
         sizes, starts = np.unique(sizes_N[order_N], return_index=True)
         for size, part in zip(sizes.tolist(), np.split(entries, starts[1:]), strict=True):
-            os.pwrite(self._file.fileno(), part.tobytes(), free[size] * _ENTRY.itemsize)
+            self._file.seek(free[size] * _ENTRY.itemsize)
+            self._file.write(part.tobytes())
             free[size] += len(part)
 
     def shuffled(self, epoch: int, number: int) -> list[int]:

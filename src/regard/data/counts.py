@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import IO, NamedTuple
 
 from regard.contracts import SourceText
+from regard.data.files import temporary_files
 from regard.data.held_out import source_hash
 from regard.data.rows import MAX_LISTED, Report, list_lines
 from regard.errors import UserError, plural
@@ -49,12 +50,14 @@ class Hashes:
 
     def _move(self) -> None:
         """Moves the hashes in memory to the end of the file."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 closed with this object
-            weakref.finalize(self, self._file.close)
-        start = self._file.seek(0, os.SEEK_END)
-        for bucket in self._buckets:
-            bucket.tofile(self._file)
+        with temporary_files():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 closed with this object
+                weakref.finalize(self, self._file.close)
+            start = self._file.seek(0, os.SEEK_END)
+            for bucket in self._buckets:
+                self._file.write(bucket.tobytes())
+            self._file.flush()
         self._moved.append(array("Q", accumulate((8 * len(bucket) for bucket in self._buckets), initial=start)))
         self._buckets = [array("Q") for _ in self._buckets]
         self._in_memory = 0
