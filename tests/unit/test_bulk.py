@@ -259,7 +259,7 @@ class FakeRay(ModuleType):
         return self
 
     def map(self, actor: Callable[..., Any], fn_constructor_args: tuple[object, ...], **options: object) -> FakeRay:
-        assert (options["num_cpus"], options["max_restarts"], options["max_task_retries"]) == (2, 3, 3)
+        assert options == {"compute": 2, "num_cpus": 2}
         self.actor = actor(*fn_constructor_args)
         return self
 
@@ -291,6 +291,22 @@ def test_ray_translates_what_one_process_would(translator: Translator, folder: P
         assert written(shard.output) == written(folder / "out" / shard.output.name)
     assert fake_ray.calls == ["init 10.0.0.1:6379", "2 actors", "shutdown"]
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_ray_gives_up_a_shard_whose_actors_end(translator: Translator, folder: Path, fake_ray: FakeRay) -> None:
+    """Each of them leaves an unfinished file; those of other shards do not count."""
+    unfinished = folder / "ray" / ".unfinished"
+    unfinished.mkdir(parents=True)
+    shards = bulk.find_shards([folder / "in" / "a.txt"], folder / "ray")
+    for number in range(9):
+        (unfinished / f"{number:08x}-x-a.txt").touch()
+    for number in range(3):
+        (unfinished / f"{number:08x}-a.txt").touch()
+    with settings_restored(1):
+        assert len(list(on_ray.translate_on_ray("local", lambda: translator, shards, SEARCH, threads=2))) == 1
+        (unfinished / "0000000a-a.txt").touch()
+        with pytest.raises(UserError, match=r"in/a.txt: the actor that translated it ended unexpectedly 4 times"):
+            list(on_ray.translate_on_ray("local", lambda: translator, shards, SEARCH, threads=2))
 
 
 @pytest.mark.parametrize(

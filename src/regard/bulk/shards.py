@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -126,6 +127,13 @@ def translate_shard(
         fresh.replace(shard.output)
         sync_folder(shard.output.parent)
     return Done(shard.source.name, rows, refused, reason)
+
+
+def num_broken_off(shard: Shard) -> int:
+    """Returns how many attempts at a shard were broken off since `prepare`, and left a file."""
+    attempt = re.compile(rf"[0-9a-f]{{8}}-{re.escape(shard.output.name)}")
+    unfinished = shard.output.parent / UNFINISHED
+    return sum(bool(attempt.fullmatch(path.name)) for path in unfinished.iterdir()) if unfinished.is_dir() else 0
 
 
 def translate_shards(
