@@ -259,7 +259,7 @@ class FakeRay(ModuleType):
         return self
 
     def map(self, actor: Callable[..., Any], fn_constructor_args: tuple[object, ...], **options: object) -> FakeRay:
-        assert options == {"compute": 2, "num_cpus": 2}
+        assert options == {"compute": min(2, len(self.rows)), "num_cpus": 2}
         self.actor = actor(*fn_constructor_args)
         return self
 

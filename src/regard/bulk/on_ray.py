@@ -36,7 +36,7 @@ class Actor:
         shard = Shard(Path(row["source"]), Path(row["output"]))
         if (number := num_broken_off(shard)) > RETRIES:
             raise UserError(
-                f"{shard.source}: the actor that translated it ended unexpectedly {number} times; perhaps it ran out of memory: "
+                f"{shard.source}: the actor that translated it ended unexpectedly {number} times, perhaps for lack of memory; "
                 "split the file, or give each actor more of the machine with --threads"
             )
         return asdict(translate_shard(self.translator, shard, self.search, self.columns))
