@@ -90,15 +90,32 @@ def speed_up(folder: Path) -> list[str]:
     for name in ("strings in order, chosen", "Transformer of width 256"):
         changes = sets(*MODELS[name], "train.steps=40", "train.accumulate=2", "train.batch_tokens=1024")
         text = regard("plan", "words.tsv", "--processes", "2", "--threads", "2", *changes, folder=folder)
-        paces = []
+        paces, peaks = [], []
         for processes, threads in ((2, 1), (1, 2)):
-            options = ["--processes", str(processes), "--threads", str(threads), "--overwrite"]
-            regard("train", "words.tsv", "--out", "measured", *options, *changes, folder=folder)
+            options = ["--processes", str(processes), "--threads", str(threads)]
+            peaks.append(peak_of_training("words.tsv", *options, *changes, folder=folder))
             paces.append(pace(folder, "measured"))
-        predicted = float(re.search(r"speed-up +([\d.]+)", text)[1])
-        lines.append(f"{name}: {predicted:.2f}, {paces[0] / paces[1]:.2f}")
+        predicted, memory = float(re.search(r"speed-up +([\d.]+)", text)[1]), predicted_memory(text)
+        lines.append(
+            f"{name}: {predicted:.2f}, {paces[0] / paces[1]:.2f}; peak memory of one of the processes: predicted {memory:,.0f} MB, "
+            f"measured {peaks[0]:,.0f} MB"
+        )
         print(lines[-1], flush=True)
     return lines
+
+
+def predicted_memory(plan: str) -> float:
+    return float(re.search(r"peak memory +([\d,]+) MB", plan)[1].replace(",", ""))
+
+
+def peak_of_training(data: str, *options: str, folder: Path) -> float:
+    """Trains the model `measured`, and returns the peak memory of the (first) process in megabytes."""
+    command = [sys.executable, "-m", "regard", "train", data, "--out", "measured", "--overwrite", *options]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert status == 0
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
 def planned(folder: Path, number: int) -> list[str]:
@@ -114,19 +131,15 @@ def planned(folder: Path, number: int) -> list[str]:
     for name, changes in list(MODELS.items())[number - 1 : number] if number else MODELS.items():
         options, data = [*sets(*changes, "train.steps=30"), "--threads", "1"], "long.tsv" if "long" in name else "words.tsv"
         text = regard("plan", data, *options, folder=folder)
-        memory = float(re.search(r"peak memory +([\d,]+) MB", text)[1].replace(",", ""))
+        memory = predicted_memory(text)
         seconds, updates = re.search(r"time of a pass +(.*?): ([\d,]+) update", text).groups()
-        command = [sys.executable, "-m", "regard", "train", data, "--out", "measured", "--overwrite", *options]
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        assert status == 0
+        real = peak_of_training(data, *options, folder=folder)
         log = [json.loads(line) for line in (folder / "measured.run" / "log.jsonl").read_text().splitlines()]
         times = [line["time"] for line in log if "loss" in line]
         update = (times[-1] - times[5]) / (len(times) - 6)
         predicted = in_seconds(seconds) / int(updates.replace(",", ""))
-        real = usage.ru_maxrss / 1e3 if sys.platform != "darwin" else usage.ru_maxrss / 1e6
         lines.append(
-            f"{name}: {memory:,.0f} / {real * 1.024:,.0f} MB = {memory / (real * 1.024):.2f}; "
+            f"{name}: {memory:,.0f} / {real:,.0f} MB = {memory / real:.2f}; "
             f"{predicted:.4f} / {update:.4f} s = {predicted / update:.2f}"
         )
         print(lines[-1], flush=True)
