@@ -97,7 +97,7 @@ def speed_up(folder: Path) -> list[str]:
             paces.append(pace(folder, "measured"))
         predicted, memory = float(re.search(r"speed-up +([\d.]+)", text)[1]), predicted_memory(text)
         lines.append(
-            f"{name}: {predicted:.2f}, {paces[0] / paces[1]:.2f}; peak memory of one of the processes: predicted {memory:,.0f} MB, "
+            f"{name}: {predicted:.2f}, {paces[0] / paces[1]:.2f}; peak memory of one of them: predicted {memory:,.0f} MB, "
             f"measured {peaks[0]:,.0f} MB"
         )
         print(lines[-1], flush=True)
