@@ -635,7 +635,7 @@ def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])
-def test_places_are_permuted_one_by_one(size: int) -> None:
+def test_slots_are_permuted_one_by_one(size: int) -> None:
     everywhere = arrangement.permuted(np.arange(size, dtype=np.uint64), size, 1)
     assert sorted(everywhere.tolist()) == list(range(size))
     assert arrangement.permuted(np.array([size - 1], np.uint64), size, 1) == everywhere[-1:]

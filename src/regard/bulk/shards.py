@@ -30,7 +30,7 @@ from regard.results import Refused
 MANIFEST = ".regard.json"
 UNFINISHED = ".unfinished"
 """The folder of the output folder in which outputs are written, before they are renamed. Each attempt has a name of its own:
-when the driver of a Ray cluster is killed, its actors may write for some seconds beside those of the next run."""
+when the driver of a Ray cluster is killed, its actors may write for some seconds together with those of the next run."""
 OTHER = {"model": "another model", "options": "other options", "columns": "other columns"}
 """What outputs depend on apart from the inputs, as error messages name it."""
 

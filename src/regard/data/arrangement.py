@@ -30,7 +30,7 @@ _ENTRY = np.dtype([("index", "<i8"), ("source", "<i4"), ("target", "<i4")])
 
 
 class Arrangement(Protocol):
-    """The examples, arranged by size. sizes_by_end: the end of each range of places of equal size -> that size, in order."""
+    """The examples, arranged by size. sizes_by_end: the end of each range of slots of equal size -> that size, in order."""
 
     sizes_by_end: dict[int, int]
 
@@ -39,7 +39,7 @@ class Arrangement(Protocol):
         ...
 
     def at(self, epoch: int, start: int, end: int) -> tuple[list[int], Tensor, Tensor]:
-        """Returns the examples at the places from `start` to `end`: their numbers, and the lengths of both sides."""
+        """Returns the examples at the slots from `start` to `end`: their numbers, and the lengths of both sides."""
         ...
 
 
@@ -75,7 +75,7 @@ class InMemory:
 
 class OnDisk:
     """An arrangement in a temporary file, which has an entry for each example. The entries are sorted by size once; an epoch
-    permutes those of equal size by a function that computes each place by itself."""
+    permutes those of equal size by a function that computes each slot by itself."""
 
     def __init__(self, lengths: Lengths, seed: int) -> None:
         self.seed = seed
@@ -96,7 +96,7 @@ class OnDisk:
             self._file.flush()
 
     def _write(self, first: int, sources_N: Tensor, targets_N: Tensor, free: dict[int, int]) -> None:
-        """Writes a block. first: the number of its first example. free: size -> the first place that is free; it is updated."""
+        """Writes a block. first: the number of its first example. free: size -> the first slot that is free; it is updated."""
         sizes_N = _sizes(sources_N, targets_N)
         order_N = sizes_N.argsort(kind="stable")
         entries = np.empty(len(order_N), _ENTRY)
@@ -115,19 +115,19 @@ class OnDisk:
     def at(self, epoch: int, start: int, end: int) -> tuple[list[int], Tensor, Tensor]:
         file, width = self._file.fileno(), _ENTRY.itemsize
         entries = np.frombuffer(
-            b"".join(os.pread(file, width, place * width) for place in self._places(epoch, start, end)), _ENTRY
+            b"".join(os.pread(file, width, slot * width) for slot in self._slots(epoch, start, end)), _ENTRY
         )
         sides = (torch.from_numpy(entries[side].astype(np.int64)) for side in ("source", "target"))
         return entries["index"].tolist(), *sides
 
-    def _places(self, epoch: int, start: int, end: int) -> Iterator[int]:
-        """Yields the places of the entries that an epoch moves to the places from `start` to `end`."""
+    def _slots(self, epoch: int, start: int, end: int) -> Iterator[int]:
+        """Yields the slots of the entries that an epoch moves to the slots from `start` to `end`."""
         while start < end:
             at = bisect_right(self._ends, start)
             low, high = self._ends[at - 1], self._ends[at]
             until = min(end, high)
-            places = np.arange(start - low, until - low, dtype=np.uint64)
-            yield from (low + permuted(places, high - low, derived_seed(self.seed, "epoch", epoch, low))).tolist()
+            slots = np.arange(start - low, until - low, dtype=np.uint64)
+            yield from (low + permuted(slots, high - low, derived_seed(self.seed, "epoch", epoch, low))).tolist()
             start = until
 
 

@@ -1,7 +1,7 @@
 """What a run will cost, before it: parameters, operations, time, memory, and what is left out of the data.
 
 Time and memory are measured: a copy of the run makes updates for some seconds, the largest batch first, writes a checkpoint,
-translates a batch until its outputs are cut off, as those of a model that has learnt little are, and validates. The speed-up of
+translates a batch until its outputs are cut off, as those of a model that has learned little, and validates. The speed-up of
 several processes is computed from the time of an update with fewer threads.
 """
 
