@@ -1,9 +1,12 @@
 """Several processes, `regard plan`, bulk translation: measured.
 
     python benchmarks/scale.py throughput     2 processes x 1 thread against 1 process x 2 threads, taking turns
-    python benchmarks/scale.py plan           what `regard plan` predicts and what `regard train` takes
+    python benchmarks/scale.py plan [MODEL]   what `regard plan` predicts and what `regard train` takes; MODEL: 1 to 5
+    python benchmarks/scale.py speed-up       what `regard plan --processes 2` predicts and what two processes reach
     python benchmarks/scale.py kills [N]      processes are killed N times at random moments; the weights stay the same
     python benchmarks/scale.py ray [LINES]    two Ray actors against `regard translate` with two workers
+    python benchmarks/scale.py bulk-kills [N]  drivers and workers of a translation are killed N times each; nothing changes
+    python benchmarks/scale.py ray-kills [N]  the same on Ray
 
 Everything runs on the embedded dictionary. Each result is written to a dated file in the folder of this script.
 """
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dated import write_result
@@ -31,11 +35,12 @@ TRANSFORMER += ["model.decoder_layers=3", "train.learning_rate=1e-3"]
 MODELS = {
     "strings in order, chosen": [],
     "recurrent, any order": ["model.decoder=bahdanau"],
-    "Transformer of width 128": TRANSFORMER,
+    "Transformer of width 128, long lines": TRANSFORMER,
     "Transformer of width 256": [*TRANSFORMER, "model.width=256", "model.feed_forward=1024"],
     "Transformer of width 512": [*TRANSFORMER, "model.width=512", "model.feed_forward=2048"],
 }
-ROUNDS = 4
+ROUNDS = 3
+SHARDS = 100
 
 
 def regard(*arguments: str, folder: Path) -> str:
@@ -61,7 +66,7 @@ def pace(folder: Path, out: str) -> float:
 def throughput(folder: Path) -> list[str]:
     lines = ["target tokens per second, 2 processes x 1 thread and 1 process x 2 threads; accumulate=2, taking turns"]
     for name in ("strings in order, chosen", "Transformer of width 256"):
-        changes = sets(*MODELS[name], "train.steps=60", "train.accumulate=2", "train.batch_tokens=1024")
+        changes = sets(*MODELS[name], "train.steps=40", "train.accumulate=2", "train.batch_tokens=1024")
         both: dict[str, list[float]] = {"2 x 1": [], "1 x 2": []}
         for number in range(ROUNDS):
             for processes, threads in ((2, 1), (1, 2)):
@@ -69,6 +74,7 @@ def throughput(folder: Path) -> list[str]:
                 options = ["--processes", str(processes), "--threads", str(threads), "--overwrite"]
                 regard("train", "words.tsv", "--out", out, *options, *changes, folder=folder)
                 both[f"{processes} x {threads}"].append(pace(folder, out))
+                print(name, out, f"{pace(folder, out):,.0f}", flush=True)
         ratios = [two / one for two, one in zip(both["2 x 1"], both["1 x 2"], strict=True)]
         medians = {key: statistics.median(values) for key, values in both.items()}
         lines.append(
@@ -78,26 +84,62 @@ def throughput(folder: Path) -> list[str]:
     return lines
 
 
-def planned(folder: Path) -> list[str]:
+def speed_up(folder: Path) -> list[str]:
+    """Compares the speed-up that `regard plan` predicts with that of runs."""
+    lines = ["speed-up of 2 processes x 1 thread over 1 process x 2 threads: predicted by `regard plan`, measured"]
+    for name in ("strings in order, chosen", "Transformer of width 256"):
+        changes = sets(*MODELS[name], "train.steps=40", "train.accumulate=2", "train.batch_tokens=1024")
+        text = regard("plan", "words.tsv", "--processes", "2", "--threads", "2", *changes, folder=folder)
+        paces, peaks = [], []
+        for processes, threads in ((2, 1), (1, 2)):
+            options = ["--processes", str(processes), "--threads", str(threads)]
+            peaks.append(peak_of_training("words.tsv", *options, *changes, folder=folder))
+            paces.append(pace(folder, "measured"))
+        predicted, memory = float(re.search(r"speed-up +([\d.]+)", text)[1]), predicted_memory(text)
+        lines.append(
+            f"{name}: {predicted:.2f}, {paces[0] / paces[1]:.2f}; peak memory of one of them: predicted {memory:,.0f} MB, "
+            f"measured {peaks[0]:,.0f} MB"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def predicted_memory(plan: str) -> float:
+    return float(re.search(r"peak memory +([\d,]+) MB", plan)[1].replace(",", ""))
+
+
+def peak_of_training(data: str, *options: str, folder: Path) -> float:
+    """Trains the model `measured`, and returns the peak memory of the (first) process in megabytes."""
+    command = [sys.executable, "-m", "regard", "train", data, "--out", "measured", "--overwrite", *options]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert status == 0
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def planned(folder: Path, number: int) -> list[str]:
+    """number: that of the model, from 1; 0 for all."""
     lines = [
-        "predicted by `regard plan` / measured by `regard train` (60 updates), 1 thread: peak memory, seconds of an update"
+        "predicted by `regard plan` / measured by `regard train` (30 updates), 1 thread: peak memory, seconds of an update"
     ]
-    for name, changes in MODELS.items():
-        options = [*sets(*changes, "train.steps=60"), "--threads", "1"]
-        text = regard("plan", "words.tsv", *options, folder=folder)
-        memory = float(re.search(r"peak memory +([\d,]+) MB", text)[1].replace(",", ""))
+    pairs = pronunciations("train")
+    with open(folder / "long.tsv", "w") as file:
+        for start in range(0, 30_000, 30):
+            sides = ([pair[side] for pair in pairs[start : start + 30]] for side in (0, 1))
+            file.write("\t".join(map(" ".join, sides)) + "\n")
+    for name, changes in list(MODELS.items())[number - 1 : number] if number else MODELS.items():
+        options, data = [*sets(*changes, "train.steps=30"), "--threads", "1"], "long.tsv" if "long" in name else "words.tsv"
+        text = regard("plan", data, *options, folder=folder)
+        memory = predicted_memory(text)
         seconds, updates = re.search(r"time of a pass +(.*?): ([\d,]+) update", text).groups()
-        command = [sys.executable, "-m", "regard", "train", "words.tsv", "--out", "measured", "--overwrite", *options]
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        assert status == 0
+        real = peak_of_training(data, *options, folder=folder)
         log = [json.loads(line) for line in (folder / "measured.run" / "log.jsonl").read_text().splitlines()]
         times = [line["time"] for line in log if "loss" in line]
-        update = (times[-1] - times[10]) / (len(times) - 11)
+        update = (times[-1] - times[5]) / (len(times) - 6)
         predicted = in_seconds(seconds) / int(updates.replace(",", ""))
-        real = usage.ru_maxrss / 1e3 if sys.platform != "darwin" else usage.ru_maxrss / 1e6
         lines.append(
-            f"{name}: {memory:,.0f} / {real * 1.024:,.0f} MB = {memory / (real * 1.024):.2f}; "
+            f"{name}: {memory:,.0f} / {real:,.0f} MB = {memory / real:.2f}; "
             f"{predicted:.4f} / {update:.4f} s = {predicted / update:.2f}"
         )
         print(lines[-1], flush=True)
@@ -141,28 +183,88 @@ def num_lines(log: Path) -> int:
 
 
 def ray(folder: Path, number: int) -> list[str]:
-    regard("train", "words.tsv", "--out", "model", *sets("train.steps=100", "model.width=64"), folder=folder)
-    words = [pair.source for pair in pronunciations("train")[:number]]
+    """Beam 5 and outputs of 20 tokens and more, so that starting a cluster takes little of the time."""
+    regard("train", "words.tsv", "--out", "model", *sets("train.steps=5", "model.width=192"), folder=folder)
+    words = [pair.source for pair in pronunciations("train")]
+    words = (words * (number // len(words) + 1))[:number]
     (folder / "in").mkdir()
-    for shard in range(20):
-        (folder / "in" / f"{shard:02}.txt").write_text("".join(f"{word}\n" for word in words[shard::20]))
-    (folder / "all.txt").write_text("".join(f"{word}\n" for word in words))
-    seconds = {}
+    for shard in range(SHARDS):
+        (folder / "in" / f"{shard:03}.txt").write_text("".join(f"{word}\n" for word in words[shard::SHARDS]))
+    seconds, rates = {}, {}
     for name, options in {
         "2 workers": ["in", "--out", "by-workers", "--threads", "2"],
         "2 Ray actors": ["in", "--out", "by-ray", "--threads", "1", "--ray", "local"],
     }.items():
         began = time.perf_counter()
-        regard("translate", "model", *options, "--max-length", "30", folder=folder)
+        regard("translate", "model", *options, "--beam", "5", "--min-length", "20", "--max-length", "30", folder=folder)
         seconds[name] = time.perf_counter() - began
+        finished = sorted(path.stat().st_mtime for path in (folder / options[2]).glob("*.txt"))
+        rates[name] = number * (len(finished) - 3) / SHARDS / (finished[-1] - finished[2])  # the first come together
+        print(f"{name}: {seconds[name]:.1f} s, {rates[name]:,.0f} lines per second", flush=True)
     for path in (folder / "by-workers").glob("*.txt"):
         assert path.read_bytes() == (folder / "by-ray" / path.name).read_bytes(), path.name
-    ratio = seconds["2 workers"] / seconds["2 Ray actors"]
     return [
-        f"{number:,} words in 20 files, from start to end: "
+        f"{number:,} words in {SHARDS} files, beam 5, from start to end: "
         + ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
-        + f"; Ray has {ratio:.2f} of the throughput; outputs equal"
+        + f"; Ray has {seconds['2 workers'] / seconds['2 Ray actors']:.2f} of the throughput; outputs equal",
+        "without the start, lines per second: "
+        + ", ".join(f"{name} {value:,.0f}" for name, value in rates.items())
+        + f"; Ray has {rates['2 Ray actors'] / rates['2 workers']:.2f} of the throughput",
     ]
+
+
+def bulk_kills(folder: Path, number: int, *options: str) -> list[str]:
+    """Kills the driver and the workers of a bulk translation, this many times each; the same command goes on."""
+    regard("train", "words.tsv", "--out", "model", *sets("train.steps=30", "model.width=32"), folder=folder)
+    words = [pair.source for pair in pronunciations("train")[: 1000 * number]]
+    (folder / "in").mkdir()
+    for shard in range(8 * number):
+        (folder / "in" / f"{shard:03}.txt").write_text("".join(f"{word}\n" for word in words[shard :: 8 * number]))
+    translate = ["translate", "model", "in", "--max-length", "30", *options]
+    regard(*translate, "--out", "unbroken", folder=folder)
+    rng, killed, out = random.Random(1), {"driver": 0, "worker": 0}, folder / "broken"
+    command, rewritten = [sys.executable, "-m", "regard", *translate, "--out", "broken"], 0
+    process: subprocess.Popen[bytes] | None = None
+    while sum(killed.values()) < 2 * number:
+        before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.txt")}
+        if process is None or process.poll() is not None:
+            process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        which = min(killed, key=killed.__getitem__)
+        if not (victim := chosen_victim(process, which, out, len(before) + 1)):
+            break
+        time.sleep(rng.random() / 2)
+        os.kill(victim, signal.SIGKILL)
+        killed[which] += 1
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(None if which == "driver" else 5)  # Ray starts a worker again, and goes on
+        rewritten += sum((out / name).stat().st_mtime_ns != changed for name, changed in before.items())
+    if process and process.wait():
+        print("the last of these runs was ended by a kill")
+    regard(*translate, "--out", "broken", folder=folder)
+    outputs = [{path.name: path.read_bytes() for path in (folder / name).glob("*.txt")} for name in ("unbroken", "broken")]
+    verdict = "identical" if outputs[0] == outputs[1] and len(outputs[0]) == 8 * number else "DIFFERENT"
+    counts = " and ".join(f"{which}s were killed {times} times" for which, times in killed.items())
+    return [f"{8 * number} files, {len(words):,} lines: {counts}; outputs {verdict}, finished files rewritten: {rewritten}"]
+
+
+def chosen_victim(process: subprocess.Popen[bytes], which: str, out: Path, number: int) -> int:
+    """Returns the process to kill, as soon as this number of files is finished; 0 if the command has ended before."""
+    while process.poll() is None and len(list(out.glob("*.txt"))) < number:
+        time.sleep(0.01)
+    if process.poll() is not None:
+        return 0
+    if which == "driver":
+        return process.pid
+    descendants, waiting = [], [process.pid]
+    while waiting:
+        parent = waiting.pop()
+        for path in Path(f"/proc/{parent}/task").glob("*/children"):
+            children = list(map(int, path.read_text().split()))
+            waiting += children
+            descendants += children
+    titles = {child: Path(f"/proc/{child}/cmdline").read_text() for child in descendants}
+    actors = [child for child, title in titles.items() if title.startswith("ray::Map")]
+    return (actors or [child for child, title in titles.items() if "translate" in title])[-1]
 
 
 def main(part: str, number: int = 0) -> None:
@@ -172,13 +274,16 @@ def main(part: str, number: int = 0) -> None:
         (folder / "words.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
         parts = {
             "throughput": lambda: throughput(folder),
-            "plan": lambda: planned(folder),
+            "speed-up": lambda: speed_up(folder),
+            "plan": lambda: planned(folder, number),
             "kills": lambda: kills(folder, number or 20),
-            "ray": lambda: ray(folder, number or 50_000),
+            "ray": lambda: ray(folder, number or 150_000),
+            "bulk-kills": lambda: bulk_kills(folder, number or 20, "--threads", "2"),
+            "ray-kills": lambda: bulk_kills(folder, number or 20, "--threads", "1", "--ray", "local"),
         }
         lines = parts[part]()
     print("\n".join(lines))
-    write_result(__file__, lines, part)
+    write_result(__file__, lines, f"{part}-{number}" if part == "plan" and number else part)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 import regard
+from regard.bulk import on_ray
 from regard.bulk import shards as bulk
 from regard.bulk.formats import format_of_shard
 from regard.cli.bulk import check_bulk
+from regard.core.devices import settings_restored
 from regard.data.columns import Columns
 from regard.data.corpus import read_pairs
 from regard.errors import UserError
@@ -107,6 +115,22 @@ def test_a_run_goes_on_where_it_was_killed(translator: Translator, folder: Path,
     assert sorted(path.name for path in out.iterdir()) == sorted([".regard.json", *names])
 
 
+def test_two_attempts_at_a_shard_do_not_disturb_each_other(translator: Translator, folder: Path) -> None:
+    """As of an actor whose driver was killed, and of the next run."""
+    (folder / "out").mkdir()
+    shard, attempts = bulk.Shard(folder / "in" / "a.txt", folder / "out" / "a.txt"), list[bulk.Done]()
+
+    def again(rows: int) -> None:
+        if rows == 3 and not attempts:
+            attempts.append(bulk.Done("a.txt", 0, 0))
+            attempts.append(bulk.translate_shard(translator, shard, SEARCH))
+
+    done = bulk.translate_shard(translator, shard, SEARCH, progress=again)
+    assert attempts[1] == done
+    assert written(shard.output) == [result.text for result in translator.batch(WORDS, **SEARCH)]
+    assert list((folder / "out" / ".unfinished").iterdir()) == []
+
+
 def test_outputs_of_other_models_and_options_are_not_mixed(translator: Translator, folder: Path) -> None:
     run(translator, folder)
     with pytest.raises(UserError, match="made with other options; repeat the command"):
@@ -194,3 +218,109 @@ def test_parquet_files_give_the_pairs_of_a_table(tmp_path: Path) -> None:
     )
     assert read.pairs == expected.pairs
     assert read.num_empty == expected.num_empty == 1
+
+
+class RayError(Exception):
+    """Stands in for the base class of Ray's errors; those of a failed task have a cause."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+class FakeRay(ModuleType):
+    """Stands in for Ray, which tests do not install (`benchmarks/scale.py ray` runs the real one): maps in this process."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.__spec__ = ModuleSpec("ray", None)
+        self.data: Any = self
+        self.exceptions = SimpleNamespace(RayError=RayError)
+        self.calls: list[str] = []
+        self.failure: Exception | None = None
+
+    def init(self, address: str | None, **options: object) -> None:
+        assert options["include_dashboard"] is False
+        self.calls.append(f"init {address}")
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 5.0}
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def ActorPoolStrategy(self, size: int) -> int:
+        self.calls.append(f"{size} actors")
+        return size
+
+    def from_items(self, rows: list[dict[str, str]], override_num_blocks: int) -> FakeRay:
+        assert override_num_blocks == len(rows)
+        self.rows = rows
+        return self
+
+    def map(self, actor: Callable[..., Any], fn_constructor_args: tuple[object, ...], **options: object) -> FakeRay:
+        assert options == {"compute": min(2, len(self.rows)), "num_cpus": 2}
+        self.actor = actor(*fn_constructor_args)
+        return self
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        for row in self.rows:
+            if self.failure:
+                raise self.failure
+            yield self.actor(row)
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setitem(sys.modules, "ray.data", fake)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")  # as before again at the end
+    return fake
+
+
+def test_ray_translates_what_one_process_would(translator: Translator, folder: Path, fake_ray: FakeRay) -> None:
+    out = folder / "ray"
+    out.mkdir()
+    shards = bulk.find_shards([folder / "in"], out)
+    with settings_restored(1):
+        done = list(on_ray.translate_on_ray("10.0.0.1:6379", lambda: translator, shards, SEARCH, threads=2))
+    assert done == run(translator, folder)
+    for shard in shards:
+        assert written(shard.output) == written(folder / "out" / shard.output.name)
+    assert fake_ray.calls == ["init 10.0.0.1:6379", "2 actors", "shutdown"]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_ray_gives_up_a_shard_whose_actors_end(translator: Translator, folder: Path, fake_ray: FakeRay) -> None:
+    """Each of them leaves an unfinished file; those of other shards do not count."""
+    unfinished = folder / "ray" / ".unfinished"
+    unfinished.mkdir(parents=True)
+    shards = bulk.find_shards([folder / "in" / "a.txt"], folder / "ray")
+    for number in range(9):
+        (unfinished / f"{number:08x}-x-a.txt").touch()
+    for number in range(3):
+        (unfinished / f"{number:08x}-a.txt").touch()
+    with settings_restored(1):
+        assert len(list(on_ray.translate_on_ray("local", lambda: translator, shards, SEARCH, threads=2))) == 1
+        (unfinished / "0000000a-a.txt").touch()
+        with pytest.raises(UserError, match=r"in/a.txt: the actor that translated it ended unexpectedly 4 times"):
+            list(on_ray.translate_on_ray("local", lambda: translator, shards, SEARCH, threads=2))
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (RayError("…", cause=UserError("a.txt: no such column")), "^a.txt: no such column$"),
+        (RayError("The actor died.\nIt was killed."), "a Ray actor failed: It was killed.. Run the same command to go on"),
+    ],
+)
+def test_failures_on_ray_are_reported(
+    translator: Translator, folder: Path, fake_ray: FakeRay, failure: Exception, message: str
+) -> None:
+    fake_ray.failure = failure
+    shards = bulk.find_shards([folder / "in"], folder / "ray")
+    with settings_restored(1), pytest.raises(UserError, match=message):
+        list(on_ray.translate_on_ray("local", lambda: translator, shards, SEARCH, threads=2))
+    assert fake_ray.calls == ["init None", "2 actors", "shutdown"]

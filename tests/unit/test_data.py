@@ -1,26 +1,33 @@
 import csv
+import errno
 import gzip
 import io
 import json
 import random
-from collections.abc import Sequence
-from itertools import pairwise
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations, pairwise
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from table import EOS, PAD, SOS, UNK
 
 from regard.contracts import SourceText
+from regard.data import arrangement
+from regard.data import counts as counts_module
 from regard.data import lines as lines_module
 from regard.data.batch import Batches, BatchOrder, Example, collate, encode_pairs, lengths, source_batch
 from regard.data.columns import Columns
 from regard.data.corpus import Pair, read_pairs
-from regard.data.counts import CorpusCounts
+from regard.data.counts import CorpusCounts, Hashes
 from regard.data.dictionary import pronunciations, split_of
-from regard.data.held_out import hash_fraction, is_held_out
+from regard.data.held_out import hash_fraction, is_held_out, source_hash
+from regard.data.lengths import Lengths
 from regard.data.lines import decode_lines
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
@@ -529,18 +536,43 @@ def test_a_batch_by_hand() -> None:
     assert source_batch([[], [4]]).values.tolist() == [[EOS, PAD], [4, EOS]]
 
 
-def lengths_of(sizes: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    source, target = torch.tensor(sizes).unbind(1)
-    return source, target
+def test_repeats_are_counted_on_disk_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any number of pairs: the hashes in memory are moved to a file, also those of one bucket in several turns."""
+    monkeypatch.setattr(counts_module, "MOST_IN_MEMORY", 70)
+    pairs = [(f"s{number % 111}", f"t{number % 37 % 2}") for number in range(501)]
+    few, many = Hashes(), Hashes()
+    for source, target in pairs:
+        many.add(source_hash(source), target)
+    for source, target in pairs[:40]:
+        few.add(source_hash(source), target)
+    targets = {source: {other for name, other in pairs if name == source} for source, _ in pairs}
+    expected = (501 - len(set(pairs)), 111, sum(len(several) > 1 for several in targets.values()))
+    assert many.repeats() == many.repeats() == expected
+    assert many.shared_sources(few) == few.shared_sources(many) == 40
+
+
+def lengths_of(sizes: Sequence[tuple[int, int]]) -> Lengths:
+    return Lengths.of(*zip(*sizes, strict=True))
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1)
 
 
-@given(SIZES, st.integers(1, 200), st.integers(0, 3), st.integers(1, 3))
+@contextmanager
+def arranged_on_disk(on_disk: bool = True) -> Iterator[None]:
+    with mock.patch.object(arrangement, "LARGE", 0 if on_disk else 1 << 20):
+        yield
+
+
+@given(SIZES, st.integers(1, 200), st.integers(0, 3), st.integers(1, 3), st.booleans())
 def test_an_epoch_holds_every_example_once(
-    sizes: list[tuple[int, int]], batch_tokens: int, epoch: int, accumulate: int
+    sizes: list[tuple[int, int]], batch_tokens: int, epoch: int, accumulate: int, on_disk: bool
 ) -> None:
+    with arranged_on_disk(on_disk):
+        check_an_epoch(sizes, batch_tokens, epoch, accumulate)
+
+
+def check_an_epoch(sizes: list[tuple[int, int]], batch_tokens: int, epoch: int, accumulate: int) -> None:
     order = BatchOrder(lengths_of(sizes), batch_tokens=batch_tokens, accumulate=accumulate, seed=7)
     updates = [order.update(epoch * order.epoch_length + number) for number in range(order.epoch_length)]
     batches = [batch for update in updates for batch in update]
@@ -564,6 +596,51 @@ def test_padding_is_counted_and_the_largest_batch_comes_first(sizes: list[tuple[
     assert order.padding() == pytest.approx(1 - real / sum(positions))
     largest = [max(batch.source.values.numel(), batch.target_out_BT.numel()) for batch in batches]
     assert largest[0] == max(largest)
+
+
+def test_many_examples_are_arranged_on_disk_like_few_in_memory(tmp_path: Path) -> None:
+    """The batches have the same sizes; examples of equal length are in a random order of its own."""
+    sizes = [(number * number % 13 + 1, number % 17 + 1) for number in range(2000)]
+    sources_N, targets_N = lengths_of(sizes).tensors
+    lengths = Lengths(2000, lambda: zip(sources_N.split(300), targets_N.split(300), strict=True), tmp_path)
+    in_memory = BatchOrder(lengths, batch_tokens=90, seed=3)
+    with arranged_on_disk():
+        on_disk, other = (BatchOrder(lengths, batch_tokens=90, seed=seed) for seed in (3, 4))
+    assert list(tmp_path.iterdir()) == []  # the file has no name
+    assert (on_disk.borders, on_disk.largest) == (in_memory.borders, in_memory.largest)
+    assert on_disk.padding() == pytest.approx(in_memory.padding(), abs=0.02)
+    widths = [sorted(max(sizes[index]) for index in order.update(0)[0]) for order in (on_disk, in_memory)]
+    assert widths[0] == widths[1]
+    numbers, lengths_of_sources, lengths_of_targets = on_disk.arranged.at(1, 500, 900)
+    assert list(zip(lengths_of_sources.tolist(), lengths_of_targets.tolist(), strict=True)) == [sizes[at] for at in numbers]
+    orders = [order.arranged.at(epoch, 0, 2000)[0] for order, epoch in ((on_disk, 0), (on_disk, 1), (other, 0))]
+    assert all(sum(map(int.__eq__, one, two)) < 100 for one, two in combinations(orders, 2))
+    falls = [sum(after < before for before, after in pairwise(order)) for order in orders]
+    assert all(800 < number < 1200 for number in falls)  # as in a random order
+
+
+def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(dir: Path | None = None) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(counts_module, "MOST_IN_MEMORY", 1)
+    with pytest.raises(
+        UserError, match=r"temporary files cannot be written: No space left.*, or set TMPDIR to a folder that has"
+    ):
+        Hashes().add(1, "a")
+    lengths = Lengths(1, lambda: iter(Lengths.of([1], [1])), tmp_path)
+    with arranged_on_disk(), pytest.raises(UserError, match=rf"^{tmp_path}: .* No space left on device; free some disk space$"):
+        BatchOrder(lengths, batch_tokens=9, seed=1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])
+def test_slots_are_permuted_one_by_one(size: int) -> None:
+    everywhere = arrangement.permuted(np.arange(size, dtype=np.uint64), size, 1)
+    assert sorted(everywhere.tolist()) == list(range(size))
+    assert arrangement.permuted(np.array([size - 1], np.uint64), size, 1) == everywhere[-1:]
+    if size > 60:
+        assert (arrangement.permuted(np.arange(size, dtype=np.uint64), size, 2) != everywhere).mean() > 0.9
 
 
 def test_the_first_epoch_can_go_from_short_to_long() -> None:

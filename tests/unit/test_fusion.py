@@ -243,7 +243,7 @@ def test_both_sources_are_encoded_and_stored(tmp_path: Path) -> None:
     assert [len(row.text) for row in rows] == [4, 0, 0, 1, 1]
     assert [row.file.shape for row in rows[3:]] == [(0, 80)] * 2
     np.testing.assert_array_equal(rows[0].file, Sounds(8000, root=tmp_path).encode("0-1.wav"))
-    assert training_data.lengths[0].tolist() == [num_positions(row.file) + len(row.text) for row in rows]
+    assert training_data.lengths.tensors[0].tolist() == [num_positions(row.file) + len(row.text) for row in rows]
     assert sounds.auxiliary_labels(pairs[0].source) == ("every", "second", ";", "one", "<eos>")
     assert sounds.unknown(("0-1.wav", "every third")) == ("third",)
     again = read_source(sounds.to_json()).at(tmp_path)
@@ -253,7 +253,7 @@ def test_both_sources_are_encoded_and_stored(tmp_path: Path) -> None:
     for stored, example in zip(store, training_data.examples, strict=True):
         np.testing.assert_array_equal(stored.source.file, example.source.file)
         assert (stored.source.text, stored.target) == (example.source.text, example.target)
-    assert store.sizes()[0].tolist() == training_data.lengths[0].tolist()
+    assert store.lengths().tensors[0].tolist() == training_data.lengths.tensors[0].tolist()
     varied = training_data.batches(TRAIN, 0.0, 1, augment=0.1)(0)
     assert varied[0].source.auxiliary is not None
     assert varied[0].source.values.shape[2] == 40

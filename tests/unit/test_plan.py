@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
+from regard.data.batch import Example
+from regard.data.corpus import Pair
 from regard.data.dictionary import pronunciations
+from regard.decoding.torch_search import BATCH_HYPOTHESES
 from regard.errors import UserError
 from regard.models.build import build, num_parameters
 from regard.training import plan
+from regard.training.data import HeldOut
 from regard.training.order import Order
 from regard.training.plan import RunPlan, describe_seconds, plan_run
 
@@ -34,9 +40,26 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def planned(pairs: Path) -> RunPlan:
+def measured() -> list[str]:
+    """What the plan measures, in order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def planned(pairs: Path, measured: list[str]) -> RunPlan:
+    def recorded(name: str) -> Callable[..., Any]:
+        original = getattr(plan, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            measured.append(name)
+            return original(*arguments, **options)
+
+        return call
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "SECONDS", 0.05)
+        for name in ("measure", "predict", "peak_memory", "count"):
+            patch.setattr(plan, name, recorded(name))
         order = Order(data=(pairs,), out=pairs.parent / "model", changes=SETTINGS)
         return plan_run(order, Console(quiet=True), torch.device("cpu"))
 
@@ -75,13 +98,24 @@ def test_times_follow_from_the_pace(planned: RunPlan) -> None:
     assert "time of the run   33 s: 40 updates, 2.5 passes" in str(given)
 
 
-def test_memory_is_that_of_this_process(planned: RunPlan) -> None:
+def test_memory_is_that_of_this_process(planned: RunPlan, measured: list[str]) -> None:
     assert planned.memory is not None
+    assert measured == ["measure", "predict", "peak_memory", "count"]  # the kernel that is counted takes more memory
     status = Path("/proc/self/status")
     if status.exists():
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         assert planned.memory <= 1024 * int(peak.split()[1])
         assert planned.memory > 100e6
+
+
+def test_the_longest_sources_are_translated_as_one_batch() -> None:
+    pairs = [Pair("a" * (number % 300), "b") for number in range(1, 600)]
+    held_out = HeldOut(pairs, [Example([5] * len(pair.source), [5]) for pair in pairs])
+    chosen = plan.one_batch(held_out)
+    batches = -(-len(pairs) // BATCH_HYPOTHESES)
+    assert len(chosen.pairs) == -(-len(pairs) // batches)
+    assert min(len(pair.source) for pair in chosen.pairs) >= sorted(len(pair.source) for pair in pairs)[-len(chosen.pairs)]
+    assert [len(example.source) for example in chosen.examples] == [len(pair.source) for pair in chosen.pairs]
 
 
 def test_what_cannot_be_planned_is_refused(pairs: Path) -> None:

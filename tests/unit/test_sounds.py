@@ -123,7 +123,7 @@ def test_sounds_in_the_store(folder: Path) -> None:
     for example, row in zip(store, rows, strict=True):
         assert row.dtype == np.int16
         np.testing.assert_array_equal(example.source, row, strict=True)
-    assert store.sizes()[0].tolist() == list(map(num_positions, rows))
+    assert store.lengths().tensors[0].tolist() == list(map(num_positions, rows))
 
 
 def test_settings_for_sounds(folder: Path) -> None:

@@ -330,7 +330,7 @@ def test_the_store_keeps_arrays(tmp_path: Path, dtype: type[np.generic]) -> None
     for one, other in zip(store, examples, strict=True):
         np.testing.assert_array_equal(one.source, other.source, strict=True)
         assert one.target == other.target
-    assert torch.equal(store.sizes()[0], lengths(examples)[0])
+    assert torch.equal(store.lengths().tensors[0], lengths(examples).tensors[0])
     assert store.metadata == {"why": "test"}
     with pytest.raises(ValueError, match=r"a source has type float64, unlike those before it"):
         write_store(tmp_path / "t", [*examples, Example(np.zeros((1, 1, 1)), [4])], 3, 300)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from regard.data import store as store_module
 from regard.data.batch import Example
 from regard.data.store import Store, write_store
 from regard.errors import UserError
@@ -32,14 +34,14 @@ def test_a_store_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert store[1:] == EXAMPLES[1:]
     assert isinstance(store[0], Example)
     assert store.metadata == {"data": "é 1"}
-    source, target = store.sizes()
+    source, target = store.lengths().tensors
     assert (source.tolist(), target.tolist()) == ([3, 0, 1], [1, 2, 0])
     with pytest.raises(IndexError):
         store[3]
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.safetensors"]
     write_store(tmp_path / "none", [], 7, 7)
     assert list(Store.open(tmp_path / "none")) == []
-    assert [len(lengths) for lengths in Store.open(tmp_path / "none").sizes()] == [0, 0]
+    assert [len(lengths) for lengths in Store.open(tmp_path / "none").lengths().tensors] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,13 @@ def test_any_examples(
     store = Store.open(path)
     assert list(store) == pairs
     assert store.metadata == metadata
-    assert [lengths.tolist() for lengths in store.sizes()] == [[len(pair[at]) for pair in pairs] for at in (0, 1)]
+    lengths = [[len(pair[at]) for pair in pairs] for at in (0, 1)]
+    for size in (2, 1 << 17):
+        with mock.patch.object(store_module, "BLOCK", size):
+            assert [side.tolist() for side in store.lengths().tensors] == lengths
+    longest, mean = [max(side, default=0) for side in lengths], sum(lengths[1]) / max(1, len(pairs))
+    assert list(store.lengths().longest) == longest
+    assert not pairs or store.lengths().mean_target == mean
 
 
 @pytest.mark.parametrize(
@@ -154,7 +162,7 @@ def test_other_files_and_decreasing_offsets(tmp_path: Path) -> None:
             Store.open(tmp_path / "b")
     save_file({**tensors, "target_offsets": torch.tensor([0, 3, 1, 3])}, tmp_path / "b", {"regard.store": "1"})
     with pytest.raises(UserError, match="b is damaged: its offsets decrease"):
-        Store.open(tmp_path / "b").sizes()
+        list(Store.open(tmp_path / "b").lengths())
 
 
 def test_a_fingerprint_changes_with_everything(tmp_path: Path) -> None:
@@ -177,7 +185,8 @@ from random import Random
 from regard.data.corpus import stream_pairs
 from regard.data.counts import CorpusCounts
 from regard.data.store import Store, write_store
-from regard.data.batch import Example
+from regard.data import arrangement
+from regard.data.batch import BatchOrder, Example
 
 table, path = map(Path, sys.argv[1:])
 
@@ -207,6 +216,11 @@ for _ in range(10_000):
     example = store[number]
     assert bytes(example.source).decode() == f"word {number}" and bytes(example.target).decode() == f"Wort {number % 1000}"
 rss["read"] = kept()
+arrangement.LARGE = 0
+order = BatchOrder(store.lengths(), batch_tokens=4096, seed=1)
+for number in (0, order.epoch_length):
+    assert order.update(number)
+rss["ordered"] = kept()
 print(json.dumps({**rss, "pairs": len(store), "size": path.stat().st_size / 2**20}))
 """
 
@@ -227,3 +241,4 @@ def test_a_million_pairs_need_little_memory(tmp_path: Path) -> None:
     assert found["written"] - found["start"] < 24  # 8 bytes per pair, the reserve of growing arrays, and buffers
     assert found["counted"] - found["written"] < 4
     assert found["read"] - found["start"] < 26
+    assert found["ordered"] - found["read"] < 16  # a block, and as much again to sort it

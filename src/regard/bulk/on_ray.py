@@ -14,13 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from regard.bulk.shards import Done, Shard, translate_shard
+from regard.bulk.shards import Done, Shard, num_broken_off, translate_shard
 from regard.core.devices import num_cores
 from regard.errors import UserError
 from regard.pipeline.translator import Translator
 
 RETRIES = 3
-"""How often a shard is tried again after its actor ended unexpectedly."""
+"""How often a shard is tried again after its actor ended unexpectedly. Ray itself starts actors again without end."""
 
 
 class Actor:
@@ -34,6 +34,11 @@ class Actor:
 
     def __call__(self, row: dict[str, str]) -> dict[str, Any]:
         shard = Shard(Path(row["source"]), Path(row["output"]))
+        if (number := num_broken_off(shard)) > RETRIES:
+            raise UserError(
+                f"{shard.source}: the actor that translated it ended unexpectedly {number} times, perhaps for lack of memory; "
+                "split the file, or give each actor more of the machine with --threads"
+            )
         return asdict(translate_shard(self.translator, shard, self.search, self.columns))
 
 
@@ -67,13 +72,14 @@ def translate_on_ray(
             fn_constructor_args=(load, threads, dict(search), tuple(columns)),
             compute=ray.data.ActorPoolStrategy(size=number),
             num_cpus=threads,
-            max_restarts=RETRIES,
-            max_task_retries=RETRIES,
         )
         for row in data.iter_rows():
             yield Done(**row)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, UserError) else None
-        raise cause or UserError(f"a Ray actor failed: {str(error).strip().splitlines()[-1]}") from None
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UserError):
+            raise cause from None
+        last = str(error).strip().splitlines()[-1]
+        raise UserError(f"a Ray actor failed: {last}. Run the same command to go on with the files that are left") from None
     finally:
         ray.shutdown()

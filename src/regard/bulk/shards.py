@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,8 @@ from regard.results import Refused
 
 MANIFEST = ".regard.json"
 UNFINISHED = ".unfinished"
-"""The folder of the output folder in which outputs are written, before they are renamed."""
+"""The folder of the output folder in which outputs are written, before they are renamed. Each attempt has a name of its own:
+when the driver of a Ray cluster is killed, its actors may write for some seconds together with those of the next run."""
 OTHER = {"model": "another model", "options": "other options", "columns": "other columns"}
 """What outputs depend on apart from the inputs, as error messages name it."""
 
@@ -108,7 +111,7 @@ def translate_shard(
 
     rows = refused = 0
     reason = ""
-    fresh = shard.output.parent / UNFINISHED / shard.output.name
+    fresh = shard.output.parent / UNFINISHED / f"{secrets.token_hex(4)}-{shard.output.name}"
     with writing(shard.output), removed(fresh):
         fresh.parent.mkdir(exist_ok=True)
         with form.writer(fresh) as put:
@@ -124,6 +127,13 @@ def translate_shard(
         fresh.replace(shard.output)
         sync_folder(shard.output.parent)
     return Done(shard.source.name, rows, refused, reason)
+
+
+def num_broken_off(shard: Shard) -> int:
+    """Returns how many attempts at a shard were broken off since `prepare`, and left a file."""
+    attempt = re.compile(rf"[0-9a-f]{{8}}-{re.escape(shard.output.name)}")
+    unfinished = shard.output.parent / UNFINISHED
+    return sum(bool(attempt.fullmatch(path.name)) for path in unfinished.iterdir()) if unfinished.is_dir() else 0
 
 
 def translate_shards(

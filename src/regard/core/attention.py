@@ -304,8 +304,10 @@ def attend_prepared(query: Tensor, prepared: Tensor, value: Tensor, mechanism: M
     """
     mechanism, dropout = mechanism.without_unknown(prepared), mechanism.dropout
     additive = _as_additive(query, prepared, mechanism)
-    if additive is not None and native.fits(*additive, value):
-        return AttentionOutput(_fused_additive(*additive, value, mechanism))
+    if additive is not None:
+        inputs = (_without_autocast(additive[0]), _without_autocast(additive[1]), additive[2], _without_autocast(value))
+        if native.fits(*inputs):
+            return AttentionOutput(_fused_additive(*inputs, mechanism))
     drops_in_kernel = mechanism.generator is None and query.device.type != "cpu"
     fits = mechanism.attention == "soft" and (not dropout or drops_in_kernel) and not is_vmapped()
     dot = mechanism.score.as_dot(query, prepared) if fits else None
@@ -332,6 +334,12 @@ def _as_additive(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> tuple
     if mechanism.dropout and torch.compiler.is_compiling():
         return None
     return mechanism.score.as_additive(query, same_heads(prepared, query))
+
+
+def _without_autocast(x: Tensor) -> Tensor:
+    """Returns a tensor that autocast has rounded as float32, which the kernel of additive attention computes with."""
+    rounded = torch.is_autocast_enabled(x.device.type)
+    return x.float() if rounded and x.dtype == torch.bfloat16 else x
 
 
 def _fused_additive(query: Tensor, key: Tensor, v: Tensor, value: Tensor, mechanism: Mechanism) -> Tensor:

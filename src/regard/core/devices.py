@@ -40,6 +40,13 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Returns whether a device multiplies matrices of bfloat16 by itself, without emulation."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 @contextmanager
 def settings_restored(threads: int | None = None) -> Iterator[None]:
     """Restores the random number generators and the number of threads of torch afterwards. threads: the number inside."""

@@ -50,7 +50,8 @@ def projected_loss(
 ) -> Tensor:
     """Computes `sequence_loss` of the logits states · weightᵀ + bias without holding all logits at once.
 
-    Logits and their gradient are computed for some rows at a time, and not at all for padding. First derivatives only.
+    Logits and their gradient are computed for some rows at a time, and not at all for padding. First derivatives only. Under
+    autocast, too, they are computed in the type of the weight: a sum over a batch has more digits than half precision.
 
     >>> states, weight, bias = torch.zeros(1, 3, 8), torch.zeros(4, 8), torch.zeros(4)
     >>> regard.losses.projected_loss(states, weight, bias, torch.tensor([[2, 1, 0]]), pad=0)
@@ -60,7 +61,9 @@ def projected_loss(
     _check_smoothing(smoothing)
     real_N = targets_BT.flatten().ne(pad).nonzero().squeeze(-1)
     states_ND, targets_N = states_BTD.flatten(0, 1)[real_N], targets_BT.flatten()[real_N]
-    loss: Tensor = _ProjectedLoss.apply(states_ND, weight_VD, bias_V, targets_N, smoothing)  # type: ignore[no-untyped-call]
+    with torch.autocast(states_ND.device.type, enabled=False):
+        states_ND = states_ND.to(weight_VD.dtype)
+        loss: Tensor = _ProjectedLoss.apply(states_ND, weight_VD, bias_V, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROWS = 4096
 """The number of rows of a table that are in memory at a time."""
+BUFFER = 1 << 20
+"""The bytes of a packed column that are read at a time; by default, a whole row group would be."""
 
 
 def check_pyarrow(path: Path) -> None:
@@ -42,7 +44,7 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
 
     with reading(path):
         try:
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
                 yield from file.iter_batches(ROWS)
         except pa.ArrowException as error:
             raise UserError(f"{path}: cannot be read as Parquet: {shorten(' '.join(str(error).split()), 200)}") from None

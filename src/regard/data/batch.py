@@ -6,7 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ from torch import Tensor
 from regard.contracts import OWN, FileAndText, SourceRow, Specials
 from regard.core import masks
 from regard.core.source import Source
+from regard.data.arrangement import arranged
 from regard.data.corpus import Pair
+from regard.data.lengths import Lengths
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.sources import FileCodec, file_batch, num_positions
@@ -116,23 +118,27 @@ class BatchOrder:
 
     def __init__(
         self,
-        lengths: tuple[Tensor, Tensor],
+        lengths: Lengths,
         *,
         batch_tokens: int,
         accumulate: int = 1,
         seed: int,
         shortest_first: bool = False,
     ) -> None:
-        """lengths: number of positions of each source and of each target, as from `lengths`."""
-        self.lengths, self.accumulate, self.seed, self.shortest_first = lengths, accumulate, seed, shortest_first
-        self.sizes_N = torch.maximum(*lengths) + 1  # with <eos>
-        ordered = self.sizes_N.sort().values.tolist()
+        self.accumulate, self.seed, self.shortest_first = accumulate, seed, shortest_first
+        self.arranged = arranged(lengths, seed)
+        ends, widths = list(self.arranged.sizes_by_end), list(self.arranged.sizes_by_end.values())
+
+        def positions(number: int, first: int) -> int:
+            """Returns the positions of a batch of this many examples; sizes only grow, so the last one sets its width."""
+            return number * widths[bisect_right(ends, first + number - 1)]
+
         self.borders = [0]
-        while self.borders[-1] < len(ordered):
-            first = self.borders[-1]  # sizes only grow, so the last example of a batch sets its width
-            room = bisect_right(range(1, len(ordered) - first + 1), batch_tokens, key=lambda n: n * ordered[first + n - 1])
+        while (first := self.borders[-1]) < len(lengths):
+            most = min(len(lengths) - first, batch_tokens)
+            room = bisect_right(range(1, most + 1), batch_tokens, key=partial(positions, first=first))
             self.borders.append(first + max(1, room))
-        sizes = [(end - start) * ordered[end - 1] for start, end in pairwise(self.borders)]
+        sizes = [positions(end - start, start) for start, end in pairwise(self.borders)]
         self.largest = max(range(len(sizes)), key=sizes.__getitem__)
         self.epoch_length = -(-len(sizes) // accumulate)
         """Number of updates per epoch."""
@@ -140,37 +146,38 @@ class BatchOrder:
     def update(self, number: int) -> tuple[list[int], ...]:
         """Returns the indices of the examples in each batch of this update."""
         epoch, within = divmod(number, self.epoch_length)
-        order_N, batches = self._epoch(epoch)
         first = within * self.accumulate
-        chosen = batches[first : first + self.accumulate]
-        return tuple(order_N[self.borders[batch] : self.borders[batch + 1]].tolist() for batch in chosen)
+        chosen = self._epoch(epoch)[first : first + self.accumulate]
+        return tuple(self.arranged.at(epoch, self.borders[batch], self.borders[batch + 1])[0] for batch in chosen)
 
     def padding(self) -> float:
-        """Returns the share of padding in the batches of the first epoch, over both sides."""
-        order_N, _ = self._epoch(0)
-        sizes = 0
-        for batch in order_N.tensor_split(self.borders[1:-1]):
-            sizes += len(batch) * sum(int(lengths_N[batch].max()) + 1 for lengths_N in self.lengths)
-        return 1 - sum(int((lengths_N + 1).sum()) for lengths_N in self.lengths) / sizes
+        """Returns the share of padding in the batches of the first epoch, over both sides; of many batches, in a sample that is
+        spread evenly over their sizes."""
+        padded = real = 0
+        for batch in range(0, len(self.borders) - 1, -(-(len(self.borders) - 1) // MOST_SAMPLED)):
+            _, *sides = self.arranged.at(0, self.borders[batch], self.borders[batch + 1])
+            padded += sum(len(lengths_N) * (int(lengths_N.max()) + 1) for lengths_N in sides)
+            real += sum(int((lengths_N + 1).sum()) for lengths_N in sides)
+        return 1 - real / padded
 
     @lru_cache(maxsize=1)  # noqa: B019 a BatchOrder lives as long as its run
-    def _epoch(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """Returns (indices of all examples, sorted by length; order of the batches)."""
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, "epoch", epoch))
-        order_N = torch.randperm(len(self.sizes_N), generator=generator)
-        order_N = order_N[self.sizes_N[order_N].argsort(stable=True)]
-        batches = torch.randperm(len(self.borders) - 1, generator=generator).tolist()
+    def _epoch(self, epoch: int) -> list[int]:
+        """Returns the order of the batches."""
+        batches = self.arranged.shuffled(epoch, len(self.borders) - 1)
         if epoch == 0:
             batches = sorted(batches) if self.shortest_first else batches
             batches.remove(self.largest)
             batches.insert(0, self.largest)
-        return order_N, batches
+        return batches
 
 
-def lengths(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+MOST_SAMPLED = 2_000
+"""The maximum number of batches whose padding is counted."""
+
+
+def lengths(examples: Sequence[Example]) -> Lengths:
     """Returns the number of positions of each source and of each target."""
-    source_N, target_N = (torch.tensor([num_positions(example[side]) for example in examples]) for side in (0, 1))
-    return source_N, target_N
+    return Lengths.of(*([num_positions(example[side]) for example in examples] for side in (0, 1)))
 
 
 @dataclass(frozen=True)

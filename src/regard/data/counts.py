@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
+import weakref
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
+from itertools import accumulate
+from typing import IO, NamedTuple
 
 from regard.contracts import SourceText
+from regard.data.files import temporary_files
 from regard.data.held_out import source_hash
 from regard.data.rows import MAX_LISTED, Report, list_lines
 from regard.errors import UserError, plural
@@ -24,20 +29,53 @@ class Repeats(NamedTuple):
 
 
 class Hashes:
-    """Hashes of pairs, 8 bytes each: 44 bits of the source, 12 of which select the bucket, and 32 bits of the target."""
+    """Hashes of pairs, 8 bytes each: 44 bits of the source, 12 of which select the bucket, and 32 bits of the target.
+
+    At most MOST_IN_MEMORY of them are in memory, and the others in a temporary file."""
 
     def __init__(self) -> None:
-        self._buckets: defaultdict[int, array[int]] = defaultdict(lambda: array("Q"))
+        self._buckets = [array("Q") for _ in range(4096)]
+        self._in_memory = 0
+        self._file: IO[bytes] | None = None
+        self._moved: list[array[int]] = []
+        """For each time that hashes were moved to the file: where each bucket begins there, and where the last one ends."""
 
     def add(self, source: int, target: str) -> None:
         """Adds a pair. source: the 64-bit hash of its source."""
         target_hash = int.from_bytes(blake2b(target.encode(), digest_size=4).digest())
         self._buckets[source & 4095].append((source >> 12 & 0xFFFFFFFF) << 32 | target_hash)
+        self._in_memory += 1
+        if self._in_memory >= MOST_IN_MEMORY:
+            self._move()
+
+    def _move(self) -> None:
+        """Moves the hashes in memory to the end of the file."""
+        with temporary_files():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 closed with this object
+                weakref.finalize(self, self._file.close)
+            start = self._file.seek(0, os.SEEK_END)
+            for bucket in self._buckets:
+                self._file.write(bucket.tobytes())
+            self._file.flush()
+        self._moved.append(array("Q", accumulate((8 * len(bucket) for bucket in self._buckets), initial=start)))
+        self._buckets = [array("Q") for _ in self._buckets]
+        self._in_memory = 0
+
+    def _bucket(self, at: int) -> array[int]:
+        """Returns all hashes of a bucket."""
+        bucket = self._buckets[at]
+        if self._file:
+            bucket = array("Q", bucket)
+            for starts in self._moved:
+                self._file.seek(starts[at])
+                bucket.frombytes(self._file.read(starts[at + 1] - starts[at]))
+        return bucket
 
     def repeats(self) -> Repeats:
         """Returns how often pairs and sources are repeated."""
         pairs = sources = ambiguous = 0
-        for bucket in self._buckets.values():
+        for bucket in map(self._bucket, range(len(self._buckets))):
             distinct = set(bucket)
             targets = Counter(number >> 32 for number in distinct)
             pairs += len(bucket) - len(distinct)
@@ -47,10 +85,14 @@ class Hashes:
 
     def shared_sources(self, other: Hashes) -> int:
         """Returns the number of distinct sources that occur in both corpora."""
-        both = self._buckets.keys() & other._buckets.keys()
         return sum(
-            len({number >> 32 for number in self._buckets[at]} & {number >> 32 for number in other._buckets[at]}) for at in both
+            len({number >> 32 for number in self._bucket(at)} & {number >> 32 for number in other._bucket(at)})
+            for at in range(len(self._buckets))
         )
+
+
+MOST_IN_MEMORY = 1 << 20
+"""The number of hashes that are in memory."""
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,18 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+@contextmanager
+def temporary_files(folder: Path | None = None) -> Iterator[None]:
+    """Context that turns errors of the system, such as a full disk, into a UserError. folder: where temporary files are kept;
+    by default, where the system puts them."""
+    try:
+        yield
+    except OSError as error:
+        advice = "free some disk space" + ("" if folder else ", or set TMPDIR to a folder that has some")
+        where = folder or tempfile.gettempdir()
+        raise UserError(f"{where}: temporary files cannot be written: {error.strerror or error}; {advice}") from None
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:

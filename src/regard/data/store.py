@@ -18,7 +18,7 @@ import re
 import secrets
 import tempfile
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from regard.contracts import Array, FileAndText
 from regard.data.batch import Example
+from regard.data.lengths import BLOCK, Block, Lengths
 from regard.data.sources import num_positions_of_shapes
 from regard.errors import UserError
 
@@ -50,12 +51,15 @@ _DIGEST_IN_HEADER = re.compile(rf'"{_DIGEST}": "(.{{64}})"'.encode(), re.DOTALL)
 class Store(Sequence[Example]):
     """A sequence of examples in a memory-mapped file; the operating system may drop pages that were read."""
 
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], starts: Mapping[str, int]
+    ) -> None:
+        """starts: where each tensor begins in the file."""
+        self.path, self._starts = path, starts
         self.metadata = dict(metadata)
-        sides = (*_SIDES, *((_AUXILIARY,) if f"{_AUXILIARY}_ids" in tensors else ()))
-        self._ids = [tensors[f"{side}_ids"] for side in sides]
-        self._offsets = [tensors[f"{side}_offsets"] for side in sides]
+        self._sides = (*_SIDES, *((_AUXILIARY,) if f"{_AUXILIARY}_ids" in tensors else ()))
+        self._ids = [tensors[f"{side}_ids"] for side in self._sides]
+        self._offsets = [tensors[f"{side}_offsets"] for side in self._sides]
         self._shapes_ND = tensors["source_shapes"].view(len(self), -1) if "source_shapes" in tensors and len(self) else None
 
     @classmethod
@@ -79,7 +83,8 @@ class Store(Sequence[Example]):
                 f"{path} is not a token store of this version: expected {_FORMAT} in its header, got {metadata}; {_REMEDY}"
             )
         _check(path, tensors)
-        return cls(path, tensors, {key: value for key, value in metadata.items() if key not in (*_FORMAT, _DIGEST)})
+        others = {key: value for key, value in metadata.items() if key not in (*_FORMAT, _DIGEST)}
+        return cls(path, tensors, others, {(names or {}).get(name, name): start for name, start in _starts(path).items()})
 
     def __len__(self) -> int:
         return len(self._offsets[0]) - 1
@@ -99,17 +104,36 @@ class Store(Sequence[Example]):
         file = source.view(self._shapes_ND[number].tolist()).numpy()
         return Example(FileAndText(file, auxiliary[0].tolist()) if auxiliary else file, target.tolist())
 
-    def sizes(self) -> tuple[Tensor, Tensor]:
-        """Returns the number of positions of each source and of each target, int64. Raises UserError if offsets or shapes are
-        inconsistent."""
-        source, target, *auxiliary = (offsets.diff() for offsets in self._offsets)
-        if min(int(lengths.min()) if len(lengths) else 0 for lengths in (source, target, *auxiliary)) < 0:
-            raise UserError(f"{self.path} is damaged: its offsets decrease; {_REMEDY}")
-        if self._shapes_ND is not None:
-            if not torch.equal(self._shapes_ND.prod(1), source):
-                raise UserError(f"{self.path} is damaged: its shapes do not match its offsets; {_REMEDY}")
-            source = torch.from_numpy(num_positions_of_shapes(self._shapes_ND.numpy(), self._ids[0].numpy().dtype))
-        return sum(auxiliary, source), target
+    def lengths(self) -> Lengths:
+        """Returns the number of positions of each source and of each target. Reading them raises UserError if offsets or shapes
+        are inconsistent."""
+        return Lengths(len(self), self._blocks, self.path.parent)
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yields the lengths. They are read from the file, because the memory of a process includes pages that are mapped."""
+        for start in range(0, max(1, len(self)), BLOCK):
+            end = min(len(self), start + BLOCK)
+            source, target, *auxiliary = (
+                torch.from_numpy(self._read(f"{side}_offsets", start, end + 1)).diff() for side in self._sides
+            )
+            if any(len(lengths) and int(lengths.min()) < 0 for lengths in (source, target, *auxiliary)):
+                raise UserError(f"{self.path} is damaged: its offsets decrease; {_REMEDY}")
+            if self._shapes_ND is not None:
+                source = self._positions(source, start, end)
+            yield sum(auxiliary, source), target
+
+    def _positions(self, sizes: Tensor, start: int, end: int) -> Tensor:
+        """Returns the number of positions of sources that are files. sizes: how many numbers each of them has."""
+        assert self._shapes_ND is not None
+        width = self._shapes_ND.shape[1]
+        shapes = self._read("source_shapes", start * width, end * width).reshape(-1, width)
+        if not np.array_equal(shapes.prod(1), sizes.numpy()):
+            raise UserError(f"{self.path} is damaged: its shapes do not match its offsets; {_REMEDY}")
+        return torch.from_numpy(num_positions_of_shapes(shapes, self._ids[0].numpy().dtype))
+
+    def _read(self, name: str, start: int, end: int) -> Array:
+        """Reads a part of a tensor of int64."""
+        return np.fromfile(self.path, np.int64, end - start, offset=self._starts[name] + 8 * start)
 
 
 def write_store(
@@ -236,6 +260,14 @@ def _assemble(file: IO[bytes], parts: Iterable[_Part], metadata: Mapping[str, st
     assert match
     file.seek(match.start(1))
     file.write(digest.hexdigest().encode())
+
+
+def _starts(path: Path) -> dict[str, int]:
+    """Returns where each tensor begins in a safetensors file."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    return {name: 8 + size + entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__"}
 
 
 def _check_digest(path: Path) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from regard.contracts import OWN, Specials, Traits
 from regard.core import masks
 from regard.core.losses import projected_loss, smoothed_loss, target_log_probs
+from regard.core.precision import log_softmax
 from regard.core.source import Source
 from regard.equality import ByValue
 from regard.errors import check_numbers
@@ -178,7 +179,7 @@ class Projected(Decoded):
         return F.linear(self.states_BTD, self.weight_VD, self.bias_V)
 
     def distribution(self) -> Tensor:
-        return self.logits_BTV.log_softmax(-1)
+        return log_softmax(self.logits_BTV)
 
     def loss(self, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
         return projected_loss(self.states_BTD, self.weight_VD, self.bias_V, targets_BT, pad=pad, smoothing=smoothing)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.contracts import Traits
 from regard.core import masks
+from regard.core.precision import log_softmax
 from regard.core.source import Source
 from regard.layers.blocks import Activation
 from regard.layers.frontends import FrontendName, check_frontend, make_frontend
@@ -114,7 +115,7 @@ class Labelled(Decoded):
     logits_BTV: Tensor
 
     def distribution(self) -> Tensor:
-        return self.logits_BTV.log_softmax(-1)
+        return log_softmax(self.logits_BTV)
 
     def loss(self, targets_BT: Tensor, *, pad: int, smoothing: float = 0.0) -> Tensor:
         """Label smoothing spreads probability over what can be a label only."""

@@ -17,6 +17,7 @@ from regard.contracts import Specials
 from regard.core import latent, masks
 from regard.core.attention import scores_prepared
 from regard.core.mechanism import Mechanism
+from regard.core.precision import log_softmax
 from regard.core.score import Score
 from regard.core.taps import Capture, look_at_given
 from regard.look import Look
@@ -79,11 +80,11 @@ class SummedAttention:
         width = self.settings.width
         logits_BSV = F.linear(values_BSE, self.output.weight[:, width:])
         if self.jump is None:
-            return logits_BSV.log_softmax(-1), values_BSE[..., :0]
+            return log_softmax(logits_BSV), values_BSE[..., :0]
         before_last_BS = masks.first(allow_BS.sum(1) - 1, allow_BS.shape[1])
         is_eos_V = torch.arange(logits_BSV.shape[-1], device=logits_BSV.device) == self.specials.eos
         logits_BSV = logits_BSV.masked_fill(before_last_BS.unsqueeze(-1) & is_eos_V, latent.NEVER)
-        return logits_BSV.log_softmax(-1), F.linear(values_BSE, self.jump.weight[:, width:])
+        return log_softmax(logits_BSV), F.linear(values_BSE, self.jump.weight[:, width:])
 
     def source_gates(self, values_BSE: Tensor, tokens_BS: Tensor) -> Tensor:
         """Returns the part of the source in the log-odds of copying each of its tokens, (B, S)."""
@@ -104,12 +105,12 @@ class SummedAttention:
         forbidden_B1S = ~state.allow_BS.unsqueeze(1)
         scores_BKTS = scores_BRS.masked_fill(forbidden_B1S, latent.NEVER).unflatten(1, size)
         if self.jump is None:
-            return Choices(emission, scores_BKTS.log_softmax(-1), written_BKTS)
+            return Choices(emission, log_softmax(scores_BKTS), written_BKTS)
         jumps_BRJ = F.linear(states_BRD, self.jump.weight[:, :width], self.jump.bias)
         jumps_BKTSJ = jumps_BRJ.unflatten(1, size).unsqueeze(3) + state.jumps_BSJ[:, None, None]
         steps = latent.moves(scores_BKTS, jumps_BKTSJ, state.allow_BS[:, None, None]).unbind(2)
         last_BKS = self._last(state).positions(ids_BKT[:, :, 0])
-        start_BKS = last_BKS.masked_fill(forbidden_B1S, latent.NEVER).log_softmax(-1)
+        start_BKS = log_softmax(last_BKS.masked_fill(forbidden_B1S, latent.NEVER))
         start_BKS = torch.where((state.lengths_B == 0)[:, None, None], latent.first_position(start_BKS), start_BKS)
         priors = latent.filter_chain(start_BKS, steps, [torch.zeros_like(start_BKS)] * len(steps), written_BKTS.unbind(2))
         return Choices(emission, torch.stack(priors, dim=2), written_BKTS, steps)
@@ -117,7 +118,7 @@ class SummedAttention:
     def _emission(self, states_BRD: Tensor, state: RnnState) -> Mixture:
         """Returns the tokens that each source position writes in the decoder states s_t."""
         width = self.settings.width
-        state_BRV = F.linear(states_BRD, self.output.weight[:, :width], self.output.bias).log_softmax(-1)
+        state_BRV = log_softmax(F.linear(states_BRD, self.output.weight[:, :width], self.output.bias))
         mixture_BRS = -latent.log_overlap(state_BRV, state.source_BSV)
         if self.gate is None:
             return Mixture(state_BRV, state.source_BSV, mixture_BRS)

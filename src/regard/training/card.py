@@ -116,7 +116,7 @@ def _cell(value: object) -> str:
 def _limits(model: Model, training_data: TrainingData, settings: RunSettings) -> str:
     """Returns what the model was not trained for, and what its figures do not say."""
     source, target = training_data.codecs
-    longest, outputs = (int(lengths_N.max()) for lengths_N in training_data.lengths)
+    longest, outputs = training_data.lengths.longest
     unit = "position" if isinstance(source, FileCodec) else "token"
     lines = [
         "It was trained for data like the above and for nothing else. It writes an output for any input, right or wrong",

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
 
 from regard.contracts import FileAndText, SourceText
 from regard.data.batch import Batch, Batches, BatchOrder, Example, collate, encode_pairs, lengths
 from regard.data.blanks import masked
 from regard.data.codecs import FILE_CODECS
 from regard.data.corpus import Pair
+from regard.data.lengths import Lengths
 from regard.data.reader import Reader
 from regard.data.seeds import derived_seed
 from regard.data.source_text import file_and_text, flat
@@ -122,7 +122,7 @@ class TrainingData:
     held_out_name: str
     digest: str
     examples: Sequence[Example]
-    lengths: tuple[Tensor, Tensor]
+    lengths: Lengths
     held_out: HeldOut
     codecs: Codecs
     unknown: Counter[str]

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from regard.core.devices import has_bfloat16
 from regard.data.batch import Batch
 from regard.data.seeds import derived_seed
 from regard.errors import UserError
@@ -108,13 +109,15 @@ def train(
     ranks = ranks or Ranks()
     model = learner.model.train()
     device = next(model.parameters()).device
+    check_precision(settings, device)
     while not finished(learner.state, settings):
         number = learner.state.update
         parts = batches(number, ranks.rank, ranks.size)
         num_targets, loss = int(ranks.total(sum(part.num_targets for part in parts))), 0.0
         for part, batch in zip(count(ranks.rank, ranks.size), parts, strict=False):
             torch.manual_seed(derived_seed(seed, "update", number, part))
-            total, baseline = batch_loss(model, batch.to(device), settings, learner.state.baseline, teacher)
+            with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+                total, baseline = batch_loss(model, batch.to(device), settings, learner.state.baseline, teacher)
             (total / num_targets).backward()
             loss += total.item() / num_targets
             learner.state = replace(learner.state, baseline=baseline)
@@ -140,6 +143,12 @@ def train(
         if stop:
             break
     model.eval()
+
+
+def check_precision(settings: TrainSettings, device: torch.device) -> None:
+    """Raises UserError if the device does not have the numbers that a run is to compute with."""
+    if settings.precision == "bfloat16" and not has_bfloat16(device):
+        raise UserError(f"train.precision is bfloat16, which this device ({device}) does not have; set train.precision=float32")
 
 
 def finished(state: TrainingState, settings: TrainSettings) -> bool:

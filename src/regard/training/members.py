@@ -169,7 +169,7 @@ def first_seed(order: Order) -> int:
 def held_out_rates(translator: Translator, folder: Path, scores: Mapping[str, ScoreMaker]) -> str:
     """Returns the error rates of an ensemble on the held-out pairs of its first model, whose folder is given."""
     data = held_out_data(folder, scores)
-    longest = 2 * int(data.lengths[1].max()) + 10
+    longest = 2 * data.lengths.longest[1] + 10
     if translator.reader.max_output is not None:
         longest = min(longest, translator.reader.max_output)
     return str(rates_of(predict(translator.at(Path()), data.held_out, longest)))

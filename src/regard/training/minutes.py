@@ -124,7 +124,7 @@ def measure(
     inspect(learner)
     validator = Validator(model, training_data, settings, quiet)
     model.eval()
-    mean_length = 1 + round(float(training_data.lengths[1].double().mean()))  # an untrained model would never end
+    mean_length = 1 + round(training_data.lengths.mean_target)  # an untrained model would never end
     began = time.monotonic()
     predict(validator.translator, validator.sample, min(mean_length, validator.max_length))
     per_source = (time.monotonic() - began) / validator.sample.num_sources

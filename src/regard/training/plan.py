@@ -1,11 +1,13 @@
 """What a run will cost, before it: parameters, operations, time, memory, and what is left out of the data.
 
 Time and memory are measured: a copy of the run makes updates for some seconds, the largest batch first, writes a checkpoint,
-and validates. The speed-up of several processes is computed from the time of an update with fewer threads.
+translates a batch until its outputs are cut off, as those of a model that has learned little, and validates. The speed-up of
+several processes is computed from the time of an update with fewer threads.
 """
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import tempfile
@@ -17,11 +19,12 @@ from rich.console import Console
 
 from regard.checkpoint.runs import Checkpoints
 from regard.core.devices import settings_restored
-from regard.data.sources import auxiliary_vocabulary_size
+from regard.data.sources import auxiliary_vocabulary_size, num_positions
+from regard.decoding.torch_search import BATCH_HYPOTHESES
 from regard.errors import UserError, plural
 from regard.models.build import build, num_parameters
 from regard.training.choice import Choice, choose
-from regard.training.data import TrainingData
+from regard.training.data import HeldOut, TrainingData
 from regard.training.learner import Learner
 from regard.training.minutes import Pace, measure
 from regard.training.operations import count
@@ -31,6 +34,7 @@ from regard.training.run_folder import RunFolder
 from regard.training.session import for_ranks
 from regard.training.tokenise import from_files
 from regard.training.transfer import Start
+from regard.training.validation import Validator, predict
 
 SECONDS = 10
 """How long a copy of the run is measured."""
@@ -106,16 +110,19 @@ def plan_run(order: Order, console: Console, device: torch.device, processes: in
         data = from_files(settings.data, choice.surveyed, run_folder.path, console, start.codecs)
         if mask := settings.model.traits.mask:
             data = data.with_blanks(mask)
+
+        def rehearse(learner: Learner) -> None:
+            """Writes a checkpoint, and translates a batch until its outputs are cut off: both take memory."""
+            Checkpoints(run_folder.path / "checkpoints", keep=1).write(learner.checkpoint())
+            validator = Validator(learner.model, data, settings, Console(quiet=True))
+            learner.model.eval()
+            predict(validator.translator, one_batch(data.held_out), validator.max_length)
+
+        with settings_restored():
+            pace = measure(settings, data, start, device, order.scores, SECONDS, rehearse)
+        memory = peak_memory() if device.type == "cpu" else None  # before operations are counted, which takes more of it
         with settings_restored():
             operations = count(settings, data, start, device, order.scores)
-
-        def write_checkpoint(learner: Learner) -> None:
-            """Writes a checkpoint, which takes memory."""
-            Checkpoints(run_folder.path / "checkpoints", keep=1).write(learner.checkpoint())
-
-        with settings_restored():
-            pace = measure(settings, data, start, device, order.scores, SECONDS, write_checkpoint)
-        memory = peak_memory() if device.type == "cpu" else None
         batches = data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment).order
         parameters = parameters_by_part(choice, data, order)
         speed_up = 1.0
@@ -133,6 +140,14 @@ def plan_run(order: Order, console: Console, device: torch.device, processes: in
             processes,
             speed_up,
         )
+
+
+def one_batch(held_out: HeldOut) -> HeldOut:
+    """Returns the pairs with the longest sources, as many as are translated at a time."""
+    number = len(held_out.pairs)
+    size = math.ceil(number / math.ceil(number / BATCH_HYPOTHESES))
+    longest = sorted(range(number), key=lambda index: -num_positions(held_out.examples[index].source))[:size]
+    return HeldOut([held_out.pairs[index] for index in longest], [held_out.examples[index] for index in longest])
 
 
 def parameters_by_part(choice: Choice, data: TrainingData, order: Order) -> dict[str, int]:

@@ -135,6 +135,9 @@ class TrainSettings:
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Maximum gradient norm; larger gradients are scaled down to it."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of the numbers in products of matrices while the model learns: bfloat16 is torch's autocast, for devices that have
+    it; weights, losses and updates stay float32."""
     policy_gradient: bool = True
     """Hard and gated attention: whether the choices are trained; if not, they are still sampled, but the model does not learn
     where to attend."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,7 +152,7 @@ def from_files(
         held_out_name,
         fingerprint[:6],
         store,
-        store.sizes(),
+        store.lengths(),
         held_out,
         used,
         unknown,
@@ -168,7 +168,7 @@ def tokenised_before(data: DataSettings, folder: Path) -> TrainingData:
     names = (FILE_SOURCE if data.source_unit in FILE_CODECS else SOURCE, TARGET)
     tokenised = Tokenised.read(folder, names)
     codecs, store = tokenised.read_codecs(folder, names, folder_of(data.files)), tokenised.store
-    return TrainingData(folder.name, "", "", store, store.sizes(), HeldOut((), ()), codecs, Counter())
+    return TrainingData(folder.name, "", "", store, store.lengths(), HeldOut((), ()), codecs, Counter())
 
 
 def check_tags(training_data: TrainingData, data: DataSettings) -> None:
@@ -176,7 +176,7 @@ def check_tags(training_data: TrainingData, data: DataSettings) -> None:
     source, target = training_data.codecs
     assert not isinstance(source, FileCodec)
     counts = CorpusCounts()
-    if torch.equal(*training_data.lengths) and torch.equal(*lengths(training_data.held_out.examples)):
+    if all(torch.equal(*block) for block in chain(training_data.lengths, lengths(training_data.held_out.examples))):
         return
     for pair in stream(data, counts):
         words, tags = source.pieces(flat(pair.source)), target.pieces(pair.target)

@@ -145,7 +145,7 @@ class Validator:
         self.translator = Translator.of_model(  # sources are not split, as in training
             model, *training_data.codecs, max_source=sys.maxsize
         )
-        self.max_length = 2 * int(training_data.lengths[1].max()) + 10
+        self.max_length = 2 * training_data.lengths.longest[1] + 10
         if self.translator.reader.max_output is not None:
             self.max_length = min(self.max_length, self.translator.reader.max_output)
 
@@ -164,7 +164,7 @@ class Validator:
                     f"it must write at least one; shorten the source, or set model.max_positions={size + 2}"
                 )
         examples = self.held_out.examples
-        longest = {max(range(len(examples)), key=sizes_N.__getitem__) for sizes_N in lengths(examples)}
+        longest = {max(range(len(examples)), key=sizes_N.__getitem__) for sizes_N in lengths(examples).tensors}
         self.model.eval()
         try:
             self._loss([examples[index] for index in longest])
