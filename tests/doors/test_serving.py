@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_other_routes(server: Running) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a b.txt", TEXT, GERMAN),
+        ("ä b.txt", TEXT, GERMAN),
         ("x.HTM", "<p>the <b>dog</b>", "<p>das <b>hund</b>"),
         ("s.srt", "1\n00:00:01,000 --> 00:00:02,000\nthe dog\nruns\n", "1\n00:00:01,000 --> 00:00:02,000\ndas hund\nrennt\n"),
     ],
@@ -197,7 +198,14 @@ def test_files(server: Running, name: str, content: str, expected: str) -> None:
     found = server.get(address.removeprefix(server.url))
     assert found.body.decode() == expected
     assert found.headers["content-disposition"].startswith('attachment; filename="')
+    assert found.headers["content-disposition"].endswith(("''%C3%A4_b.de.txt", "''x.de.html", "''s.de.srt"))
     assert server.get("/download_file/other.txt").status == 404
+
+
+def test_a_field_without_a_file_name_is_a_text(server: Running) -> None:
+    status, answer = multipart(server, "/translate_file", {"file": "the dog", "source": "en", "target": "de"})
+    assert status == 200
+    assert server.get(answer["translatedFileUrl"].removeprefix(server.url)).body == b"das hund"
 
 
 def test_mistakes_in_files(server: Running) -> None:
@@ -210,9 +218,9 @@ def test_mistakes_in_files(server: Running) -> None:
         status, answer = multipart(server, "/translate_file", {**fields, "file": file})
         assert status == 400
         assert error in answer["error"]
-    assert multipart(server, "/translate_file", {**fields, "file": "a.txt"})[1]["error"].startswith(
-        "Invalid request: file parameter"
-    )
+    assert server.post("/translate_file", {**fields, "file": 5}).json == {
+        "error": "Invalid request: file parameter is 5, expected a text"
+    }
     assert multipart(server, "/translate_file", fields) == (400, {"error": MISSING.format("file")})
 
 
@@ -322,6 +330,17 @@ def test_a_website_that_is_allowed() -> None:
         assert server.get("/health").status == 200
 
 
+def test_an_answer_does_not_wait_for_an_acknowledgement(server: Running) -> None:
+    connection, seconds = HTTPConnection("127.0.0.1", server.port, timeout=30), []
+    for _ in range(40):
+        start = time.perf_counter()
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        seconds.append(time.perf_counter() - start)
+    connection.close()
+    assert min(seconds[20:]) < 0.03  # with Nagle's algorithm each takes 0.04
+
+
 def test_headers(server: Running) -> None:
     headers = {name.lower(): value for name, value in server.get("/languages").headers.items()}
     assert headers["x-content-type-options"] == "nosniff"
@@ -367,7 +386,7 @@ def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest
             ({}, 400, "Please contact the server operator to get an API key"),
             ({"api_key": ""}, 400, "Please contact the server operator to get an API key"),
             ({"api_key": None}, 400, "Please contact the server operator to get an API key"),
-            ({"api_key": 5}, 403, "Invalid API key"),
+            ({"api_key": 5}, 400, "Invalid request: api_key parameter is 5, expected a text"),
             ({"api_key": key[:-1]}, 403, "Invalid API key"),
             ({"api_key": key}, 400, MISSING.format("q")),
         ):
