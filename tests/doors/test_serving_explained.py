@@ -7,11 +7,12 @@ from http.client import HTTPConnection
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from serving import MODEL, Running, serving
 
 from regard import Edit, load
-from regard.serving.explanation import most_repeated, repeats
+from regard.serving.explanation import leaves_words_out, most_repeated, repeats
 
 MODEL_ITSELF = load(MODEL)
 TEXT = "The big dog sees a cat."
@@ -104,11 +105,22 @@ def test_what_goes_round_in_circles_is_reported(server: Running) -> None:
 
 def test_coverage_counts_the_words_of_the_source(server: Running) -> None:
     found = server.translate([TEXT, "cat"], coverage=True)["coverage"]
-    assert [each["leaves_source"] for each in found] == [False, False]
+    assert [(each["leaves_out"], each["leaves_source"]) for each in found] == [(False, False)] * 2
     result = MODEL_ITSELF(TEXT)
     mass = result.attention().mean_TS[: len(result.tokens), : len(result.source_tokens)].sum(0)
     words = [*mass[:-2], mass[-2] + mass[-1]]  # the full stop belongs to the last word
     assert found[0]["share"] == pytest.approx(sum(value >= 0.25 for value in words) / 6, abs=1e-3)
+    assert found[0]["log_prob"] == pytest.approx(result.log_prob / (len(result.tokens) + 1), abs=1e-3)
+
+
+def test_an_output_that_leaves_its_source_is_flagged(server: Running) -> None:
+    given = {"coverage": True, "prefix": "katze katze katze katze"}
+    (found,) = server.translate(["the big dog runs and the small woman sees a red house"], **given)["coverage"]
+    assert found["leaves_source"]
+    assert found["log_prob"] < -2.6
+    assert leaves_words_out(np.array([1.0, 0.2, 0.1, 0.24, 0.9, 2.0]))
+    assert not leaves_words_out(np.array([1.0, 0.2, 0.1, 0.25, 0.9, 2.0]))
+    assert not leaves_words_out(np.array([0.0, 0.0, 1.0]))
 
 
 @pytest.mark.parametrize(

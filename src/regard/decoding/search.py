@@ -268,8 +268,9 @@ class Running:
 
     @property
     def free_rows(self) -> list[int]:
-        """The rows of the sentences that are done, which new ones may take."""
-        return [row for row, sentence in enumerate(self.beams.sentences) if sentence.done]
+        """The rows of the sentences that are done, which new ones may take; first those with the longest outputs."""
+        rows = [row for row, sentence in enumerate(self.beams.sentences) if sentence.done]
+        return sorted(rows, key=lambda row: self.beams.sentences[row].start)
 
     @property
     def nbytes(self) -> int:

@@ -28,8 +28,12 @@ REPEATED = 3
 
 COVERED = 0.25
 """A source word is covered if the words of the output together give it at least so much attention."""
-UNCOVERED = 0.5
-"""An output leaves its source if it does not cover more than this share of the source words."""
+UNCOVERED = 0.4
+"""An output leaves out a part of its source if it does not cover more than this share of the words of a sentence, ..."""
+MOST_UNCOVERED = 2
+"""... and more words than these."""
+IMPROBABLE = -2.6
+"""An output leaves its source if the mean log-probability of the tokens of a sentence is less than this."""
 
 Run = tuple[Segment, Hypothesis]
 
@@ -130,14 +134,33 @@ def most_repeated(text: str) -> int:
 
 
 async def coverage(runner: Runner, model: Served, runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns the share of the source words that the output covers, and whether it leaves its source."""
+    """Returns the share of the source words that the output covers, the least mean log-probability of a sentence, and the two
+    flags that follow from them."""
     covered = total = 0
+    leaves_out, least = False, 0.0
     for (segment, hypothesis), forced in zip(runs, await run_alignment(runner, model, runs), strict=True):
         mass = source_mass(model, segment, hypothesis, [layer.weights_BHTS[0] for layer in forced.seen])
         covered += int((mass >= COVERED).sum())
         total += len(mass)
-    share = covered / total if total else 1.0
-    return {"share": round(share, 4), "leaves_source": share < 1 - UNCOVERED}
+        leaves_out = leaves_out or leaves_words_out(mass)
+        least = min(least, mean_log_prob(hypothesis.token_log_probs))
+    return {
+        "share": round(covered / total, 4) if total else 1.0,
+        "leaves_out": leaves_out,
+        "log_prob": round(least, 4),
+        "leaves_source": least < IMPROBABLE,
+    }
+
+
+def leaves_words_out(mass: Array) -> bool:
+    """Whether an output leaves out a part of a sentence. mass: see `source_mass`."""
+    uncovered = int((mass < COVERED).sum())
+    return uncovered > max(MOST_UNCOVERED, UNCOVERED * len(mass))
+
+
+def mean_log_prob(log_probs: Sequence[float]) -> float:
+    """Returns the mean log-probability of the tokens of an output; 0 if it has none."""
+    return sum(log_probs) / len(log_probs) if log_probs else 0.0
 
 
 def source_mass(model: Served, segment: Segment, hypothesis: Hypothesis, layers_HTS: Sequence[Array]) -> Array:
