@@ -17,6 +17,7 @@ import os
 import random
 import re
 import resource
+import shlex
 import socket
 import statistics
 import subprocess
@@ -35,8 +36,8 @@ from pathlib import Path
 from dated import write_result
 
 CLIENTS, SENTENCES, ROUNDS = 64, 512, 3
-MAX_LENGTH = os.environ.get("MAX_LENGTH", "256")
-"""Of outputs, here and there; a model that is hardly trained repeats itself up to the limit."""
+SEARCH = shlex.split(os.environ.get("SEARCH", ""))
+"""Options of both commands, such as --max-ratio 0.4: a model that is hardly trained repeats itself up to the limit."""
 REGARD = [sys.executable, "-m", "regard"]
 PORT = re.compile(r"http://localhost:(\d+)/")
 
@@ -44,7 +45,7 @@ PORT = re.compile(r"http://localhost:(\d+)/")
 @contextmanager
 def server(model: Path, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     command = [*REGARD, "serve", str(model), "--languages", "en,de", "--threads", "1", "--port", "0"]
-    command += ["--max-length", MAX_LENGTH, *options]
+    command += [*SEARCH, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         found = PORT.search(process.stdout.readline())
@@ -96,7 +97,7 @@ def translate_file(model: Path, texts: list[str], beam: int) -> tuple[float, lis
         def run(path: Path) -> tuple[float, str]:
             start = time.perf_counter()
             command = [*REGARD, "translate", str(model), str(path), "--threads", "1", "--beam", str(beam)]
-            command += ["--max-length", MAX_LENGTH]
+            command += SEARCH
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             return time.perf_counter() - start, done.stdout
 
@@ -196,11 +197,10 @@ def libretranslate(model: Path, texts: list[str]) -> Iterator[str]:
         with subprocess.Popen(command, **quiet) as theirs, server(model, "--threads", "2") as (own, _):  # type: ignore[call-overload]
             try:
                 wait_for(port)
-                for _ in range(3):
-                    rates = []
-                    for each in (own, port):
-                        ask_all(each, texts[:CLIENTS], 4)  # warms up
-                        rates.append(ask_all(each, texts[: 4 * CLIENTS], 4)[0])
+                for each in (own, port):
+                    ask_all(each, texts[:CLIENTS], 4)  # warms up
+                for _ in range(ROUNDS):
+                    rates = [ask_all(each, texts[: 2 * CLIENTS], 4)[0] for each in (own, port)]
                     yield (
                         f"beam 4, 2 threads, {CLIENTS} clients: {rates[0]:.1f} requests/s, LibreTranslate {rates[1]:.1f}; "
                         f"ratio {rates[0] / rates[1]:.2f}"
