@@ -302,6 +302,13 @@ def test_limits_of_time_queue_and_memory() -> None:
 # --- safety ------------------------------------------------------------------------------------------------------------------
 
 
+def test_outputs_end_after_so_many_tokens_per_source_token() -> None:
+    text = "the cat runs and the dog runs and the man runs and the woman runs"
+    with serving(max_ratio=0.01) as server:
+        assert len(server.translate(text)["translatedText"].split()) == 10
+    assert len(load(MODEL)(text).tokens) > 10
+
+
 def test_hosts_and_websites(server: Running) -> None:
     for host in ("localhost", "localhost:5000", "127.0.0.1", "[::1]:80", "192.0.2.1:5000"):
         assert server.get("/health", Host=host).status == 200
@@ -451,6 +458,7 @@ def test_the_command_reloads_drains_and_needs_no_writable_folder(tmp_path: Path)
     folder = tmp_path / "model"
     shutil.copytree(MODEL, folder)
     command = [sys.executable, "-m", "regard", "serve", str(folder), "--languages", "en,de", "--port", "0", "--threads", "1"]
+    command += ["--max-ratio", "9"]
     environment = {**os.environ, "TMPDIR": "/nonexistent", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd="/proc"
