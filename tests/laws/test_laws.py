@@ -471,7 +471,7 @@ def test_short_and_long_rows_join_in_either_order(name: str) -> None:
 
 @every_causal
 @pytest.mark.parametrize("grad", [False, True])
-def test_new_rows_take_the_place_of_others(name: str, grad: bool) -> None:
+def test_new_rows_replace_others(name: str, grad: bool) -> None:
     """Again and again, with shorter and longer sources, prefixes and outputs; what others share does not change."""
     model, targets = make_model(name), make_targets(1, 40)
 
@@ -482,14 +482,14 @@ def test_new_rows_take_the_place_of_others(name: str, grad: bool) -> None:
         shared, first = model.encode(make_source(5, 11, 3)), targets[:, :1].repeat(3, 1)
         expected = model.step(first, model.start(shared)).logits_BKV
         state, rows = model.start(shared), [(length, 0) for length in (5, 11, 3)]
-        for turn, (place, length, prefix) in enumerate(((1, 10, 0), (0, 2, 9), (2, 5, 1), (1, 3, 0), (0, 11, 0))):
+        for turn, (number, length, prefix) in enumerate(((1, 10, 0), (0, 2, 9), (2, 5, 1), (1, 3, 0), (0, 11, 0))):
             for _ in range(3):
                 step = model.step(targets[0, [position for _, position in rows]][:, None], state)
                 state = step.state
                 rows = [(source, position + 1) for source, position in rows]
             new = model.start(model.encode(make_source(length)), targets[:, :prefix] if prefix else None)
             state = state.copy() if turn == 3 else state
-            state, rows[place] = state.put(torch.tensor([place]), new), (length, prefix)
+            state, rows[number] = state.put(torch.tensor([number]), new), (length, prefix)
             assert state.lengths_B.tolist() == [position for _, position in rows]
         step = model.step(targets[0, [position for _, position in rows]][:, None], state)
         for row, (length, position) in enumerate(rows):

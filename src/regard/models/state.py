@@ -172,7 +172,7 @@ def _concatenate(tensors: Sequence[Tensor], grows: int | None) -> Tensor:
 
 
 def _written(tensor: Tensor, rows_N: Tensor, new: Tensor, grows: int | None, in_place: bool) -> Tensor:
-    """Returns the tensor with new rows in the place of some. in_place: whether it may be written into."""
+    """Returns the tensor with new rows instead of some. in_place: whether it may be written into."""
     if grows is not None:
         size = max(tensor.shape[grows], new.shape[grows])
         in_place = in_place or size > tensor.shape[grows]  # padding copies
