@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_other_routes(server: Running) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a b.txt", TEXT, GERMAN),
+        ("ä b.txt", TEXT, GERMAN),
         ("x.HTM", "<p>the <b>dog</b>", "<p>das <b>hund</b>"),
         ("s.srt", "1\n00:00:01,000 --> 00:00:02,000\nthe dog\nruns\n", "1\n00:00:01,000 --> 00:00:02,000\ndas hund\nrennt\n"),
     ],
@@ -197,7 +198,14 @@ def test_files(server: Running, name: str, content: str, expected: str) -> None:
     found = server.get(address.removeprefix(server.url))
     assert found.body.decode() == expected
     assert found.headers["content-disposition"].startswith('attachment; filename="')
+    assert found.headers["content-disposition"].endswith(("''%C3%A4_b.de.txt", "''x.de.html", "''s.de.srt"))
     assert server.get("/download_file/other.txt").status == 404
+
+
+def test_a_field_without_a_file_name_is_a_text(server: Running) -> None:
+    status, answer = multipart(server, "/translate_file", {"file": "the dog", "source": "en", "target": "de"})
+    assert status == 200
+    assert server.get(answer["translatedFileUrl"].removeprefix(server.url)).body == b"das hund"
 
 
 def test_mistakes_in_files(server: Running) -> None:
@@ -210,9 +218,9 @@ def test_mistakes_in_files(server: Running) -> None:
         status, answer = multipart(server, "/translate_file", {**fields, "file": file})
         assert status == 400
         assert error in answer["error"]
-    assert multipart(server, "/translate_file", {**fields, "file": "a.txt"})[1]["error"].startswith(
-        "Invalid request: file parameter"
-    )
+    assert server.post("/translate_file", {**fields, "file": 5}).json == {
+        "error": "Invalid request: file parameter is 5, expected a text"
+    }
     assert multipart(server, "/translate_file", fields) == (400, {"error": MISSING.format("file")})
 
 
@@ -294,6 +302,13 @@ def test_limits_of_time_queue_and_memory() -> None:
 # --- safety ------------------------------------------------------------------------------------------------------------------
 
 
+def test_outputs_end_after_so_many_tokens_per_source_token() -> None:
+    text = "the cat runs and the dog runs and the man runs and the woman runs"
+    with serving(max_ratio=0.01) as server:
+        assert len(server.translate(text)["translatedText"].split()) == 10
+    assert len(load(MODEL)(text).tokens) > 10
+
+
 def test_hosts_and_websites(server: Running) -> None:
     for host in ("localhost", "localhost:5000", "127.0.0.1", "[::1]:80", "192.0.2.1:5000"):
         assert server.get("/health", Host=host).status == 200
@@ -320,6 +335,17 @@ def test_a_website_that_is_allowed() -> None:
         assert [answer.status for answer in answers] == [200, 200, 200, 429]
         assert answers[-1].json == {"error": "Slowdown: 3 per 1 minute"}
         assert server.get("/health").status == 200
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement(server: Running) -> None:
+    connection, seconds = HTTPConnection("127.0.0.1", server.port, timeout=30), []
+    for _ in range(40):
+        start = time.perf_counter()
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        seconds.append(time.perf_counter() - start)
+    connection.close()
+    assert min(seconds[20:]) < 0.03  # with Nagle's algorithm each takes 0.04
 
 
 def test_headers(server: Running) -> None:
@@ -367,7 +393,7 @@ def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest
             ({}, 400, "Please contact the server operator to get an API key"),
             ({"api_key": ""}, 400, "Please contact the server operator to get an API key"),
             ({"api_key": None}, 400, "Please contact the server operator to get an API key"),
-            ({"api_key": 5}, 403, "Invalid API key"),
+            ({"api_key": 5}, 400, "Invalid request: api_key parameter is 5, expected a text"),
             ({"api_key": key[:-1]}, 403, "Invalid API key"),
             ({"api_key": key}, 400, MISSING.format("q")),
         ):
@@ -432,6 +458,7 @@ def test_the_command_reloads_drains_and_needs_no_writable_folder(tmp_path: Path)
     folder = tmp_path / "model"
     shutil.copytree(MODEL, folder)
     command = [sys.executable, "-m", "regard", "serve", str(folder), "--languages", "en,de", "--port", "0", "--threads", "1"]
+    command += ["--max-ratio", "9"]
     environment = {**os.environ, "TMPDIR": "/nonexistent", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd="/proc"

@@ -7,11 +7,12 @@ from http.client import HTTPConnection
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from serving import MODEL, Running, serving
 
 from regard import Edit, load
-from regard.serving.explanation import most_repeated, repeats
+from regard.serving.explanation import leaves_words_out, most_repeated, repeats
 
 MODEL_ITSELF = load(MODEL)
 TEXT = "The big dog sees a cat."
@@ -104,33 +105,67 @@ def test_what_goes_round_in_circles_is_reported(server: Running) -> None:
 
 def test_coverage_counts_the_words_of_the_source(server: Running) -> None:
     found = server.translate([TEXT, "cat"], coverage=True)["coverage"]
-    assert [each["leaves_source"] for each in found] == [False, False]
+    assert [(each["leaves_out"], each["leaves_source"]) for each in found] == [(False, False)] * 2
     result = MODEL_ITSELF(TEXT)
     mass = result.attention().mean_TS[: len(result.tokens), : len(result.source_tokens)].sum(0)
     words = [*mass[:-2], mass[-2] + mass[-1]]  # the full stop belongs to the last word
     assert found[0]["share"] == pytest.approx(sum(value >= 0.25 for value in words) / 6, abs=1e-3)
+    assert found[0]["log_prob"] == pytest.approx(result.log_prob / (len(result.tokens) + 1), abs=1e-3)
+
+
+def test_an_output_that_leaves_its_source_is_flagged(server: Running) -> None:
+    given = {"coverage": True, "prefix": "katze katze katze katze"}
+    (found,) = server.translate(["the big dog runs and the small woman sees a red house"], **given)["coverage"]
+    assert found["leaves_source"]
+    assert found["log_prob"] < -2.6
+    assert leaves_words_out(np.array([1.0, 0.2, 0.1, 0.24, 0.9, 2.0]))
+    assert not leaves_words_out(np.array([1.0, 0.2, 0.1, 0.25, 0.9, 2.0]))
+    assert not leaves_words_out(np.array([0.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"attention": "cross.x"}, 'expected "cross"'),
+        ({"attention": "cross.0.0.0"}, 'expected "cross"'),
+        ({"attention": {"kind": "other"}}, 'expected "cross"'),
+        ({"attention": {"layer": 0.5}}, 'expected "cross"'),
+        ({"attention": []}, "expected true or false"),
+        ({"alternatives_at": "x"}, "alternatives_at parameter is not a number"),
+        ({"heads_off": "x"}, "heads_off is not a list of at most 64 heads, such as"),
+        ({"heads_off": [["cross", 0, 0]] * 65}, "heads_off is not a list"),
+        ({"heads_off": [["cross", 0]]}, "heads_off is not a list"),
+        ({"heads_off": [["cross", True, 0]]}, "heads_off is not a list"),
+        ({"beam": 17}, "beam parameter must be <= 16"),
+        ({"tokens": "maybe"}, "tokens parameter is 'maybe', expected true or false"),
+        ({"coverage": {}}, "coverage parameter is {}, expected true or false"),
+        ({"prefix": 5}, "prefix parameter is 5, expected a text"),
+        ({"api_key": 5}, "api_key parameter is 5, expected a text"),
+        ({"format": 0}, "0 format is not supported"),
+    ],
+)
+@pytest.mark.parametrize("target", ["de", "en"])
+def test_mistakes(server: Running, given: dict[str, Any], error: str, target: str) -> None:
+    answer = server.post("/translate", {"q": TEXT, "source": "en", "target": target, **given})
+    assert answer.status == 400, answer.body
+    assert error in answer.json["error"]
 
 
 @pytest.mark.parametrize(
     ("given", "error"),
     [
         ({"attention": "fusion"}, "no fusion attention"),
-        ({"attention": "cross.x"}, 'expected "cross"'),
-        ({"attention": {"kind": "other"}}, 'expected "cross"'),
         ({"attention": "cross.9"}, "layer"),
         ({"alternatives_at": 9}, "alternatives_at is 9, but the output has 6 words"),
-        ({"alternatives_at": "x"}, "alternatives_at parameter is not a number"),
         ({"alternatives_at": 0, "q": "cat\ndog"}, "one sentence, but this text has 2"),
         ({"prefix": "Das", "q": "cat\ndog"}, "a prefix is for one sentence"),
         ({"prefix": "qqq"}, "the prefix 'qqq' contains symbols"),
         ({"heads_off": [["cross", 7, 0]]}, "layer"),
-        ({"heads_off": "x"}, "heads_off is a list such as"),
-        ({"beam": 17}, "beam parameter must be <= 16"),
     ],
 )
-def test_mistakes(server: Running, given: dict[str, Any], error: str) -> None:
+def test_what_does_not_fit_the_model_or_the_text(server: Running, given: dict[str, Any], error: str) -> None:
     answer = server.post("/translate", {"q": TEXT, "source": "en", "target": "de", **given})
-    assert answer.status == 400, answer.body
+    assert answer.status == 409, answer.body
     assert error in answer.json["error"]
 
 

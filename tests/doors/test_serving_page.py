@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ def opened(browser: Any, server: Running) -> Iterator[Open]:
     def open_page(width: int = 1000, scheme: str = "light", **options: Any) -> Any:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
         page.on("pageerror", lambda error: events.append(f"error: {error}"))
-        page.on("console", lambda line: "400" in line.text or events.append(f"console: {line.text}"))
+        page.on("console", lambda line: re.search("40[09]", line.text) or events.append(f"console: {line.text}"))
         page.on("request", lambda request: request.url.startswith((server.url, "blob:")) or events.append(request.url))
         page.goto(server.url)
         page.wait_for_selector("#target option", state="attached")

@@ -470,6 +470,34 @@ def test_short_and_long_rows_join_in_either_order(name: str) -> None:
 
 
 @every_causal
+@pytest.mark.parametrize("grad", [False, True])
+def test_new_rows_replace_others(name: str, grad: bool) -> None:
+    """Again and again, with shorter and longer sources, prefixes and outputs; what others share does not change."""
+    model, targets = make_model(name), make_targets(1, 40)
+
+    def logits_of(length: int, position: int) -> torch.Tensor:
+        return model.decode(targets[:, : position + 1], model.encode(make_source(length))).logits_BTV[0, -1]
+
+    with torch.set_grad_enabled(grad):
+        shared, first = model.encode(make_source(5, 11, 3)), targets[:, :1].repeat(3, 1)
+        expected = model.step(first, model.start(shared)).logits_BKV
+        state, rows = model.start(shared), [(length, 0) for length in (5, 11, 3)]
+        for turn, (number, length, prefix) in enumerate(((1, 10, 0), (0, 2, 9), (2, 5, 1), (1, 3, 0), (0, 11, 0))):
+            for _ in range(3):
+                step = model.step(targets[0, [position for _, position in rows]][:, None], state)
+                state = step.state
+                rows = [(source, position + 1) for source, position in rows]
+            new = model.start(model.encode(make_source(length)), targets[:, :prefix] if prefix else None)
+            state = state.copy() if turn == 3 else state
+            state, rows[number] = state.put(torch.tensor([number]), new), (length, prefix)
+            assert state.lengths_B.tolist() == [position for _, position in rows]
+        step = model.step(targets[0, [position for _, position in rows]][:, None], state)
+        for row, (length, position) in enumerate(rows):
+            torch.testing.assert_close(step.logits_BKV[row, 0], logits_of(length, position))
+        torch.testing.assert_close(model.step(first, model.start(shared)).logits_BKV, expected)
+
+
+@every_causal
 def test_rows_that_leave_free_their_memory(name: str) -> None:
     """The memory of a batch does not grow without limit while sentences join and leave."""
     model, targets = make_model(name), make_targets(1, 400)
@@ -477,10 +505,27 @@ def test_rows_that_leave_free_their_memory(name: str) -> None:
         fresh = model.start(model.encode(make_source(5)))
         long = model.start(model.encode(make_source(5)), targets[:, :200])
         alone = model.step(targets[:, :1], fresh).state
-        left = model.step(targets[:, :1], long).state.join(alone).keep(torch.tensor([1]))
+        both = model.step(targets[:, :1], long).state.join(alone)
+        left = both.copy().keep(torch.tensor([1]))
         assert left.nbytes == alone.nbytes
+        replaced = both.put(torch.tensor([0]), model.step(targets[:, :1], model.start(model.encode(make_source(5)))).state)
+        assert replaced.nbytes <= 2 * alone.nbytes
         again = model.step(targets[:, 1:2], left).logits_BKV
         torch.testing.assert_close(again[0, 0], model.decode(targets[:, :2], model.encode(make_source(5))).logits_BTV[0, 1])
+
+
+@pytest.mark.parametrize("name", ["rnn additive", "rnn monotone", "transformer scaled_dot"])
+def test_the_positions_of_long_sources_leave_with_them(name: str) -> None:
+    model, targets = make_model(name), make_targets(1, 3)
+    expected = model.decode(targets, model.encode(make_source(5))).logits_BTV[0]
+    with torch.no_grad():
+        fresh, wide = model.start(model.encode(make_source(5))), model.start(model.encode(make_source(200, 5)))
+        wide = model.step(targets[:, :1].repeat(2, 1), wide).state
+        replaced = wide.copy().put(torch.tensor([0]), fresh)
+        for state, rows in ((wide.keep(torch.tensor([1])), 1), (replaced, 2)):
+            assert state.nbytes < 5 * rows * fresh.nbytes
+        logits = model.step(targets[:, :2].T, replaced).logits_BKV
+        torch.testing.assert_close(logits[0, 0], expected[0])
 
 
 @every_model

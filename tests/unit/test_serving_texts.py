@@ -3,6 +3,8 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from email.message import Message
+from email.utils import collapse_rfc2231_value
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from regard.errors import UserError
 from regard.languages import Language
 from regard.serving import rates
 from regard.serving.document import split
-from regard.serving.files import Downloads, subtitles, wrapped
+from regard.serving.files import Downloads, disposition, named, subtitles, wrapped
 from regard.serving.fleet import parse_languages
 from regard.serving.languages import Directory
 from regard.serving.limits import Limits
@@ -118,6 +120,36 @@ def test_downloads_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.nbytes == 0
     with pytest.raises(Refusal, match="too much to keep"):
         kept.add(File("a.txt", b"x" * 11))
+
+
+@given(st.text(max_size=100), st.sampled_from((".txt", ".HTML", ".srt")))
+def test_no_name_of_a_file_breaks_its_header(stem: str, ending: str) -> None:
+    name = named(File(stem + ending, b""), "de", "").name
+    assert re.fullmatch(r"[\w.-]+", name)
+    header = disposition(name)
+    assert header.isascii()
+    assert header.isprintable()
+    message = Message()  # reads headers as mail programs do
+    message["Content-Disposition"] = header.replace("filename=", "plain=")
+    assert collapse_rfc2231_value(message.get_param("filename", header="Content-Disposition")) == name  # type: ignore[arg-type]
+    plain = message.get_param("plain", header="Content-Disposition")
+    assert re.fullmatch(r"[A-Za-z0-9_-][\w.-]*\.de\.(txt|html|srt)", str(plain), re.ASCII)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "plain"),
+    [
+        ("Über uns.txt", "Über_uns.de.txt", "ber_uns.de.txt"),
+        ('a";\r\nSet-Cookie: x=1.txt', "a_Set-Cookie_x_1.de.txt", "a_Set-Cookie_x_1.de.txt"),
+        ("../../etc/пароль.srt", "etc_пароль.de.srt", "etc.de.srt"),
+        ("\u202etxt.exe.html", "txt.exe.de.html", "txt.exe.de.html"),
+        ("....txt", "file.de.txt", "file.de.txt"),
+    ],
+)
+def test_names_of_translated_files(given: str, kept: str, plain: str) -> None:
+    name = named(File(given, b""), "de", "").name
+    assert name == kept
+    assert disposition(name).startswith(f'attachment; filename="{plain}"; ')
 
 
 def test_rates_refill_and_do_not_mix_clients(monkeypatch: pytest.MonkeyPatch) -> None:

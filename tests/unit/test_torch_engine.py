@@ -398,6 +398,40 @@ def test_a_failing_request_is_found_by_halves() -> None:
     assert model.num_steps < 64  # alone, the 64 requests take 5 or 6 steps each
 
 
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("rnn additive", {}),
+        ("rnn additive", {"beam": 3, "n_best": 2}),
+        ("transformer scaled_dot", {"beam": 3, "n_best": 2}),
+        ("transformer scaled_dot", {"sample": True, "n_best": 2}),
+    ],
+)
+def test_new_requests_take_the_rows_of_those_that_are_done(name: str, way: dict[str, Any]) -> None:
+    engine = make_engine(make_model(name))
+    requests = make_requests([[4 + number] * (1 + number) for number in range(11)], max_ratio=1.0, **way)
+    search, events = engine.open(), []
+    for request in requests[:9]:
+        search.submit(request)
+    search.events(timeout=0)
+    (batch,) = search._batches.values()
+    assert batch.running is not None
+    while not batch.running.free_rows and not batch.is_empty:
+        events += search.events(timeout=0)
+    free, number = batch.running.free_rows, batch.running.num_sentences
+    search.submit(requests[9])
+    search.submit(requests[10])
+    events += search.events(timeout=0)
+    assert batch.running.num_sentences == number + 2 - min(2, len(free))
+    assert batch.running.beams.sentences[free[0]].request.id in (9, 10)
+    events += finish(search, 11 - sum(event.is_last for event in events))
+    found, alone = last_outputs(events), alone_outputs(engine, requests)
+    for request in requests:
+        for hypothesis, expected in zip(found[request.id], alone[request.id], strict=True):
+            assert hypothesis.ids == expected.ids
+            assert hypothesis.log_prob == pytest.approx(expected.log_prob)
+
+
 def test_requests_that_cannot_join_run_one_after_the_other() -> None:
     """As when memory runs out while States are copied."""
 

@@ -90,6 +90,9 @@ LengthPenalty = Annotated[
     ),
 ]
 MaxLength = Annotated[int, typer.Option(help="Stop an output after this many tokens.")]
+MaxRatio = Annotated[
+    float | None, typer.Option(help="Stop an output after this many tokens per source token, plus 10.", show_default=False)
+]
 MaxSource = Annotated[int, typer.Option(min=1, max=100_000, help="Split texts with more tokens than this into sentences.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Beam, Device, LengthPenalty, MaxLength, Score, Threads, check_search, open_model
+from regard.cli.options import Beam, Device, LengthPenalty, MaxLength, MaxRatio, Score, Threads, check_search, open_model
 from regard.errors import UserError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -33,6 +33,7 @@ def serve(
     beam: Beam = 1,
     length_penalty: LengthPenalty = "0.6",
     max_length: MaxLength = 256,
+    max_ratio: MaxRatio = None,
     name: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,7 +91,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise UserError(f"the server needs {error.name}, which is not installed; run: pip install 'regard[serve]'") from None
 
-    search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length})
+    search = check_search({"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "max_ratio": max_ratio})
     if beam > beam_limit:
         raise UserError(f"--beam {beam} is more than --beam-limit {beam_limit}; raise the limit, or lower the beam")
     if require_key and keys is None:

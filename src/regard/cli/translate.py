@@ -17,6 +17,7 @@ from regard.cli.options import (
     From,
     LengthPenalty,
     MaxLength,
+    MaxRatio,
     MaxSource,
     Model,
     Pieces,
@@ -151,9 +152,7 @@ def translate(
     length_penalty: LengthPenalty = "0.6",
     min_length: Annotated[int, typer.Option(help="Do not end an output before this many tokens.")] = 0,
     max_length: MaxLength = 256,
-    max_ratio: Annotated[
-        float | None, typer.Option(help="Stop an output after this many tokens per source token, plus 10.", show_default=False)
-    ] = None,
+    max_ratio: MaxRatio = None,
     no_repeat: Annotated[
         int, typer.Option(metavar="N", help="Never write the same N tokens in a row twice in an output; 0: no limit.")
     ] = 0,

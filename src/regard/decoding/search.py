@@ -267,9 +267,20 @@ class Running:
         return len(self.beams.sentences)
 
     @property
+    def free_rows(self) -> list[int]:
+        """The rows of the sentences that are done, which new ones may take; first those with the longest outputs."""
+        rows = [row for row, sentence in enumerate(self.beams.sentences) if sentence.done]
+        return sorted(rows, key=lambda row: self.beams.sentences[row].start)
+
+    @property
     def nbytes(self) -> int:
         """The size of the State and of the hypotheses, in bytes."""
         return self.state.nbytes + self.beams.ids_BKT.nbytes + self.beams.log_probs_BKT.nbytes
+
+    def state_of_width(self, K: int) -> State:
+        """Returns the State with K hypotheses per sentence, where there has been no step yet."""
+        same = self.ids_BK.shape[1] == K
+        return self.state if same else self.state.select(self.ids_BK.new_zeros(self.num_sentences, K))
 
     def keep(self, rows_N: Tensor) -> Running:
         """Returns only these sentences."""
@@ -279,13 +290,23 @@ class Running:
         """Returns these sentences and those of `others`, which have not taken a step yet."""
         if not others:
             return self
-        K, beams, states = self.ids_BK.shape[1], self.beams, []
+        K, beams = self.ids_BK.shape[1], self.beams
         for new in others:
             beams = beams.join(new.beams, pad)
-            same_width = new.ids_BK.shape[1] == K
-            states.append(new.state if same_width else new.state.select(new.ids_BK.new_zeros(new.num_sentences, K)))
+        states = [new.state_of_width(K) for new in others]
         ids_BK = torch.cat((self.ids_BK, *(new.ids_BK.expand(-1, K) for new in others)))
         return Running(beams, self.state.join(*states), ids_BK)
+
+    def put(self, rows_N: Tensor, new: Running, pad: int) -> Running:
+        """Returns these sentences with those in some rows replaced by the ones of `new`, which has not taken a step yet."""
+        K = self.ids_BK.shape[1]
+        order_B = torch.arange(self.num_sentences, device=rows_N.device)
+        order_B[rows_N] = torch.arange(new.num_sentences, device=rows_N.device) + self.num_sentences
+        return Running(
+            self.beams.join(new.beams, pad).keep(order_B),
+            self.state.put(rows_N, new.state_of_width(K)),
+            torch.cat((self.ids_BK, new.ids_BK.expand(-1, K)))[order_B],
+        )
 
 
 # --- streaming ---------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ from regard.options import SearchOptions
 FORCED_POSITIONS = 4096
 """Number of positions per side that `force` runs in one pass, padding included; a longer output is run alone."""
 
+MOST_LONGER = 16
+"""A row that is done is removed when it has twice as many tokens as those that run, and so many more."""
+
 NAN_WEIGHTS = "this model computed attention weights of nan; its parameters are damaged or too large"
 
 
@@ -272,10 +275,22 @@ class TorchEngine:
             candidates.token_BK,
         )
         events.extend(stream_events(running.beams))
-        # Removing sentences copies the others, so wait until it pays; but a model may have no positions beyond the limit.
-        if 4 * len(done) >= len(done_B) or any(lengths[row] >= beams.sentences[row].request.limit for row in done):
+        if self._should_remove(running.beams.sentences, lengths, done):
             return running.keep((~done_B).nonzero().flatten())
         return running
+
+    def _should_remove(self, sentences: Sequence[Sentence], lengths: Sequence[int], done: Sequence[int]) -> bool:
+        """Whether to remove the sentences in these rows, which are done.
+
+        That copies the others, and new ones can take the rows, so it waits until a quarter is done. But rows that are done grow
+        on: they must not become much longer than the others, nor longer than a model can count.
+        """
+        if 4 * len(done) >= len(sentences):
+            return True
+        if self.model.traits.max_positions is not None:
+            return any(lengths[row] >= sentences[row].request.limit for row in done)
+        longest = max(length for length, sentence in zip(lengths, sentences, strict=True) if not sentence.done)
+        return any(lengths[row] > 2 * longest + MOST_LONGER for row in done)
 
     def _keep_finished(
         self, beams: Beams, candidates: Candidates, log_probs_BKV: Tensor, step_seen: StepSeen | None, options: SearchOptions

@@ -167,20 +167,20 @@ class SharedBatch:
 
     def _room(self) -> int:
         """Returns how many requests may join: at least one if none is running."""
-        num_running = self.running.num_sentences if self.running else 0
-        return max(0 if num_running else 1, BATCH_HYPOTHESES // self.options.num_hypotheses - num_running)
+        num_alive = self.running.num_sentences - len(self.running.free_rows) if self.running else 0
+        return max(0 if num_alive else 1, BATCH_HYPOTHESES // self.options.num_hypotheses - num_alive)
 
     def _join(self, requests: Sequence[Request], events: list[Event]) -> None:
-        """Starts requests and joins them to the running ones."""
-        started = [] if self.running is None else [self.running]
-        for group in _similar_sources(requests):
-            started += self._start(group, events)
+        """Starts requests. They take the rows of sentences that are done, and the others join the running ones."""
+        started = [running for group in _similar_sources(requests) for running in self._start(group, events)]
         if not started:
             return
+        pad, everything = self.engine.specials.pad, [*started] if self.running is None else [self.running, *started]
         try:
-            self.running = started[0].join(started[1:], self.engine.specials.pad)
+            new = started[0].join(started[1:], pad)
+            self.running = new if self.running is None else _joined(self.running, new, pad)
         except Exception as error:
-            self._suspect(started, error, events)
+            self._suspect(everything, error, events)
 
     def _start(self, requests: Sequence[Request], events: list[Event]) -> list[Running]:
         """Starts requests together; if that fails, one by one, so that only those fail that cannot start."""
@@ -202,6 +202,18 @@ class SharedBatch:
         self.reported |= {sentence.request.id: sentence.num_reported for sentence in alive}
         requests, half = [sentence.request for sentence in alive], len(alive) // 2
         self.suspects.extendleft((requests[half:], requests[:half]))
+
+
+def _joined(running: Running, new: Running, pad: int) -> Running:
+    """Returns running sentences and new ones, which first take the rows of those that are done: that copies less."""
+    rows_N = torch.tensor(running.free_rows[: new.num_sentences], dtype=torch.long, device=running.ids_BK.device)
+    if not len(rows_N):
+        return running.join([new], pad)
+    order_B = torch.arange(new.num_sentences, device=rows_N.device)
+    first, rest = order_B[: len(rows_N)], order_B[len(rows_N) :]
+    if not len(rest):
+        return running.put(rows_N, new, pad)
+    return running.put(rows_N, new.keep(first), pad).join([new.keep(rest)], pad)
 
 
 def _similar_sources(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:

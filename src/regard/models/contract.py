@@ -91,6 +91,11 @@ class State(Protocol):
         """Returns the sentences of all States, those of this one first."""
         ...
 
+    def put(self, rows_N: Tensor, new: Self) -> Self:
+        """Returns these sentences with those in some rows replaced by the sentences of another State, in order. It may write
+        into this State, which must not be used again."""
+        ...
+
     def copy(self) -> Self:
         """Returns an independent State that can be continued separately."""
         ...

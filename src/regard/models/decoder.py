@@ -45,9 +45,9 @@ class CacheState(BatchState):
     longest: int
     filled: int
     even: bool = True
-    source_keys: tuple[Tensor, ...] = per_sentence(grows=2)
-    source_values: tuple[Tensor, ...] = per_sentence(grows=2)
-    allow_BS: Tensor = per_sentence(grows=1)
+    source_keys: tuple[Tensor, ...] = per_sentence(source=2)
+    source_values: tuple[Tensor, ...] = per_sentence(source=2)
+    allow_BS: Tensor = per_sentence(source=1)
     slots_BKT: Tensor = per_hypothesis(grows=2)
     used_B: Tensor = per_sentence()
     positions_BC: Tensor = per_sentence(grows=1)
@@ -55,17 +55,27 @@ class CacheState(BatchState):
     values: tuple[Tensor, ...] = per_sentence(grows=2)
 
     def keep(self, rows_N: Tensor) -> CacheState:
-        kept = super().keep(rows_N)
-        if not kept.even:
-            kept.longest, kept.filled = (int(counts.max()) if len(rows_N) else 0 for counts in (kept.lengths_B, kept.used_B))
-            kept.slots_BKT = kept.slots_BKT[..., : kept.longest]
-        capacity = max(MIN_CAPACITY, kept.filled)
-        if kept.keys[0].shape[2] > 4 * capacity:  # long sentences were removed: free their memory
-            kept.keys, kept.values = (
-                tuple(cache[:, :, :capacity].clone() for cache in layers) for layers in (kept.keys, kept.values)
+        return super().keep(rows_N)._trimmed()
+
+    def put(self, rows_N: Tensor, new: CacheState) -> CacheState:
+        put = super().put(rows_N, new)
+        put.even = False
+        return put._trimmed()
+
+    def _trimmed(self) -> CacheState:
+        """Counts again after sentences have left, and frees memory that long ones needed."""
+        if not self.even:
+            counts = [(int(counts.min()), int(counts.max())) for counts in (self.lengths_B, self.used_B) if len(counts)]
+            (_, self.longest), (_, self.filled) = counts or [(0, 0)] * 2
+            self.even = all(least == most for least, most in counts)
+            self.slots_BKT = self.slots_BKT[..., : self.longest]
+        capacity = max(MIN_CAPACITY, self.filled)
+        if self.keys[0].shape[2] > 4 * capacity:
+            self.keys, self.values = (
+                tuple(cache[:, :, :capacity].clone() for cache in layers) for layers in (self.keys, self.values)
             )
-            kept.positions_BC = kept.positions_BC[:, :capacity].clone()
-        return kept
+            self.positions_BC = self.positions_BC[:, :capacity].clone()
+        return self
 
     def join(self, *others: CacheState) -> CacheState:
         joined, states = super().join(*others), (self, *others)

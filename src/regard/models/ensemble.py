@@ -60,6 +60,11 @@ class EnsembleState:
         rest = zip(*(other.members for other in others), strict=True) if others else ((),) * len(self.members)
         return replace(self, members=tuple(member.join(*same) for member, same in zip(self.members, rest, strict=True)))
 
+    def put(self, rows_N: Tensor, new: Self) -> Self:
+        """Returns these sentences with those in some rows replaced by the sentences of another State."""
+        pairs = zip(self.members, new.members, strict=True)
+        return replace(self, members=tuple(member.put(rows_N, other) for member, other in pairs))
+
     def copy(self) -> Self:
         """Returns an independent State that can be continued separately."""
         return self._each(lambda member: member.copy())

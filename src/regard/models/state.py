@@ -5,6 +5,7 @@ A State is a dataclass of tensors, or of tuples with one tensor per layer. Each 
     per_sentence()        (B, ...)      shared by all hypotheses of a sentence
     per_hypothesis()      (B, K, ...)   separate for each hypothesis
     ..., grows=axis                     the size of this axis differs between batches: `join` pads it
+    ..., source=axis                    the same, and it is the axis of the source positions, of which allow_BS is the mask
 """
 
 from __future__ import annotations
@@ -12,21 +13,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, fields, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-def per_sentence(*, grows: int | None = None) -> Any:
-    """Declares a field (B, ...). grows: the axis that `join` pads, if any."""
-    return dataclasses.field(metadata={"hypotheses": False, "grows": grows})
+FEW_POSITIONS = 16
+"""Fewer source positions than these are never removed."""
 
 
-def per_hypothesis(*, grows: int | None = None) -> Any:
-    """Declares a field (B, K, ...). grows: the axis that `join` pads, if any."""
-    return dataclasses.field(metadata={"hypotheses": True, "grows": grows})
+def per_sentence(*, grows: int | None = None, source: int | None = None) -> Any:
+    """Declares a field (B, ...). grows: the axis that `join` pads, if any.  source: that axis, if it is that of the source."""
+    return _field(False, grows, source)
+
+
+def per_hypothesis(*, grows: int | None = None, source: int | None = None) -> Any:
+    """Declares a field (B, K, ...). grows, source: as in `per_sentence`."""
+    return _field(True, grows, source)
+
+
+def _field(hypotheses: bool, grows: int | None, source: int | None) -> Any:
+    metadata = {"hypotheses": hypotheses, "grows": grows if source is None else source, "source": source}
+    return dataclasses.field(metadata=metadata)
 
 
 @dataclass(kw_only=True)
@@ -34,10 +44,12 @@ class BatchState:
     """Implements the `State` contract for dataclasses whose fields are made by `per_sentence` and `per_hypothesis`.
 
     lengths_B: number of tokens read, per sentence. spent: whether a step has used this State.
+    owned: whether no other State and no Memory shares the tensors per sentence, so that `put` may write into them.
     """
 
     lengths_B: Tensor = per_sentence()
     spent: bool = False
+    owned: bool = False
 
     def spend(self) -> None:
         """Marks this State as used. Raises RuntimeError if it already is."""
@@ -64,10 +76,11 @@ class BatchState:
 
     def keep(self, rows_N: Tensor) -> Self:
         """Returns a State with only these sentences, in this order."""
-        return self._map(lambda tensor: tensor[rows_N])
+        return replace(self._map(lambda tensor: tensor[rows_N]), owned=True)._without_padding()
 
     def copy(self) -> Self:
         """Returns a copy that can be stepped independently of this State."""
+        self.owned = False
         return self._map(lambda tensor: tensor.clone(), only_hypotheses=True)
 
     def join(self, *others: Self) -> Self:
@@ -77,7 +90,7 @@ class BatchState:
         """
         for state in (self, *others):
             state._check_unspent()
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"owned": True}
         for field in self._tensor_fields():
             values = [getattr(state, field.name) for state in (self, *others)]
             grows = field.metadata["grows"]
@@ -85,6 +98,42 @@ class BatchState:
                 changes[field.name] = tuple(_concatenate(tensors, grows) for tensors in zip(*values, strict=True))
             else:
                 changes[field.name] = _concatenate(values, grows)
+        return replace(self, **changes)
+
+    def put(self, rows_N: Tensor, new: Self) -> Self:
+        """Returns a State in which the sentences in these rows are replaced by those of another State, in order.
+
+        This costs about as much as the new sentences alone, while `keep` and `join` copy all of them: it writes into the
+        tensors of this State, unless others share them. Raises ValueError as `join` does.
+        """
+        self._check_unspent()
+        new._check_unspent()
+        in_place = self.owned and not torch.is_grad_enabled()
+        changes: dict[str, Any] = {"owned": True}
+        for field in self._tensor_fields():
+            value, other, grows = getattr(self, field.name), getattr(new, field.name), field.metadata["grows"]
+            if isinstance(value, tuple):
+                pairs = zip(value, other, strict=True)
+                changes[field.name] = tuple(_written(one, rows_N, into, grows, in_place) for one, into in pairs)
+            else:
+                changes[field.name] = _written(value, rows_N, other, grows, in_place)
+        return replace(self, **changes)._without_padding()
+
+    def _without_padding(self) -> Self:
+        """Returns this State without the source positions that no sentence has any more, if they are more than half."""
+        allow_BS: Tensor | None = getattr(self, "allow_BS", None)
+        if allow_BS is None or allow_BS.shape[1] <= FEW_POSITIONS:
+            return self
+        columns_N, num_positions = allow_BS.any(0).nonzero(), allow_BS.shape[1]
+        needed = int(columns_N.max()) + 1 if len(columns_N) else 0
+        if num_positions <= 2 * max(FEW_POSITIONS, needed):
+            return self
+        changes: dict[str, Any] = {}
+        for field in self._tensor_fields():
+            if (axis := field.metadata["source"]) is not None:
+                value = getattr(self, field.name)
+                cut = partial(_cut, axis=axis, size=needed)
+                changes[field.name] = tuple(map(cut, value)) if isinstance(value, tuple) else cut(value)
         return replace(self, **changes)
 
     @property
@@ -117,14 +166,34 @@ def _concatenate(tensors: Sequence[Tensor], grows: int | None) -> Tensor:
     if grows is not None:
         size = max(tensor.shape[grows] for tensor in tensors)
         tensors = [_pad(tensor, grows, size) for tensor in tensors]
-    expected = tensors[0].shape[1:]
     for tensor in tensors[1:]:
-        if tensor.shape[1:] != expected:
-            raise ValueError(
-                f"cannot join rows of shape {tuple(tensor.shape[1:])} with rows of shape {tuple(expected)}; "
-                "all States need the same model and the same number of hypotheses"
-            )
+        _check_rows(tensor, tensors[0])
     return torch.cat(list(tensors))
+
+
+def _written(tensor: Tensor, rows_N: Tensor, new: Tensor, grows: int | None, in_place: bool) -> Tensor:
+    """Returns the tensor with new rows instead of some. in_place: whether it may be written into."""
+    if grows is not None:
+        size = max(tensor.shape[grows], new.shape[grows])
+        in_place = in_place or size > tensor.shape[grows]  # padding copies
+        tensor, new = _pad(tensor, grows, size), _pad(new, grows, size)
+    _check_rows(new, tensor)
+    if not in_place:
+        return tensor.index_copy(0, rows_N, new)
+    tensor[rows_N] = new
+    return tensor
+
+
+def _check_rows(new: Tensor, others: Tensor) -> None:
+    if new.shape[1:] != others.shape[1:]:
+        raise ValueError(
+            f"cannot join rows of shape {tuple(new.shape[1:])} with rows of shape {tuple(others.shape[1:])}; "
+            "all States need the same model and the same number of hypotheses"
+        )
+
+
+def _cut(tensor: Tensor, axis: int, size: int) -> Tensor:
+    return tensor.narrow(axis, 0, min(size, tensor.shape[axis])).clone()
 
 
 def _pad(tensor: Tensor, axis: int, size: int) -> Tensor:

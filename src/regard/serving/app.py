@@ -17,11 +17,12 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from regard.errors import UserError
 from regard.serving.alignment import can_align
 from regard.serving.documents import POLICY, documentation, page_file
+from regard.serving.files import disposition
 from regard.serving.guard import Access, Guard, refused
 from regard.serving.keys import KeyFile
 from regard.serving.limits import Limits
 from regard.serving.metrics import CONTENT_TYPE, Metrics
-from regard.serving.parameters import Parameters, parse
+from regard.serving.parameters import Parameters, parse, text, text_to_detect
 from regard.serving.rates import Rates, network_of
 from regard.serving.refusal import Refusal
 from regard.serving.service import Service
@@ -76,7 +77,7 @@ def _add_errors(web: FastAPI) -> None:
 
     @web.exception_handler(UserError)
     async def mistake(request: Request, error: UserError) -> Response:
-        return refused(Refusal(400, f"Invalid request: {error}"))
+        return refused(Refusal(409, f"Invalid request: {error}"))
 
     @web.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -94,7 +95,7 @@ def _add_routes(web: FastAPI, metrics: Metrics, policy: Policy) -> None:
 
     async def parameters(request: Request) -> Parameters:
         given = await parse(request)
-        _admit(policy, web.state.rates, network_of(request.state.client), given.get("api_key"))
+        _admit(policy, web.state.rates, network_of(request.state.client), text(given, "api_key"))
         if policy.logs_texts:
             LOGGER.info("%s %r", request.state.client, given.get("q"))
         return given
@@ -110,10 +111,7 @@ def _add_routes(web: FastAPI, metrics: Metrics, policy: Policy) -> None:
 
     @web.post("/detect")
     async def detect(request: Request) -> Response:
-        given = await parameters(request)
-        if not given.get("q"):
-            raise Refusal(400, "Invalid request: missing q parameter")
-        return JSONResponse(service().detect(str(given["q"])))
+        return JSONResponse(service().detect(text_to_detect(await parameters(request), policy.limits)))
 
     @web.api_route("/languages", methods=["GET", "POST"])
     async def languages(request: Request) -> Response:
@@ -126,7 +124,7 @@ def _add_routes(web: FastAPI, metrics: Metrics, policy: Policy) -> None:
     @web.get("/download_file/{name}")
     async def download_file(request: Request) -> Response:
         file = service().downloads.find(request.path_params["name"])
-        headers = {"Content-Disposition": f'attachment; filename="{file.name}"', "Content-Security-Policy": "sandbox"}
+        headers = {"Content-Disposition": disposition(file.name), "Content-Security-Policy": "sandbox"}
         return Response(file.content, media_type="application/octet-stream", headers=headers)
 
     @web.post("/suggest")
@@ -187,9 +185,9 @@ def _page_file(name: str) -> Response:
     return Response(text, media_type=f"{kind}; charset=utf-8", headers=POLICY)
 
 
-def _admit(policy: Policy, rates: Rates, address: str, api_key: object) -> None:
+def _admit(policy: Policy, rates: Rates, address: str, api_key: str) -> None:
     """Counts a request of a client, who may have a key. Raises Refusal if the client may not send it."""
-    key = policy.keys.find(api_key) if policy.keys and api_key and isinstance(api_key, str) else None
+    key = policy.keys.find(api_key) if policy.keys and api_key else None
     rates.check(f"key {key.name}" if key else address, key.per_minute if key else None)
     if policy.keys and api_key and key is None:
         raise Refusal(403, "Invalid API key")

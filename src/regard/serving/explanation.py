@@ -6,22 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any
 
 import numpy as np
 
 from regard.contracts import Array, Hypothesis
 from regard.data.reader import Segment
 from regard.data.source_text import flat
-from regard.look import Edit, Kind, Look, Tap
+from regard.look import Look, Tap
 from regard.serving.alignment import can_align, force, run_alignment, word_links
-from regard.serving.parameters import Parameters, flag, number
+from regard.serving.extras import Extras
 from regard.serving.refusal import Refusal
 from regard.serving.runner import Runner
 from regard.serving.translation import Leg, Served, answers_of
-
-FIELDS = ("alignment", "tokens", "attention", "alternatives_at", "repetition", "coverage")
-"""The optional fields of a request; the answer has fields of the same names."""
 
 CHOICES = 6
 """How many words `alternatives_at` offers."""
@@ -31,37 +28,40 @@ REPEATED = 3
 
 COVERED = 0.25
 """A source word is covered if the words of the output together give it at least so much attention."""
-UNCOVERED = 0.5
-"""An output leaves its source if it does not cover more than this share of the source words."""
+UNCOVERED = 0.4
+"""An output leaves out a part of its source if it does not cover more than this share of the words of a sentence, ..."""
+MOST_UNCOVERED = 2
+"""... and more words than these."""
+IMPROBABLE = -2.6
+"""An output leaves its source if the mean log-probability of the tokens of a sentence is less than this."""
 
 Run = tuple[Segment, Hypothesis]
 
 
-async def explain(runner: Runner, given: Parameters, legs: Sequence[Leg]) -> dict[str, Any]:
-    """Returns the fields that a request asks for, about the best output of one text.
+async def explain(runner: Runner, wanted: Extras, legs: Sequence[Leg]) -> dict[str, Any]:
+    """Returns the fields that a request wants, about the best output of one text.
 
     legs: the text as it was translated. Raises Refusal if the models cannot give a field.
     """
     leg = legs[-1]
     runs = [(segment, outputs[0]) for part in leg.parts for segment, outputs in zip(part.segments, part.outputs, strict=True)]
     found: dict[str, Any] = {}
-    wanted = [name for name in FIELDS if given.get(name) not in (None, False, "", "false", "0")]
-    if len(legs) > 1 and set(wanted) - {"alignment"}:
-        raise Refusal(400, f"Invalid request: {wanted[-1]} explains one model, but this translation runs through two")
-    if {"alignment", "coverage"} & set(wanted) and not all(can_align(each.model) for each in legs):
-        raise Refusal(400, "Invalid request: this model does not attend to its source, so it has no alignment")
-    if flag(given, "alignment"):
+    if len(legs) > 1 and (name := wanted.needs_one_model):
+        raise Refusal(409, f"Invalid request: {name} explains one model, but this translation runs through two")
+    if (wanted.alignment or wanted.coverage) and not all(can_align(each.model) for each in legs):
+        raise Refusal(409, "Invalid request: this model does not attend to its source, so it has no alignment")
+    if wanted.alignment:
         found["alignment"] = await alignment(runner, legs)
-    if flag(given, "tokens"):
+    if wanted.tokens:
         found["tokens"] = [tokens(leg.model, hypothesis) for _, hypothesis in runs]
-    if "attention" in wanted:
-        found["attention"] = await attention(runner, leg.model, runs, parse_tap(given["attention"]))
-    if flag(given, "repetition"):
+    if wanted.attention is not None:
+        found["attention"] = await attention(runner, leg.model, runs, wanted.attention)
+    if wanted.repetition:
         found["repetition"] = any(repeats(flat(segment.source), leg.model.decode(output)) for segment, output in runs)
-    if flag(given, "coverage"):
+    if wanted.coverage:
         found["coverage"] = await coverage(runner, leg.model, runs)
-    if given.get("alternatives_at") not in (None, ""):
-        found["alternatives_at"] = await alternatives_at(runner, leg.model, runs, number(given, "alternatives_at", 0, 100_000))
+    if wanted.alternatives_at is not None:
+        found["alternatives_at"] = await alternatives_at(runner, leg.model, runs, wanted.alternatives_at)
     return found
 
 
@@ -88,30 +88,13 @@ def tokens(model: Served, hypothesis: Hypothesis) -> list[dict[str, Any]]:
 # --- attention ---------------------------------------------------------------------------------------------------------------
 
 
-def parse_tap(given: Any) -> Tap:
-    """Returns the attention that a request names: {"kind": "cross", "layer": -1, "head": 0}, or "cross.-1.0". Without a head
-    it is the mean of all."""
-    if isinstance(given, dict):
-        kind, layer, head = given.get("kind", "cross"), given.get("layer", -1), given.get("head")
-    else:
-        text = "cross" if flag({"on": given}, "on") else str(given)
-        kind, layer, head = (*text.split("."), -1, None)[:3] if text.count(".") == 0 else (*text.split("."), None)[:3]
-    try:
-        layer, head = int(layer), None if head is None else int(head)
-    except (TypeError, ValueError):
-        kind = None
-    if kind not in get_args(Kind):
-        raise Refusal(400, 'Invalid request: attention is not one of a layer and head; expected "cross", or "cross.1.0"')
-    return Tap(cast(Kind, kind), layer, head, what="posterior")
-
-
 async def attention(runner: Runner, model: Served, runs: Sequence[Run], tap: Tap) -> list[dict[str, Any]]:
     """Returns, for each segment, the tokens of both axes and the weights, one row for each token of the output."""
     reader, codec = model.translator.reader, model.translator.target
     found = []
     for (segment, hypothesis), forced in zip(runs, await force(runner, model, runs, Look((tap,))), strict=True):
         if not forced.seen:
-            raise Refusal(400, f"Invalid request: this model has no {tap.kind} attention")
+            raise Refusal(409, f"Invalid request: this model has no {tap.kind} attention")
         (seen, *_) = forced.seen
         written = codec.tokens((*hypothesis.ids, codec.specials.eos))
         source = reader.labels(segment.source, forced.axes)
@@ -126,18 +109,6 @@ async def attention(runner: Runner, model: Served, runs: Sequence[Run], tap: Tap
             }
         )
     return found
-
-
-def parse_edits(given: Any) -> tuple[Edit, ...]:
-    """Returns the heads that a request switches off: [["cross", 1, 0], …], of kind, layer and head."""
-    if not given:
-        return ()
-    try:
-        return tuple(Edit.off(kind, layer=int(layer), head=int(head)) for kind, layer, head in list(given)[:64])
-    except (TypeError, ValueError) as error:
-        raise Refusal(
-            400, f'Invalid request: heads_off is a list such as [["cross", 1, 0]], of kind, layer, head: {error}'
-        ) from None
 
 
 # --- what went wrong ---------------------------------------------------------------------------------------------------------
@@ -163,14 +134,33 @@ def most_repeated(text: str) -> int:
 
 
 async def coverage(runner: Runner, model: Served, runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns the share of the source words that the output covers, and whether it leaves its source."""
+    """Returns the share of the source words that the output covers, the least mean log-probability of a sentence, and the two
+    flags that follow from them."""
     covered = total = 0
+    leaves_out, least = False, 0.0
     for (segment, hypothesis), forced in zip(runs, await run_alignment(runner, model, runs), strict=True):
         mass = source_mass(model, segment, hypothesis, [layer.weights_BHTS[0] for layer in forced.seen])
         covered += int((mass >= COVERED).sum())
         total += len(mass)
-    share = covered / total if total else 1.0
-    return {"share": round(share, 4), "leaves_source": share < 1 - UNCOVERED}
+        leaves_out = leaves_out or leaves_words_out(mass)
+        least = min(least, mean_log_prob(hypothesis.token_log_probs))
+    return {
+        "share": round(covered / total, 4) if total else 1.0,
+        "leaves_out": leaves_out,
+        "log_prob": round(least, 4),
+        "leaves_source": least < IMPROBABLE,
+    }
+
+
+def leaves_words_out(mass: Array) -> bool:
+    """Whether an output leaves out a part of a sentence. mass: see `source_mass`."""
+    uncovered = int((mass < COVERED).sum())
+    return uncovered > max(MOST_UNCOVERED, UNCOVERED * len(mass))
+
+
+def mean_log_prob(log_probs: Sequence[float]) -> float:
+    """Returns the mean log-probability of the tokens of an output; 0 if it has none."""
+    return sum(log_probs) / len(log_probs) if log_probs else 0.0
 
 
 def source_mass(model: Served, segment: Segment, hypothesis: Hypothesis, layers_HTS: Sequence[Array]) -> Array:
@@ -192,12 +182,12 @@ async def alternatives_at(runner: Runner, model: Served, runs: Sequence[Run], wo
     The output up to the word is forced; the next tokens are the most probable ones, and the search goes on from each of them.
     """
     if len(runs) != 1:
-        raise Refusal(400, f"Invalid request: alternatives_at is for one sentence, but this text has {len(runs)}")
+        raise Refusal(409, f"Invalid request: alternatives_at is for one sentence, but this text has {len(runs)}")
     ((segment, hypothesis),) = runs
     codec = model.translator.target
     words = codec.units(codec.decode(hypothesis.ids), codec.tokens(hypothesis.ids), pieces=False)
     if word >= words.number:
-        raise Refusal(400, f"Invalid request: alternatives_at is {word}, but the output has {words.number} words, from 0")
+        raise Refusal(409, f"Invalid request: alternatives_at is {word}, but the output has {words.number} words, from 0")
     at = words.of_tokens.index(word)
     (forced,) = await force(runner, model, runs, Look(), distributions=True)
     assert forced.log_probs_TV is not None

@@ -8,6 +8,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
+from urllib.parse import quote
 
 from regard.serving.limits import MEGABYTE, Limits
 from regard.serving.parameters import File, printable
@@ -22,7 +23,8 @@ Texts = Callable[[Sequence[str]], Awaitable[list[str]]]
 _CUE = re.compile(
     r"(?P<head>[ \t]*\d+[ \t]*(?P<break>\r?\n)[^\n]*-->[^\n]*(?:\n|$))(?P<text>(?:(?!\r?\n[ \t]*(?:\n|\r|\Z))[\s\S])*)"
 )
-_NOT_IN_NAMES = re.compile(r"[^\w.-]+", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_NOT_ASCII = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 def ending_of(file: File) -> str:
@@ -43,9 +45,21 @@ def text_of(file: File) -> str:
 
 
 def named(file: File, target: str, content: str) -> File:
-    """Returns the translated file. Its name holds the code of the language, and nothing that a file system would mind."""
-    stem = _NOT_IN_NAMES.sub("_", file.name.rpartition(".")[0]).strip("._")[:80] or "file"
+    """Returns the translated file. Its name holds the code of the language, and nothing that a file system or a header would
+    mind: letters and digits of any script, and - _ and dots."""
+    stem = _NOT_IN_NAMES.sub("_", file.name.rpartition(".")[0])[:80].strip("._") or "file"
     return File(f"{stem}.{_NOT_IN_NAMES.sub('_', target)}{ending_of(file)}", content.encode())
+
+
+def plain_name(name: str) -> str:
+    """Returns a name in ASCII."""
+    stem, dot, ending = name.partition(".")
+    return (_NOT_ASCII.sub("_", stem).strip("._") or "file") + _NOT_ASCII.sub("_", dot + ending)
+
+
+def disposition(name: str) -> str:
+    """Returns the header that makes a browser save an answer under a name, in ASCII for old clients and in UTF-8 (RFC 6266)."""
+    return f"attachment; filename=\"{plain_name(name)}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 
 async def translated(file: File, target: str, plain: Texts, marked: Texts) -> File:
@@ -100,7 +114,7 @@ class Downloads:
         """Keeps a file, and returns a name that nobody can guess."""
         if len(file.content) > self.limits.files:
             raise Refusal(413, f"the translated file has {len(file.content) / MEGABYTE:,.0f} MB, which is too much to keep")
-        name = f"{secrets.token_urlsafe(18)}.{file.name}"
+        name = f"{secrets.token_urlsafe(18)}.{plain_name(file.name)}"
         self._files[name] = monotonic(), file
         self.nbytes += len(file.content)
         self._drop_old()

@@ -19,6 +19,9 @@ from regard.serving.refusal import Refusal
 MOST_FIELDS = 1_000
 """The largest number of fields of a form."""
 
+YES, NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
+"""What a form may say instead of true and false."""
+
 Parameters = Mapping[str, Any]
 
 
@@ -118,6 +121,16 @@ class Question:
         return cls(texts, isinstance(given["q"], list), str(given["source"]), str(given["target"]), markup, alternatives)
 
 
+def text_to_detect(given: Parameters, limits: Limits) -> str:
+    """Returns the text whose language is asked for. Raises Refusal if it is missing or too long."""
+    if not given.get("q"):
+        raise Refusal(400, "Invalid request: missing q parameter")
+    found = text(given, "q")
+    if len(found) > limits.text:
+        raise _too_long(len(found), limits.text)
+    return found
+
+
 def _texts(q: Any) -> tuple[str, ...]:
     texts = tuple(q) if isinstance(q, list) else (q,)
     if not all(isinstance(text, str) for text in texts):
@@ -133,7 +146,7 @@ def _too_long(size: int, limit: int) -> Refusal:
 
 def check_format(given: Parameters) -> None:
     """Raises Refusal unless the format is text or html."""
-    if (name := given.get("format") or "text") not in ("text", "html"):
+    if (name := given.get("format")) not in (None, "", "text", "html"):
         raise Refusal(400, f"{printable(name)} format is not supported")
 
 
@@ -156,11 +169,22 @@ def number(given: Parameters, name: str, default: int, most: int) -> int:
 
 
 def flag(given: Parameters, name: str) -> bool:
-    """Returns whether an optional field is on: true, "true", "1", "yes" or "on"; 1 in JSON."""
+    """Returns whether an optional field is on. Raises Refusal if it is neither true nor false."""
     value = given.get(name)
-    if isinstance(value, bool) or value is None:
+    if value is None or value in (0, 1):  # False and True are equal to these
         return bool(value)
-    return str(value).strip().lower() in ("true", "1", "yes", "on")
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word not in (*YES, *NO):
+        raise Refusal(400, f"Invalid request: {name} parameter is {shown(value, 60)}, expected true or false")
+    return word in YES
+
+
+def text(given: Parameters, name: str) -> str:
+    """Returns an optional text. Raises Refusal if it is something else."""
+    value = given.get(name)
+    if not isinstance(value, str | None):
+        raise Refusal(400, f"Invalid request: {name} parameter is {shown(value, 60)}, expected a text")
+    return value or ""
 
 
 def printable(value: object) -> str:

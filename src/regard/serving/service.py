@@ -15,13 +15,15 @@ from regard.serving import marked
 from regard.serving.alignment import can_align, word_links
 from regard.serving.detect import Detected, Detector
 from regard.serving.document import split
-from regard.serving.explanation import explain, parse_edits
+from regard.serving.explanation import explain
+from regard.serving.extras import NO_EXTRAS, Extras
 from regard.serving.files import Downloads, text_of, translated
 from regard.serving.languages import Directory
 from regard.serving.limits import Limits
 from regard.serving.marked import Chunk
 from regard.serving.metrics import Metrics
-from regard.serving.parameters import File, Parameters, Question, check_format, number
+from regard.serving.parameters import File, Parameters, Question, check_format
+from regard.serving.parameters import text as text_parameter
 from regard.serving.refusal import Refusal
 from regard.serving.runner import Runner
 from regard.serving.translation import Leg, Route, Served, stream, translate
@@ -48,21 +50,21 @@ class Service:
 
     async def translate(self, given: Parameters) -> dict[str, Any]:
         """Returns the answer of /translate."""
-        question = self._question(given)
+        question, extras = self._question(given)
         detected = [self.detector.detect(text)[0] for text in question.texts] if question.source == "auto" else []
         sources = [found.language for found in detected] or [question.source] * len(question.texts)
         routes = {code: self.directory.route(code, question.target) for code in dict.fromkeys(sources)}
         outputs = [Output(text) for text in question.texts]
         for code, route in routes.items():
             chosen = [index for index, own in enumerate(sources) if own == code and not _is_blank(detected, index)]
-            done = await self._run(route, [question.texts[index] for index in chosen], question, given)
+            done = await self._run(route, [question.texts[index] for index in chosen], question, extras)
             for index, output in zip(chosen, done, strict=True):
                 outputs[index] = output
         return _answer(question, outputs, detected)
 
     async def stream(self, given: Parameters) -> AsyncIterator[dict[str, Any]]:
         """Yields {"text", "tail"} while a text is translated, and at last the answer of /translate."""
-        question = self._question(given)
+        question, extras = self._question(given)
         if question.is_batch or question.markup or len(question.texts) != 1:
             raise Refusal(400, "Invalid request: only a single text can be streamed; send no list and no HTML")
         (text,), source = question.texts, question.source
@@ -71,25 +73,25 @@ class Service:
         if len(route) != 1 or _is_blank(detected, 0):
             yield await self.translate(given)
             return
-        (options,) = self.options(route, question.alternatives, given, [text])
+        (options,) = self.options(route, question.alternatives, extras, [text])
         async for progress in stream(self.runner, route[0], text, options):
             if isinstance(progress, Leg):
-                output = await self._output((progress,), question, given)
+                output = await self._output((progress,), question, extras)
                 yield _answer(question, [output], detected)
             else:
                 yield {"text": progress[0], "tail": progress[1]}
 
     async def inspect(self, given: Parameters) -> str:
         """Returns the live page of the attention of one sentence: all layers and heads, for the output of /translate."""
-        question = self._question(given)
+        question, extras = self._question(given)
         route = self.directory.route(question.source, question.target) if question.source != "auto" else ()
         if len(route) != 1 or len(question.texts) != 1:
-            raise Refusal(400, "Invalid request: a page shows one text, from one language to another, by one model")
+            raise Refusal(409, "Invalid request: a page shows one text, from one language to another, by one model")
         model, (text,) = route[0], question.texts
-        (options,) = self.options(route, given=given, texts=[text])
+        (options,) = self.options(route, extras=extras, texts=[text])
         ((leg,),) = await translate(self.runner, route, [text], [options])
         if len(leg.parts) != 1 or len(leg.parts[0].segments) != 1:
-            raise Refusal(400, f"Invalid request: a page shows one sentence, but this text has {len(leg.parts)}")
+            raise Refusal(409, f"Invalid request: a page shows one sentence, but this text has {len(leg.parts)}")
         (segment,), ((best, *_),) = leg.parts[0].segments, leg.parts[0].outputs
         edits = options.look.edits if options.look else ()
 
@@ -99,23 +101,23 @@ class Service:
 
         return await self.runner.call(page)
 
-    def _question(self, given: Parameters) -> Question:
+    def _question(self, given: Parameters) -> tuple[Question, Extras]:
         """Checks the parameters of /translate."""
         question = Question.of(given, self.limits)
         self.metrics.characters.inc(sum(map(len, question.texts)))
         source = "auto" if question.source == "auto" else self.directory.code(question.source)
         target = self.directory.code(question.target)
         check_format(given)
-        return replace(question, source=source, target=target)
+        return replace(question, source=source, target=target), Extras.of(given, self.limits)
 
     async def translate_file(self, given: Parameters, address: str) -> dict[str, Any]:
         """Returns the answer of /translate_file. address: of the server, as the client knows it."""
-        file = given.get("file")
         for name in ("file", "source", "target"):
             if not given.get(name):
                 raise Refusal(400, f"Invalid request: missing {name} parameter")
+        file = given["file"]
         if not isinstance(file, File):
-            raise Refusal(400, "Invalid request: file parameter is a text, expected a file in a multipart form")
+            file = File("text.txt", text_parameter(given, "file").encode(errors="replace"))  # a field without a file name
         text = text_of(file)
         if len(text) > self.limits.text:
             raise Refusal(400, f"Invalid request: request ({len(text)}) exceeds text limit ({self.limits.text})")
@@ -133,18 +135,18 @@ class Service:
 
     # --- translation ---
 
-    async def _run(self, route: Route, texts: Sequence[str], question: Question, given: Parameters) -> list[Output]:
+    async def _run(self, route: Route, texts: Sequence[str], question: Question, extras: Extras) -> list[Output]:
         if not route:
             return [Output(text) for text in texts]
         if question.markup:
             return [Output(text) for text in await self.marked(route, texts)]
-        options = self.options(route, question.alternatives, given, texts)
+        options = self.options(route, question.alternatives, extras, texts)
         legs = await translate(self.runner, route, texts, options)
         self._count(legs)
-        return [await self._output(each, question, given) for each in legs]
+        return [await self._output(each, question, extras) for each in legs]
 
-    async def _output(self, legs: tuple[Leg, ...], question: Question, given: Parameters) -> Output:
-        explained = await explain(self.runner, given, legs)
+    async def _output(self, legs: tuple[Leg, ...], question: Question, extras: Extras) -> Output:
+        explained = await explain(self.runner, extras, legs)
         return Output(legs[-1].text, legs[-1].alternatives(question.alternatives), explained)
 
     async def texts(self, route: Route, texts: Sequence[str]) -> list[str]:
@@ -175,20 +177,20 @@ class Service:
         return chunk.filled(legs[-1].text, links)
 
     def options(
-        self, route: Route, alternatives: int = 0, given: Parameters = NOTHING, texts: Sequence[str] = ()
+        self, route: Route, alternatives: int = 0, extras: Extras = NO_EXTRAS, texts: Sequence[str] = ()
     ) -> list[RequestOptions]:
         """Returns the search options for each model of a route.
 
         alternatives: how many outputs the last one writes apart from the best.
-        given: the parameters `beam`, `prefix` and `heads_off` of a request.  texts: what it wants to have translated.
+        extras: the optional parameters of a request.  texts: what it wants to have translated.
         """
-        beam = number(given, "beam", self.search["beam"], self.limits.beam) or self.search["beam"]
+        beam = extras.beam or self.search["beam"]
         last: dict[str, Any] = {"n_best": alternatives + 1, "beam": max(beam, alternatives + 1)}
-        edits = parse_edits(given.get("heads_off"))
-        if prefix := given.get("prefix"):
+        edits = extras.heads_off
+        if extras.prefix:
             if sum(len(split(text, route[-1].translator.reader).parts) for text in texts) != 1 or len(route) > 1:
-                raise Refusal(400, "Invalid request: a prefix is for one sentence and one model; send a single sentence")
-            last["prefix"] = str(prefix)
+                raise Refusal(409, "Invalid request: a prefix is for one sentence and one model; send a single sentence")
+            last["prefix"] = extras.prefix
         return [
             model.translator.reader.options(
                 {**self.search, "beam": beam, **(last if model is route[-1] else {})}, edits=edits if model is route[-1] else ()

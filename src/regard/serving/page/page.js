@@ -67,7 +67,7 @@ function picture(answer) {
 
 function drawAnswer(answer) {
   $("output").textContent = answer.translatedText;
-  const flags = [answer.repetition && "it goes round in circles", answer.coverage && answer.coverage.leaves_source && "it leaves out most of the source"].filter(Boolean);
+  const flags = [answer.repetition && "it goes round in circles", answer.coverage && answer.coverage.leaves_out && "it may leave out a part of the source", answer.coverage && answer.coverage.leaves_source && "it may not be about the source"].filter(Boolean);
   $("flags").hidden = !flags.length;
   $("flags").textContent = `Be careful with this output: ${flags.join(", ")}.`;
   const view = picture(answer);
