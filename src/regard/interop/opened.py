@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.checkpoint.files import sha256
 from regard.checkpoint.folder import Saved
 from regard.core.positions import Layout, sinusoidal
+from regard.data.sources import SourceCodec
 from regard.data.tokenizers.contract import TextCodec
 from regard.errors import UserError, one_line
 from regard.interop.names import check_complete
@@ -46,7 +47,7 @@ class Opened:
     files: tuple[Path, ...]
     settings: TransformerSettings
     weights: Mapping[str, Tensor]
-    source: TextCodec
+    source: SourceCodec
     target: TextCodec
     alignment: Mapping[str, Any] = field(default_factory=dict)
     licence: str = ""
@@ -140,12 +141,3 @@ def sinusoidal_layout(*tables_PD: Tensor) -> Layout | None:
         ):
             return layout
     return None
-
-
-def tensor2tensor_positions(number: int, width: int, first: int) -> Tensor:
-    """Returns the sinusoids of tensor2tensor (number, width), from position `first` on, as CTranslate2, fairseq and Whisper
-    have them: sines | cosines with the frequencies 10000^(−k/(d/2−1)), the slowest exactly 1/10000, and not the paper's
-    10000^(−2k/d)."""
-    k = torch.arange(width // 2, dtype=torch.float64)
-    angle = torch.arange(first, first + number)[:, None] * 10000 ** (-k / (width // 2 - 1))
-    return torch.cat((angle.sin(), angle.cos()), dim=1).float()
