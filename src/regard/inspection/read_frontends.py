@@ -126,10 +126,10 @@ def read_sound(ledger: Ledger, subsampling: Subsampling, positions: bool) -> lis
 
 
 def read_whisper(ledger: Ledger, frontend: WhisperFrontend) -> list[ModelPart]:
-    width = cast(nn.Conv1d, frontend.convolutions[0]).out_channels
+    width, convolutions = frontend.first.out_channels, (frontend.first, frontend.second)
     parts = [
         ledger.leaf("convolution", convolution, f"3 frames, stride {stride}, gelu", shape_of("B", length, width), "embedding")
-        for stride, length, convolution in zip((1, 2), ("2S", "S"), frontend.convolutions, strict=True)
+        for stride, length, convolution in zip((1, 2), ("2S", "S"), convolutions, strict=True)
     ]
     return [input_part("frames of sound", "(B, 2S, bands)"), *parts, *_sines(frontend.positions, shape_of("B", "S", width))]
 

@@ -13,7 +13,7 @@ from regard.checkpoint.files import discard, resolved, sibling, write, writing
 from regard.checkpoint.folder import Saved
 from regard.contracts import AlignmentHead
 from regard.errors import UserError, did_you_mean
-from regard.interop import hub, proof
+from regard.interop import bert, hub, proof
 from regard.interop.exports import Export, obstacles, refuse
 from regard.interop.formats import FORMATS, REGARD, Format, format_of
 from regard.interop.opened import digests, naming, together
@@ -31,10 +31,21 @@ def open_any(path: Path, scores: Mapping[str, ScoreMaker] | None = None) -> tupl
     cache. scores: custom score functions by name, for models of ours."""
     path = located(path)
     name = format_of(path)
+    if bert.is_folder(path):
+        raise UserError(
+            f"{path} is an encoder ({bert.model_type(path)}), which writes nothing; train a model that starts with it: "
+            f"regard train pairs.tsv --encoder-from {path}"
+        )
     if name is None:
         return model_folder.load(path, scores), read_alignment_head(path)
     saved = open_model(path, name)
     return saved, AlignmentHead(**saved.alignment) if saved.alignment else AlignmentHead()
+
+
+def open_encoder(path: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
+    """Returns a model whose encoder another one may start with: an encoder of Hugging Face, or any model (see `open_any`)."""
+    path = located(path)
+    return bert.open_encoder(path) if bert.is_folder(path) else open_any(path, scores)[0]
 
 
 def located(path: Path) -> Path:

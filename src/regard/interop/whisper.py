@@ -16,18 +16,26 @@ from regard.checkpoint.folder import Saved
 from regard.contracts import Array, Specials
 from regard.core.arrays import as_array
 from regard.core.positions import tensor2tensor
-from regard.data.documents import mapping, parse
+from regard.data.documents import mapping
 from regard.data.tokenizers.pretrained import PretrainedCodec
 from regard.data.whisper import WhisperSounds
 from regard.errors import UserError, shown
 from regard.interop import ctranslate2
+from regard.interop.huggingface import (
+    ACTIVATIONS,
+    CONFIG,
+    OLD_WEIGHTS,
+    WEIGHTS,
+    licence_of,
+    model_type,
+    read_json,
+    read_weights,
+)
 from regard.interop.library import optional
-from regard.interop.marian import ACTIVATIONS, CONFIG, OLD_WEIGHTS, WEIGHTS, licence_of, model_type
 from regard.interop.model_bin import dequantised, read_model_bin
 from regard.interop.names import Names, bart_modules, check_reasons
 from regard.interop.opened import Opened, naming, num_layers
 from regard.interop.proof import Ids, Peer
-from regard.interop.torch_file import read_safetensors, read_torch_file
 from regard.languages import Language, Languages
 from regard.models.transformer import TransformerSettings
 
@@ -41,8 +49,8 @@ NAMES = Names(
     bart_modules(
         "model.",
         {
-            "model.encoder.conv1": "encoder.embedding.convolutions.0",
-            "model.encoder.conv2": "encoder.embedding.convolutions.1",
+            "model.encoder.conv1": "encoder.embedding.first",
+            "model.encoder.conv2": "encoder.embedding.second",
             "model.encoder.embed_positions": "encoder.positions",
             "model.decoder.embed_tokens": "decoder.embedding.tokens",
             "proj_out": "decoder.embedding.tokens",
@@ -57,15 +65,15 @@ CTRANSLATE2_NAMES = replace(
     ctranslate2.NAMES,
     modules={
         **{theirs: ours for theirs, ours in ctranslate2.NAMES.modules.items() if theirs not in _NOT_HERE},
-        "encoder/conv1": "encoder.embedding.convolutions.0",
-        "encoder/conv2": "encoder.embedding.convolutions.1",
+        "encoder/conv1": "encoder.embedding.first",
+        "encoder/conv2": "encoder.embedding.second",
         "encoder/position_encodings": "encoder.positions",
         "decoder/projection": "decoder.embedding.tokens",
     },
 )
 """The names of CTranslate2, and ours."""
 TOKENS, TABLE = "decoder.embedding.tokens.weight", "decoder.embedding.learned.vectors.weight"
-CONVOLUTION = "encoder.embedding.convolutions.0.weight"
+CONVOLUTION = "encoder.embedding.first.weight"
 EXPECTED = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160, "dither": 0.0}
 """How all published models make frames of sound."""
 ENGLISH_ONLY = 51_865
@@ -82,13 +90,8 @@ def is_folder(path: Path) -> bool:
 
 def open_folder(folder: Path) -> Opened:
     """Reads a folder. Raises UserError with all reasons if our Transformer cannot represent the model."""
-    config, generation = _json(folder / CONFIG), _json(folder / GENERATION, required=False)
-    if (folder / WEIGHTS).is_file():
-        tensors = read_safetensors(folder / WEIGHTS)
-    elif (folder / OLD_WEIGHTS).is_file():
-        tensors, _ = read_torch_file(folder / OLD_WEIGHTS)
-    else:
-        raise UserError(f"{folder} has no weights, expected {WEIGHTS} or {OLD_WEIGHTS}")
+    config, generation = read_json(folder / CONFIG), read_json(folder / GENERATION, required=False)
+    tensors = read_weights(folder)
     with naming(folder):
         frames = _frames(folder)
         check_reasons("our Transformer cannot represent this model", _obstacles(config, frames))
@@ -114,25 +117,14 @@ def opened(
     if source.num_frames != 2 * positions:
         raise UserError(f"{folder}: it reads {source.longest} seconds, but its encoder has {positions} positions for them")
     files = tuple(folder / name for name in read if (folder / name).is_file())
-    known = {"licence": licence_of(folder), "languages": _languages(target)}
-    return Opened(format, folder, files, settings, weights, source, target, **known)
-
-
-def _json(path: Path, *, required: bool = True) -> dict[str, Any]:
-    if not required and not path.is_file():
-        return {}
-    try:
-        return mapping(parse(path.read_bytes()), "its content")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except UserError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+    licence, languages = licence_of(folder), _languages(target)
+    return Opened(format, folder, files, settings, weights, source, target, licence=licence, languages=languages)
 
 
 def _frames(folder: Path) -> dict[str, Any]:
     """Returns how the folder says that sounds become frames."""
-    joined = _json(folder / PROCESSOR, required=False).get("feature_extractor")
-    return mapping(joined, "feature_extractor") if joined else _json(folder / PREPROCESSOR, required=False)
+    joined = read_json(folder / PROCESSOR, required=False).get("feature_extractor")
+    return mapping(joined, "feature_extractor") if joined else read_json(folder / PREPROCESSOR, required=False)
 
 
 def _obstacles(config: Mapping[str, Any], frames: Mapping[str, Any]) -> list[str]:
@@ -209,7 +201,7 @@ def is_ctranslate2(path: Path) -> bool:
 
 def open_ctranslate2(folder: Path) -> Opened:
     """Reads a folder of faster-whisper. Raises UserError with all reasons if our Transformer cannot represent the model."""
-    file, config = read_model_bin(folder / MODEL), _json(folder / CONFIG)
+    file, config = read_model_bin(folder / MODEL), read_json(folder / CONFIG)
     with naming(folder):
         kinds = {what: file.flag(f"decoder/{what}") for what in ("num_heads", "pre_norm", "activation", "scale_embeddings")}
         heads, activation = int(kinds["num_heads"]), int(kinds["activation"])
@@ -244,12 +236,12 @@ def open_ctranslate2(folder: Path) -> Opened:
 def _vocabulary(folder: Path, size: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Returns the tokens by id, and the merges. size: the number of rows of the embedding."""
     if (folder / TOKENIZER).is_file():
-        content = _json(folder / TOKENIZER)
+        content = read_json(folder / TOKENIZER)
         model = mapping(content.get("model"), "model")
         ids = {**mapping(model.get("vocab"), "vocab"), **{one["content"]: one["id"] for one in content.get("added_tokens", [])}}
         merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
     else:
-        ids = {**_json(folder / VOCABULARY), **_json(folder / ADDED, required=False)}
+        ids = {**read_json(folder / VOCABULARY), **read_json(folder / ADDED, required=False)}
         lines = (folder / MERGES).read_text(encoding="utf-8").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     tokens = {number: name for name, number in ids.items() if type(number) is int and 0 <= number < size}

@@ -135,17 +135,15 @@ class WhisperFrontend(Frontend):
 
     def __init__(self, bands: int, width: int, *, positions: bool) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(size, width, 3, stride=stride, padding=1) for size, stride in ((bands, 1), (width, 2))
-        )
+        self.first = nn.Conv1d(bands, width, 3, padding=1)
+        self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
         self.positions = positions
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
-        first, second = self.convolutions
         allow_BS = source.allow
-        x_BFS = source.values.to(second.weight.dtype).transpose(1, 2) * allow_BS[:, None]
-        x_BDS = F.gelu(first(x_BFS)) * allow_BS[:, None]
-        x_BSD = F.gelu(second(x_BDS)).transpose(1, 2)
+        x_BFS = source.values.to(self.first.weight.dtype).transpose(1, 2) * allow_BS[:, None]
+        x_BDS = F.gelu(self.first(x_BFS)) * allow_BS[:, None]
+        x_BSD = F.gelu(self.second(x_BDS)).transpose(1, 2)
         if self.positions:
             x_BSD = x_BSD + tensor2tensor(x_BSD.shape[1], x_BSD.shape[2]).to(x_BSD)
         return FrontendOutput(x_BSD, masks.downsample(allow_BS, 2), (x_BSD.shape[1],))
