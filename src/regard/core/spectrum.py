@@ -90,6 +90,11 @@ def mel_filters(bands: int, size: int, rate: int, lowest: float = 20.0) -> Tenso
     bins = torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size
     low, high = (2595 * math.log10(1 + hertz / 700) for hertz in (lowest, rate / 2))
     points = 700 * (10 ** (torch.linspace(low, high, bands + 2, dtype=torch.float64) / 2595) - 1)
+    return _triangles(bins, points)
+
+
+def _triangles(bins: Tensor, points: Tensor) -> Tensor:
+    """Returns triangles of height 1 (bins, filters), each from one point to the next but one."""
     left, peak, right = points[:-2], points[1:-1], points[2:]
     rising, falling = (bins[:, None] - left) / (peak - left), (right - bins[:, None]) / (right - peak)
     return torch.minimum(rising, falling).clamp(min=0)
@@ -121,9 +126,7 @@ def slaney_filters(bands: int, size: int, rate: int) -> Tensor:
     highest = 15 + math.log(rate / 2 / 1000) / step if rate > 2000 else rate / 2 * 3 / 200
     mel = torch.linspace(0, highest, bands + 2, dtype=torch.float64)
     points = torch.where(mel < 15, mel * 200 / 3, 1000 * (step * (mel - 15)).exp())
-    left, peak, right = points[:-2], points[1:-1], points[2:]
-    rising, falling = (bins[:, None] - left) / (peak - left), (right - bins[:, None]) / (right - peak)
-    return torch.minimum(rising, falling).clamp(min=0) * 2 / (right - left)
+    return _triangles(bins, points) * 2 / (points[2:] - points[:-2])
 
 
 def extremes(samples_N: Tensor, max_sections: int) -> tuple[Tensor, Tensor]:

@@ -157,7 +157,7 @@ def _weights(tensors: Mapping[str, Tensor], architecture: Architecture, kind: st
     return weights
 
 
-def _settings(config: Mapping[str, Any], sizes: Mapping[str, int], weights: Mapping[str, Tensor]) -> TransformerSettings:
+def _settings(config: Mapping[str, Any], sizes: Mapping[str, Any], weights: Mapping[str, Tensor]) -> TransformerSettings:
     return TransformerSettings(
         **sizes,
         activation=ACTIVATIONS[_activation(config)],

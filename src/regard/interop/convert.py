@@ -16,6 +16,7 @@ from regard.errors import UserError, did_you_mean
 from regard.interop import bert, hub, proof
 from regard.interop.exports import Export, obstacles, refuse
 from regard.interop.formats import FORMATS, REGARD, Format, format_of
+from regard.interop.huggingface import model_type
 from regard.interop.opened import digests, naming, together
 from regard.interop.proof import Ours, Peer, Proof, prove
 from regard.interop.record import record_of, write_record
@@ -33,7 +34,7 @@ def open_any(path: Path, scores: Mapping[str, ScoreMaker] | None = None) -> tupl
     name = format_of(path)
     if bert.is_folder(path):
         raise UserError(
-            f"{path} is an encoder ({bert.model_type(path)}), which writes nothing; train a model that starts with it: "
+            f"{path} is an encoder ({model_type(path)}), which writes nothing; train a model that starts with it: "
             f"regard train pairs.tsv --encoder-from {path}"
         )
     if name is None:

@@ -55,7 +55,7 @@ class Peer(Protocol):
 
     def forced(self, sources: Sequence[Any], targets: Sequence[Ids]) -> list[Array]:
         """Returns, for each pair, the log-probabilities of the tokens of the target (T,), or of all tokens (T, V). sources
-        are ids without <eos>, or the frames of sounds; targets end with <eos>."""
+        are ids without <eos>, or the frames of sounds; targets end with <eos>. Tokens of the prefix may be left out."""
         ...
 
     def greedy(self, sources: Sequence[Any], most: int) -> list[list[int]]:
@@ -128,7 +128,8 @@ def probe(saved: Saved) -> tuple[list[SourceRow], list[list[int]]]:
         sources = [_sound(saved.source, rng) for _ in range(SOUNDS)]
     elif not isinstance(saved.source, FileCodec):
         sources = [*_random_rows(saved.source, rng, SENTENCES)]
-    return sources, [[*row, saved.target.specials.eos] for row in _random_rows(saved.target, rng, len(sources))]
+    prefix, eos = saved.target.specials.prefix, saved.target.specials.eos
+    return sources, [[*prefix, *row, eos] for row in _random_rows(saved.target, rng, len(sources))]
 
 
 def _random_rows(codec: TextCodec, rng: Random, number: int) -> list[list[int]]:
@@ -167,6 +168,8 @@ def prove(saved: Saved, peer: Peer) -> Proof:
 def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: int, peer: str) -> float:
     """Returns the largest difference of the log-probabilities of one target. Raises UserError if it is more than rounding.
     Tokens that are never written do not count, since each side excludes them in its own way."""
+    first = len(target) - len(their)
+    our_TV, target = our_TV[first:], target[first:]
     allowed = np.setdiff1d(np.arange(our_TV.shape[1]), saved.target.specials.never)
     ours, columns = _normalised(our_TV[:, allowed]), np.tile(allowed, (len(target), 1))
     theirs = their[:, None] if their.ndim == 1 else _normalised(their[:, allowed])
@@ -178,8 +181,8 @@ def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: 
     if relative[position, column] > TOLERANCE:
         (name,) = saved.target.tokens([int(columns[position, column])])
         raise UserError(
-            f"the conversion is wrong: source {number + 1} of the probe set, position {position + 1}: the log-probability of "
-            f"{name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with {peer}; please report this "
+            f"the conversion is wrong: source {number + 1} of the probe set, position {first + position + 1}: the "
+            f"log-probability of {name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with {peer}; please report this "
             "model"
         )
     return float(np.abs(ours - theirs).max())

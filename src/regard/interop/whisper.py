@@ -79,7 +79,7 @@ EXPECTED = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160, "dither": 
 ENGLISH_ONLY = 51_865
 """Models with fewer tokens write English only, if their files do not say it."""
 SILENT = ("<|startofprev|>", "<|startoflm|>", "<|nospeech|>", "<|nocaptions|>")
-"""Tokens that no text contains: the first takes the place of padding, the second that of <unk>, which Whisper has not."""
+"""Tokens that no text contains: the first takes the place of padding, the second that of <unk>."""
 NO_TIMES, FIRST_TIME = "<|notimestamps|>", "<|0.00|>"
 
 
@@ -326,13 +326,22 @@ class CTranslate2WhisperPeer:
         return self.library.StorageView.from_array(np.ascontiguousarray(source.T)[None])
 
     def forced(self, sources: Sequence[Array], targets: Sequence[Ids]) -> list[Array]:
-        """Returns the log-probabilities of the tokens, without <eos>."""
-        outputs = []
+        """Returns the logits of all tokens after each beginning of a target from the prefix on, which it is given."""
+        outputs, prefix = [], len(self.specials.prefix)
         for source, target in zip(sources, targets, strict=True):
-            (found,) = self.model.align(
-                self._view(source), [self.specials.start], [list(target[:-1])], [len(source)], median_filter_width=1
-            )
-            outputs.append(np.log(np.array(found.text_token_probs)))
+            memory, steps = self.model.encode(self._view(source)), []
+            for length in range(prefix, len(target)):
+                (found,) = self.model.generate(
+                    memory,
+                    [[self.specials.start, *target[:length]]],
+                    beam_size=1,
+                    max_length=length + 2,
+                    suppress_blank=False,
+                    suppress_tokens=[],
+                    return_logits_vocab=True,
+                )
+                steps.append(np.array(found.logits[0][0], dtype=np.float32))
+            outputs.append(np.stack(steps))
         return outputs
 
     def greedy(self, sources: Sequence[Array], most: int) -> list[list[int]]:
