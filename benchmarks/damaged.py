@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -59,11 +60,24 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     """Changes some bytes, more often in the parts that say what the rest is, and sometimes cuts the end off."""
     changed = bytearray(content)
     for _ in range(rng.randint(1, 4)):
-        at = rng.choice(
-            (rng.randrange(len(changed)), rng.randrange(min(3000, len(changed))), -1 - rng.randrange(min(3000, len(changed))))
-        )
+        edge = rng.randrange(min(3000, len(changed)))
+        at = rng.choice((rng.randrange(len(changed)), edge, -1 - edge))
         changed[at] = rng.choice((rng.randrange(256), changed[at] ^ 1 << rng.randrange(8), 0, 255))
     return bytes(changed[: rng.randint(0, len(changed))] if rng.random() < 0.2 else changed)
+
+
+def damaged_package(content: bytes, rng: random.Random) -> bytes:
+    """Damages a package; every other time one of the files in it, so that its checksums are right."""
+    if rng.random() < 0.5:
+        return damaged(content, rng)
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as new:
+        names = [name for name in old.namelist() if not name.endswith("/")]
+        chosen = rng.choice(names)
+        for name in names:
+            inner = old.read(name)
+            new.writestr(name, damaged(inner, rng) if name == chosen and inner else inner)
+    return out.getvalue()
 
 
 def open_argos(path: Path) -> None:
@@ -103,7 +117,8 @@ def run(kind: str, folder: Path, content: bytes, first: int, last: int, out: int
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     path = folder / name
     for number in range(first, last):
-        path.write_bytes(damaged(content, random.Random(number * 31 + len(kind))))
+        rng = random.Random(number * 31 + len(kind))
+        path.write_bytes(damaged_package(content, rng) if kind == "argos" else damaged(content, rng))
         signal.alarm(SECONDS if kind != "torch_child" else 60)
         letter = "r"
         try:
@@ -155,8 +170,9 @@ def main() -> None:
             now = resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds = time.process_time() - start + now.ru_utime + now.ru_stime - children.ru_utime - children.ru_stime
             lines.append(
-                f"{kind:12} {number:7,} damaged files: {counts['e']:,} refused by name, {counts['r']:,} read, {counts['u']} without a "
-                f"name, {counts['o']} other exceptions, {counts['!']} crashes or hangs; {seconds:.0f} CPU seconds"
+                f"{kind:12} {number:7,} damaged files: {counts['e']:,} refused by name, {counts['r']:,} read, "
+                f"{counts['u']} without a name, {counts['o']} other exceptions, {counts['!']} crashes or hangs; "
+                f"{seconds:.0f} CPU seconds"
             )
             print(lines[-1], flush=True)
     lines.append(f"the largest worker took {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:.0f} MB in all")

@@ -182,8 +182,8 @@ def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: 
         (name,) = saved.target.tokens([int(columns[position, column])])
         raise UserError(
             f"the conversion is wrong: source {number + 1} of the probe set, position {first + position + 1}: the "
-            f"log-probability of {name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with {peer}; please report this "
-            "model"
+            f"log-probability of {name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with {peer}; "
+            "please report this model"
         )
     return float(np.abs(ours - theirs).max())
 
