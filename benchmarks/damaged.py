@@ -1,7 +1,7 @@
 """Opens damaged copies of files of other formats: python benchmarks/damaged.py [--write] [FORMAT=CASES ...].
 
-Each must give an error that names the file, or be read. The cases run in worker processes, which stand for a crash, with a limit
-on memory and a limit on the time of a case. Files of torch.save are read in a worker by what the child process of regard runs,
+Each must give an error that names the file, or be read. The cases run in worker processes, which may crash, with limits on
+the memory and on the time of a case. Files of torch.save are read in a worker by what the child process of regard runs,
 since a process of its own for each of them takes two seconds; `torch_child` opens some of them so, too. The model.bin of
 CTranslate2 has a script of its own, model_bin.py.
 """

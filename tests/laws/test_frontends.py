@@ -44,7 +44,7 @@ def test_the_memory_has_one_vector_per_grid_cell(name: str) -> None:  # SPEC A8.
     for example in make_rows(name):
         memory = model.encode(source_batch([example]))
         row = example.file if isinstance(example, FileAndText) else example
-        if name.startswith("frames"):
+        if name.startswith(("frames", "whisper")):
             assert memory.axes == (len(row),)
         elif name.startswith("sound"):  # SPEC A8.4
             assert memory.axes == (max(1, math.ceil(len(row) / 4)),)
@@ -165,6 +165,7 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
         shapes = {
             "frames": (3, 7, CHANNELS),
             "sound": (3, 7, BANDS),
+            "whisper": (3, 7, 2 * CHANNELS),
             "grid": (3, CHANNELS, 3, 5),
             "video": (3, CHANNELS, 5, 16, 24),
             "video_grid": (3, CHANNELS, 5, 3, 7),

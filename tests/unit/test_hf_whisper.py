@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.interop import proof, whisper
 from regard.interop.convert import convert
 from regard.interop.formats import format_of
+from regard.languages import Languages
 
 transformers: Any = pytest.importorskip("transformers")
 RATE = 16_000
@@ -50,8 +51,8 @@ def test_frames_are_those_of_transformers(bands: int, tmp_path: Path) -> None:
     extractor = transformers.WhisperFeatureExtractor(feature_size=bands, chunk_length=2)
     expected = extractor(samples.astype(np.float32) / 32768, sampling_rate=RATE, return_tensors="pt").input_features[0].T
     found = WhisperSounds(bands, 2).read(written(tmp_path / "a.wav", samples))
-    assert found.shape == (200, bands)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert found.shape == (100, 2 * bands)
+    torch.testing.assert_close(found.view(200, bands), expected, atol=1e-5, rtol=0)
 
 
 def test_longer_sounds_are_refused_with_their_length(opened: tuple[Path, Any, regard.Translator], tmp_path: Path) -> None:
@@ -67,8 +68,8 @@ def test_states_attention_and_logits_are_those_of_transformers(opened: tuple[Pat
     ids = torch.tensor([[ours.target.specials.start, 40, 41, 260, 270, 5]])
     with torch.no_grad():
         theirs.set_attn_implementation("eager")
-        expected = theirs(input_features=frames_SF.T[None], decoder_input_ids=ids, output_attentions=True)
-        memory = ours.model.encode(Source(frames_SF[None], torch.ones(1, 100, dtype=torch.bool)))
+        expected = theirs(input_features=frames_SF.view(100, 7).T[None], decoder_input_ids=ids, output_attentions=True)
+        memory = ours.model.encode(Source(frames_SF[None], torch.ones(1, 50, dtype=torch.bool)))
         decoded = ours.model.decode(ids, memory)
     torch.testing.assert_close(memory.values_BSE, expected.encoder_last_hidden_state, atol=1e-4, rtol=1e-4)
     assert isinstance(decoded, regard.Projected)
@@ -80,7 +81,7 @@ def test_states_attention_and_logits_are_those_of_transformers(opened: tuple[Pat
     ):
         look = regard.Look((regard.Tap(kind),))
         with torch.no_grad():
-            memory = ours.model.encode(Source(frames_SF[None], torch.ones(1, 100, dtype=torch.bool)), look)
+            memory = ours.model.encode(Source(frames_SF[None], torch.ones(1, 50, dtype=torch.bool)), look)
             seen = [*memory.seen, *ours.model.decode(ids, memory, look).seen]
         assert len(seen) == len(layers)
         for one, weights_BHTS in zip(seen, layers, strict=True):
@@ -134,6 +135,15 @@ def test_the_model_folder_that_it_becomes_hears_the_same(opened: tuple[Path, Any
     assert len(ours.attention(path).source) == 50
     (score,) = ours.score([str(path)], ["a cat"])
     assert score.log_prob < 0
+
+
+def test_the_language_that_it_hears_can_be_chosen(opened: tuple[Path, Any, regard.Translator], tmp_path: Path) -> None:
+    convert(opened[0], tmp_path / "german", languages=Languages.parse(["de", "de"]))
+    german = regard.load(tmp_path / "german")
+    assert german.target.tokens(german.target.specials.prefix)[0] == "<|de|>"
+    assert german(written(tmp_path / "a.wav", sound(0.5))).ids[:3] == german.target.specials.prefix
+    with pytest.raises(UserError, match=r"does not know the language fr: it has no token <\|fr\|>"):
+        convert(opened[0], tmp_path / "french", languages=Languages.parse(["fr", "fr"]))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def load_weights(
             _check_types({name: tensor.get_dtype() for name, tensor in slices.items()})
             _check_layers(settings, len(shapes))
             _compare(_expected_shapes(make, scores), shapes)
-            with _SkipInitialisation() as mode:
+            with SkipInitialisation() as mode:
                 model = make(mode.except_for(scores))
             model.load_state_dict({name: file.get_tensor(stored) for name, stored in names.items()}, strict=True)
     except SafetensorError as error:
@@ -85,7 +85,7 @@ def _check_layers(settings: ModelSettings, num_tensors: int) -> None:
 def _expected_shapes(make: Callable[[Scores], Model], scores: Scores) -> Shapes:
     """Returns the shapes of the model's weights. Raises UserError if the model cannot be built."""
     try:
-        with torch.device("meta"), _SkipInitialisation() as mode:
+        with torch.device("meta"), SkipInitialisation() as mode:
             model = make(mode.except_for(scores))
     except UserError:
         raise
@@ -114,7 +114,7 @@ def _mismatch(wrong: list[str], hint: str) -> UserError:
     return UserError(f"{listed}{more}; {hint}", details="\n".join(wrong))
 
 
-class _SkipInitialisation(TorchFunctionMode):
+class SkipInitialisation(TorchFunctionMode):
     """Skips the random initialisation of weights while a model is built. It would take most of the time, and the weights are
     about to be loaded from a file."""
 

@@ -45,28 +45,31 @@ class WhisperSounds(FileCodec):
         return cls(root=root)
 
     def read(self, path: Path) -> Tensor:
-        """Returns the frames (S, bands). Raises UserError if the file is longer than `longest` seconds, or unreadable."""
+        """Returns the frames, two in each row (S, 2 · bands). Raises UserError if the file is longer than `longest` seconds, or
+        unreadable."""
         return self.frames(read_sound(path, self.longest).at(WHISPER_RATE).samples_N)
 
     def frames(self, samples_N: Tensor) -> Tensor:
-        """Returns the frames (S, bands) of a sound at 16,000 samples per second, padded with silence."""
+        """Returns the frames of a sound at 16,000 samples per second, padded with silence; two in each row (S, 2 · bands), as
+        two frames become one position."""
         size = self.longest * WHISPER_RATE
-        return whisper_log_mel(F.pad(samples_N[:size].float(), (0, max(0, size - len(samples_N)))), self.bands)
+        padded_N = F.pad(samples_N[:size].float(), (0, max(0, size - len(samples_N))))
+        return whisper_log_mel(padded_N, self.bands).view(-1, len(self))
 
     @property
-    def num_frames(self) -> int:
-        """The number of frames of every sound."""
-        return self.longest * WHISPER_RATE // WHISPER_HOP
+    def num_positions(self) -> int:
+        """The number of positions of every sound."""
+        return self.longest * WHISPER_RATE // WHISPER_HOP // 2
 
     def missing(self) -> Tensor:
-        return torch.zeros(0, self.bands)
+        return torch.zeros(0, len(self))
 
     def varied(self, row: Tensor, amount: float, rng: Random) -> Tensor:
         """Masks spans of time and of bands."""
-        return mask_frames(row, rng)
+        return mask_frames(row.view(-1, self.bands), rng).view(row.shape)
 
     def __len__(self) -> int:
-        return self.bands
+        return 2 * self.bands
 
     def about(self) -> str:
         return f"sounds of up to {self.longest} seconds, {self.bands} mel bands, as Whisper reads them"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint.folder import Saved
+from regard.checkpoint.weights import SkipInitialisation
 from regard.contracts import Specials
 from regard.core.source import Source
 from regard.data.documents import mapping
@@ -172,7 +173,7 @@ def _settings(config: Mapping[str, Any], sizes: Mapping[str, Any], weights: Mapp
 
 
 def _model(settings: TransformerSettings, weights: Mapping[str, Tensor], source: PretrainedCodec) -> Model:
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInitialisation():
         model = build(settings, len(source), len(source.specials.ids), specials=source.specials)
     expected = {name: tuple(one.shape) for name, one in model.state_dict().items() if name.startswith("encoder.")}
     check_complete(expected, weights)

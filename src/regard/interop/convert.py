@@ -13,7 +13,7 @@ from regard.checkpoint.files import discard, resolved, sibling, write, writing
 from regard.checkpoint.folder import Saved
 from regard.contracts import AlignmentHead
 from regard.errors import UserError, did_you_mean
-from regard.interop import bert, hub, proof
+from regard.interop import bert, hub, proof, whisper
 from regard.interop.exports import Export, obstacles, refuse
 from regard.interop.formats import FORMATS, REGARD, Format, format_of
 from regard.interop.huggingface import model_type
@@ -106,7 +106,7 @@ def convert(
     target = _target(origin, out, to)
     saved, head = open_any(path)
     saved = saved if saved.alignment or head == AlignmentHead() else replace(saved, alignment=asdict(head))
-    saved = replace(saved, languages=languages) if languages else saved
+    saved = whisper.hearing(saved, languages) if languages else saved
     if target == REGARD:
         model_folder.save(saved, out, replace=overwrite)
         return Proof(**saved.training["converted"]["proof"]) if origin else None

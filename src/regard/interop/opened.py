@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.checkpoint.files import sha256
 from regard.checkpoint.folder import Saved
+from regard.checkpoint.weights import SkipInitialisation
 from regard.core.positions import Layout, sinusoidal
 from regard.data.sources import SourceCodec
 from regard.data.tokenizers.contract import TextCodec
@@ -69,7 +70,7 @@ class Opened:
 
     def model(self) -> Model:
         """Returns the model in evaluation mode; it takes over the tensors. Raises UserError if they do not fit the settings."""
-        with torch.device("meta"):
+        with torch.device("meta"), SkipInitialisation():
             model = build(self.settings, len(self.source), len(self.target), specials=self.target.specials)
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         check_complete(expected, self.weights)

@@ -114,7 +114,7 @@ def opened(
     positions: int,
 ) -> Opened:
     """Returns a model. read: the names of the files that were read.  positions: the number of those of its encoder."""
-    if source.num_frames != 2 * positions:
+    if source.num_positions != positions:
         raise UserError(f"{folder}: it reads {source.longest} seconds, but its encoder has {positions} positions for them")
     files = tuple(folder / name for name in read if (folder / name).is_file())
     licence, languages = licence_of(folder), _languages(target)
@@ -307,6 +307,24 @@ def _prefix(ids: Mapping[str, int], given: Mapping[str, Any]) -> tuple[int, ...]
     return (first, task, *end)
 
 
+def hearing(saved: Saved, languages: Languages) -> Saved:
+    """Returns a model with these languages. A Whisper model is told which one it hears by a token: that of its first language.
+
+    Raises UserError if it does not know the language.
+    """
+    target = saved.target
+    if not isinstance(target, PretrainedCodec) or not isinstance(saved.source, WhisperSounds) or not languages.source:
+        return replace(saved, languages=languages)
+    token = f"<|{languages.source[0].code}|>"
+    if token not in target.names or len(target.specials.prefix) < 2:
+        raise UserError(f"this Whisper model does not know the language {languages.source[0].code}: it has no token {token}")
+    prefix = (target.names.index(token), *target.specials.prefix[1:])
+    specials = replace(target.specials, prefix=prefix)
+    saved.model.specials = specials
+    codec = PretrainedCodec(target.form, target.names, specials, merges=target.merges, control=sorted(target.control))
+    return replace(saved, target=codec, languages=languages)
+
+
 def _languages(target: PretrainedCodec) -> Languages:
     code = target.names[target.specials.prefix[0]].strip("<|>") if len(target.specials.prefix) > 1 else "en"
     return Languages((Language.parse(code),), (Language.parse(code),))
@@ -316,14 +334,14 @@ def _languages(target: PretrainedCodec) -> Languages:
 
 
 class CTranslate2WhisperPeer:
-    """A folder, run by CTranslate2. Sources are frames (S, bands)."""
+    """A folder, run by CTranslate2. Sources are frames, two in each row (S, 2 · bands)."""
 
     def __init__(self, folder: Path, library: Any, opened: Saved) -> None:
         self.name, self.specials, self.library = f"ctranslate2 {library.__version__}", opened.target.specials, library
         self.model = library.models.Whisper(str(folder), compute_type="float32", intra_threads=torch.get_num_threads())
 
     def _view(self, source: Array) -> Any:
-        return self.library.StorageView.from_array(np.ascontiguousarray(source.T)[None])
+        return self.library.StorageView.from_array(_features(source))
 
     def forced(self, sources: Sequence[Array], targets: Sequence[Ids]) -> list[Array]:
         """Returns the logits of all tokens after each beginning of a target from the prefix on, which it is given."""
@@ -367,7 +385,7 @@ def ctranslate2_peer(folder: Path, opened: Saved) -> Peer | None:
 
 
 class WhisperPeer:
-    """A folder, run by transformers. Sources are frames (S, bands)."""
+    """A folder, run by transformers. Sources are frames, two in each row (S, 2 · bands)."""
 
     def __init__(self, folder: Path, library: Any, opened: Saved) -> None:
         self.name, self.specials, self.library = f"transformers {library.__version__}", opened.target.specials, library
@@ -381,7 +399,8 @@ class WhisperPeer:
         return [
             as_array(
                 self.model(
-                    input_features=_features(source), decoder_input_ids=torch.tensor([[self.specials.start, *target[:-1]]])
+                    input_features=torch.from_numpy(_features(source)),
+                    decoder_input_ids=torch.tensor([[self.specials.start, *target[:-1]]]),
                 )
                 .logits[0]
                 .log_softmax(-1)
@@ -403,7 +422,7 @@ class WhisperPeer:
         for source in sources:
             written = self.library.GenerationMixin.generate(
                 self.model,
-                _features(source),
+                torch.from_numpy(_features(source)),
                 generation_config=config,
                 decoder_input_ids=torch.tensor([[specials.start, *specials.prefix]]),
             )[0].tolist()[1:]
@@ -411,8 +430,9 @@ class WhisperPeer:
         return outputs
 
 
-def _features(frames_SF: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(frames_SF.T))[None]
+def _features(rows: Array) -> Array:
+    """Returns frames as both libraries take them, (1, bands, S)."""
+    return np.ascontiguousarray(rows.reshape(-1, rows.shape[1] // 2).T)[None]
 
 
 def peer(folder: Path, opened: Saved) -> Peer | None:

@@ -131,22 +131,22 @@ class SoundFrontend(Frontend):
 
 class WhisperFrontend(Frontend):
     """The convolutions of Whisper (Radford et al. 2022, 2.2): gelu(conv(x)) twice with kernels of three frames, the second with
-    stride 2; and the sinusoids of tensor2tensor. positions: as in `FrameFrontend`."""
+    stride 2; and the sinusoids of tensor2tensor. Each row of a source holds two frames. positions: as in `FrameFrontend`."""
 
-    def __init__(self, bands: int, width: int, *, positions: bool) -> None:
+    def __init__(self, size: int, width: int, *, positions: bool) -> None:
         super().__init__()
-        self.first = nn.Conv1d(bands, width, 3, padding=1)
+        self.first = nn.Conv1d(size // 2, width, 3, padding=1)
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
         self.positions = positions
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
-        allow_BS = source.allow
-        x_BFS = source.values.to(self.first.weight.dtype).transpose(1, 2) * allow_BS[:, None]
-        x_BDS = F.gelu(self.first(x_BFS)) * allow_BS[:, None]
-        x_BSD = F.gelu(self.second(x_BDS)).transpose(1, 2)
+        frames_BNF = source.values.to(self.first.weight.dtype).unflatten(2, (2, -1)).flatten(1, 2)
+        allow_B1N = source.allow.repeat_interleave(2, dim=1)[:, None]
+        x_BDN = F.gelu(self.first(frames_BNF.transpose(1, 2) * allow_B1N)) * allow_B1N
+        x_BSD = F.gelu(self.second(x_BDN)).transpose(1, 2)
         if self.positions:
             x_BSD = x_BSD + tensor2tensor(x_BSD.shape[1], x_BSD.shape[2]).to(x_BSD)
-        return FrontendOutput(x_BSD, masks.downsample(allow_BS, 2), (x_BSD.shape[1],))
+        return FrontendOutput(x_BSD, source.allow, (x_BSD.shape[1],))
 
 
 def _sequence_output(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> FrontendOutput:
