@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.checkpoint.files import sha256
 from regard.checkpoint.folder import Saved
-from regard.checkpoint.weights import SkipInitialisation
+from regard.checkpoint.weights import SkipInitialisation, is_finite
 from regard.core.positions import Layout, sinusoidal
 from regard.data.sources import SourceCodec
 from regard.data.tokenizers.contract import TextCodec
@@ -74,7 +74,7 @@ class Opened:
             model = build(self.settings, len(self.source), len(self.target), specials=self.target.specials)
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         check_complete(expected, self.weights)
-        damaged = [name for name, tensor in self.weights.items() if not torch.isfinite(tensor).all()]
+        damaged = [name for name, tensor in self.weights.items() if not is_finite(tensor)]
         if damaged:
             raise UserError(f"{damaged[0]} contains numbers that are not finite")
         model.load_state_dict({name: tensor.float() for name, tensor in self.weights.items()}, assign=True)

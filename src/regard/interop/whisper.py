@@ -79,7 +79,7 @@ EXPECTED = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160, "dither": 
 ENGLISH_ONLY = 51_865
 """Models with fewer tokens write English only, if their files do not say it."""
 SILENT = ("<|startofprev|>", "<|startoflm|>", "<|nospeech|>", "<|nocaptions|>")
-"""Tokens that no text contains: the first takes the place of padding, the second that of <unk>."""
+"""Tokens that no text contains: the first is padding, the second is <unk>."""
 NO_TIMES, FIRST_TIME = "<|notimestamps|>", "<|0.00|>"
 
 
@@ -334,7 +334,7 @@ def _languages(target: PretrainedCodec) -> Languages:
 
 
 class CTranslate2WhisperPeer:
-    """A folder, run by CTranslate2. Sources are frames, two in each row (S, 2 · bands)."""
+    """A folder, run by CTranslate2, which takes the shares of all tokens, also of those that are never written. Sources are frames, two in each row (S, 2 · bands)."""
 
     def __init__(self, folder: Path, library: Any, opened: Saved) -> None:
         self.name, self.specials, self.library = f"ctranslate2 {library.__version__}", opened.target.specials, library
@@ -344,22 +344,12 @@ class CTranslate2WhisperPeer:
         return self.library.StorageView.from_array(_features(source))
 
     def forced(self, sources: Sequence[Array], targets: Sequence[Ids]) -> list[Array]:
-        """Returns the logits of all tokens after each beginning of a target from the prefix on, which it is given."""
-        outputs, prefix = [], len(self.specials.prefix)
+        """Returns the log-probabilities of the tokens after the prefix."""
+        outputs, prefix = [], self.specials.prefix
         for source, target in zip(sources, targets, strict=True):
-            memory, steps = self.model.encode(self._view(source)), []
-            for length in range(prefix, len(target)):
-                (found,) = self.model.generate(
-                    memory,
-                    [[self.specials.start, *target[:length]]],
-                    beam_size=1,
-                    max_length=length + 2,
-                    suppress_blank=False,
-                    suppress_tokens=[],
-                    return_logits_vocab=True,
-                )
-                steps.append(np.array(found.logits[0][0], dtype=np.float32))
-            outputs.append(np.stack(steps))
+            text = list(target[len(prefix) :])
+            (found,) = self.model.align(self._view(source), [self.specials.start, *prefix], [text], len(source))
+            outputs.append(np.log(np.array(found.text_token_probs)))
         return outputs
 
     def greedy(self, sources: Sequence[Array], most: int) -> list[list[int]]:
