@@ -55,7 +55,8 @@ class Peer(Protocol):
 
     def forced(self, sources: Sequence[Any], targets: Sequence[Ids]) -> list[Array]:
         """Returns, for each pair, the log-probabilities of the tokens of the target (T,), or of all tokens (T, V). sources
-        are ids without <eos>, or the frames of sounds; targets end with <eos>. Tokens of the prefix may be left out."""
+        are ids without <eos>, or the frames of sounds; targets end with <eos>. The prefix and <eos> may be left
+        out together."""
         ...
 
     def greedy(self, sources: Sequence[Any], most: int) -> list[list[int]]:
@@ -153,7 +154,7 @@ def prove(saved: Saved, peer: Peer) -> Proof:
     numbers, theirs = ours.forced(sources, targets), peer.forced(sources, targets)
     largest = 0.0
     for number, (our_TV, their) in enumerate(zip(numbers, theirs, strict=True)):
-        largest = max(largest, _difference(saved, our_TV, their, targets[number], number, peer.name))
+        largest = max(largest, _difference(saved, our_TV, their, targets[number], number, peer))
     same, ties = 0, 0
     both = zip(ours.greedy(sources, OUTPUT), peer.greedy(sources, OUTPUT), strict=True)
     for number, (one, other) in enumerate(both):
@@ -165,12 +166,15 @@ def prove(saved: Saved, peer: Peer) -> Proof:
     return Proof(peer.name, len(sources), sum(map(len, targets)), largest, same, ties, nouns=nouns)
 
 
-def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: int, peer: str) -> float:
+def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: int, peer: Peer) -> float:
     """Returns the largest difference of the log-probabilities of one target. Raises UserError if it is more than rounding.
-    Tokens that are never written do not count, since each side excludes them in its own way."""
-    first = len(target) - len(their)
-    our_TV, target = our_TV[first:], target[first:]
-    allowed = np.setdiff1d(np.arange(our_TV.shape[1]), saved.target.specials.never)
+    Tokens that are never written do not count, since each side excludes them in its own way; nor does any token outside of
+    `peer.counted`, if the peer has it."""
+    first = len(saved.target.specials.prefix) if len(their) < len(target) else 0
+    our_TV, target = our_TV[first:][: len(their)], target[first:][: len(their)]
+    allowed = getattr(peer, "counted", None)
+    if allowed is None:
+        allowed = np.setdiff1d(np.arange(our_TV.shape[1]), saved.target.specials.never)
     ours, columns = _normalised(our_TV[:, allowed]), np.tile(allowed, (len(target), 1))
     theirs = their[:, None] if their.ndim == 1 else _normalised(their[:, allowed])
     if their.ndim == 1:
@@ -182,8 +186,8 @@ def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: 
         (name,) = saved.target.tokens([int(columns[position, column])])
         raise UserError(
             f"the conversion is wrong: source {number + 1} of the probe set, position {first + position + 1}: the "
-            f"log-probability of {name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with {peer}; "
-            "please report this model"
+            f"log-probability of {name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with "
+            f"{peer.name}; please report this model"
         )
     return float(np.abs(ours - theirs).max())
 

@@ -334,21 +334,23 @@ def _languages(target: PretrainedCodec) -> Languages:
 
 
 class CTranslate2WhisperPeer:
-    """A folder, run by CTranslate2, which takes the shares of all tokens, also of those that are never written. Sources are frames, two in each row (S, 2 · bands)."""
+    """A folder, run by CTranslate2. Sources are frames, two in each row (S, 2 · bands)."""
 
     def __init__(self, folder: Path, library: Any, opened: Saved) -> None:
         self.name, self.specials, self.library = f"ctranslate2 {library.__version__}", opened.target.specials, library
+        self.counted = np.arange(self.specials.eos)
+        """Its log-probabilities are shares of these: the tokens of texts, which precede <|endoftext|>."""
         self.model = library.models.Whisper(str(folder), compute_type="float32", intra_threads=torch.get_num_threads())
 
     def _view(self, source: Array) -> Any:
         return self.library.StorageView.from_array(_features(source))
 
     def forced(self, sources: Sequence[Array], targets: Sequence[Ids]) -> list[Array]:
-        """Returns the log-probabilities of the tokens after the prefix."""
+        """Returns the log-probabilities of the tokens of the text. The library itself adds <|notimestamps|> and <eos>."""
         outputs, prefix = [], self.specials.prefix
         for source, target in zip(sources, targets, strict=True):
-            text = list(target[len(prefix) :])
-            (found,) = self.model.align(self._view(source), [self.specials.start, *prefix], [text], len(source))
+            text = list(target[len(prefix) : -1])
+            (found,) = self.model.align(self._view(source), [self.specials.start, *prefix[:-1]], [text], len(source))
             outputs.append(np.log(np.array(found.text_token_probs)))
         return outputs
 
@@ -360,7 +362,7 @@ class CTranslate2WhisperPeer:
                 self._view(source),
                 [prompt],
                 beam_size=1,
-                max_length=len(prompt) + most,
+                max_length=max(2 * most, len(prompt) + most),  # outputs take at most half of it
                 suppress_blank=bool(specials.never_first),
                 suppress_tokens=[-1],
             )
