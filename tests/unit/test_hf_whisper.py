@@ -113,6 +113,18 @@ def test_outputs_are_those_of_their_generate(language: str, tmp_path: Path, monk
     assert len(outputs) > 1
 
 
+def test_the_table_of_weights_forgets_and_invents_none(opened: tuple[Path, Any, regard.Translator]) -> None:
+    """What theirs lacks is zero: the biases of keys and of the output. Their positions of the encoder are computed."""
+    _, theirs, ours = opened
+    weights = dict(ours.model.state_dict())
+    for name in [name for name in weights if name.endswith("key.bias") or name == "decoder.output.bias"]:
+        assert not weights.pop(name).any()
+    found, expected = whisper.NAMES.to_theirs(weights), dict(theirs.state_dict())
+    del expected["model.encoder.embed_positions.weight"], expected["proj_out.weight"]
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 def test_texts_become_the_tokens_of_transformers(opened: tuple[Path, Any, regard.Translator]) -> None:
     ours = opened[2].target
     for text in ("the cat sat", "Äpfel <|en|> 漢字!", "  a  dog "):
