@@ -158,6 +158,18 @@ def test_the_language_that_it_hears_can_be_chosen(opened: tuple[Path, Any, regar
         convert(opened[0], tmp_path / "french", languages=Languages.parse(["fr", "fr"]))
 
 
+@pytest.mark.parametrize("option", ["start_from", "encoder_from"])
+def test_training_goes_on_from_it(option: str, opened: tuple[Path, Any, regard.Translator], tmp_path: Path) -> None:
+    pairs = [(str(written(tmp_path / f"{seed}.wav", sound(0.4, seed))), "a cat" if seed % 2 else "a dog") for seed in range(8)]
+    given: dict[str, Any] = {option: opened[0], "quiet": True, "steps": 2}
+    trained = regard.train(pairs, tmp_path / "m", **given)
+    assert trained.source == opened[2].source
+    before, after = opened[2].model.state_dict(), trained.model.state_dict()
+    name = "encoder.embedding.first.weight"
+    assert 0 < (before[name] - after[name]).abs().max() < 0.1
+    assert regard.load(tmp_path / "m")(pairs[0][0]).ids == trained(pairs[0][0]).ids
+
+
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
