@@ -178,6 +178,8 @@ def test_training_goes_on_from_it(option: str, opened: tuple[Path, Any, regard.T
         ("preprocessor_config.json", {"hop_length": 80}, "hop_length of its sounds is 80, expected 160"),
         ("generation_config.json", {"language": "xx"}, r"no token <\|xx\|> for the language"),
         ("config.json", {"decoder_start_token_id": 10**6}, "decoder_start_token_id is 1000000, expected the id of one of"),
+        ("preprocessor_config.json", {"chunk_length": "1"}, "longest is '?1'?, expected 1 to 600 seconds"),
+        ("tokenizer.json", {"model": {"vocab": {"a": 1}, "merges": [["a"]]}}, "or its merges are no pairs of tokens"),
     ],
 )
 def test_what_cannot_be_represented_is_refused(

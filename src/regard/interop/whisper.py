@@ -242,6 +242,8 @@ def _vocabulary(folder: Path, size: int) -> tuple[list[str], list[tuple[str, str
         merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
     else:
         ids = {**read_json(folder / VOCABULARY), **read_json(folder / ADDED, required=False)}
+        if not (folder / MERGES).is_file():
+            raise UserError(f"it has neither {TOKENIZER} nor {MERGES}, expected one of them")
         lines = (folder / MERGES).read_text(encoding="utf-8").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     tokens = {number: name for name, number in ids.items() if type(number) is int and 0 <= number < size}
