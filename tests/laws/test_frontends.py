@@ -160,6 +160,9 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
             for key, parameter in module._parameters.items():
                 if parameter is not None:
                     module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[key] = torch.empty(buffer.shape, device=device)
             if isinstance(module, torch.nn.RNNBase):
                 module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
         shapes = {

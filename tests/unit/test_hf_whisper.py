@@ -114,9 +114,11 @@ def test_outputs_are_those_of_their_generate(language: str, tmp_path: Path, monk
 
 
 def test_the_table_of_weights_forgets_and_invents_none(opened: tuple[Path, Any, regard.Translator]) -> None:
-    """What theirs lacks is zero: the biases of keys and of the output. Their positions of the encoder are computed."""
+    """What theirs lacks is zero: the biases of keys and of the output. Ours has positions for 30 seconds."""
     _, theirs, ours = opened
     weights = dict(ours.model.state_dict())
+    table_SD = theirs.state_dict()["model.encoder.embed_positions.weight"]
+    assert torch.equal(weights.pop("encoder.embedding.sinusoids")[: len(table_SD)], table_SD)
     for name in [name for name in weights if name.endswith("key.bias") or name == "decoder.output.bias"]:
         assert not weights.pop(name).any()
     found, expected = whisper.NAMES.to_theirs(weights), dict(theirs.state_dict())
@@ -193,6 +195,19 @@ def test_what_cannot_be_represented_is_refused(
     (tmp_path / file).write_text(json.dumps({**content, **changes}))
     with pytest.raises(UserError, match=message):
         whisper.open_folder(tmp_path)
+
+
+def test_positions_in_half_precision_stay_rounded(opened: tuple[Path, Any, regard.Translator], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    for path in opened[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = {name: one.half() for name, one in load_file(tmp_path / "model.safetensors").items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    found = whisper.open_folder(tmp_path).model().state_dict()["encoder.embedding.sinusoids"]
+    expected = opened[1].state_dict()["model.encoder.embed_positions.weight"]
+    assert torch.equal(found[:50], expected.half().float())
+    assert not torch.equal(found[:50], expected)
 
 
 def test_positions_that_were_learned_are_refused(opened: tuple[Path, Any, regard.Translator], tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from regard.interop.names import Names, bart_modules, check_reasons
 from regard.interop.opened import Opened, naming, num_layers
 from regard.interop.proof import Ids, Peer
 from regard.languages import Language, Languages
+from regard.layers.frontends import WHISPER_POSITIONS
 from regard.models.transformer import TransformerSettings
 
 GENERATION, TOKENIZER, VOCABULARY, ADDED = "generation_config.json", "tokenizer.json", "vocab.json", "added_tokens.json"
@@ -58,7 +59,7 @@ NAMES = Names(
         },
     )
 )
-"""Their names of modules, and ours. The positions of the encoder are computed."""
+"""Their names of modules, and ours. The positions of the encoder are no module of ours."""
 MODEL, SPECIFICATION = "model.bin", b"WhisperSpec\0"
 _NOT_HERE = ("encoder/embeddings_0", "decoder/projection")
 CTRANSLATE2_NAMES = replace(
@@ -152,10 +153,13 @@ def _weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     for name in (TOKENS, CONVOLUTION, TABLE):
         if name not in weights:
             raise UserError(f"its weights have no {name}")
+    sinusoids_SD = tensor2tensor(WHISPER_POSITIONS, weights[CONVOLUTION].shape[0])
     if positions_SD is not None:
-        expected = tensor2tensor(*positions_SD.shape)
-        if not torch.allclose(positions_SD.float(), expected, rtol=0, atol=2e-3):
-            raise UserError("the positions of its encoder are not the sinusoids of Whisper, which the model computes")
+        expected = sinusoids_SD[: len(positions_SD)]
+        if expected.shape != positions_SD.shape or not torch.allclose(positions_SD.float(), expected, rtol=0, atol=2e-3):
+            raise UserError("the positions of its encoder are not the sinusoids of Whisper")
+        sinusoids_SD[: len(positions_SD)] = positions_SD
+    weights["encoder.embedding.sinusoids"] = sinusoids_SD
     for name in [name for name in weights if name.endswith(".key.weight")]:
         weights.setdefault(name.removesuffix("weight") + "bias", torch.zeros(len(weights[name])))
     weights["decoder.output.bias"] = torch.zeros(len(weights[TOKENS]))

@@ -19,6 +19,7 @@ from regard.core import masks
 from regard.core.positions import sinusoidal, tensor2tensor
 from regard.core.score import Score
 from regard.core.source import Source
+from regard.errors import UserError
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import RecurrentEncoder
 from regard.layers.subsample import Subsampling
@@ -40,6 +41,8 @@ video_grid: your own features, arranged in a grid for each frame.
 """
 
 
+WHISPER_POSITIONS = 1500
+"""The number of positions of Whisper: 30 seconds."""
 MakeScore = Callable[[int], Score]
 """(width of queries and keys) -> a new score function."""
 
@@ -131,13 +134,20 @@ class SoundFrontend(Frontend):
 
 class WhisperFrontend(Frontend):
     """The convolutions of Whisper (Radford et al. 2022, 2.2): gelu(conv(x)) twice with kernels of three frames, the second with
-    stride 2; and the sinusoids of tensor2tensor. Each row of a source holds two frames. positions: as in `FrameFrontend`."""
+    stride 2; and the sinusoids of tensor2tensor. Each row of a source holds two frames. positions: as in `FrameFrontend`.
+
+    The sinusoids do not learn, but belong to the weights: models that are stored in half precision learned with rounded ones.
+    """
+
+    sinusoids: Tensor
 
     def __init__(self, size: int, width: int, *, positions: bool) -> None:
         super().__init__()
         self.first = nn.Conv1d(size // 2, width, 3, padding=1)
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
         self.positions = positions
+        if positions:
+            self.register_buffer("sinusoids", tensor2tensor(WHISPER_POSITIONS, width))
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         frames_BNF = source.values.to(self.first.weight.dtype).unflatten(2, (2, -1)).flatten(1, 2)
@@ -145,7 +155,11 @@ class WhisperFrontend(Frontend):
         x_BDN = F.gelu(self.first(frames_BNF.transpose(1, 2) * allow_B1N)) * allow_B1N
         x_BSD = F.gelu(self.second(x_BDN)).transpose(1, 2)
         if self.positions:
-            x_BSD = x_BSD + tensor2tensor(x_BSD.shape[1], x_BSD.shape[2]).to(x_BSD)
+            if (length := x_BSD.shape[1]) > WHISPER_POSITIONS:
+                raise UserError(
+                    f"the sound has {length:,} positions, but Whisper has {WHISPER_POSITIONS:,}, 30 seconds; split it"
+                )
+            x_BSD = x_BSD + self.sinusoids[:length]
         return FrontendOutput(x_BSD, source.allow, (x_BSD.shape[1],))
 
 
