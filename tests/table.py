@@ -248,6 +248,10 @@ FRONTENDS: dict[str, ModelSettings] = {  # models whose source is not text; see 
         width=22, embedding=7, score="general", attention="monotone", readout="plain", frontend="sound", channels=3, dropout=0.3
     ),
     "sound, transformer": TransformerSettings(width=20, heads=2, feed_forward=29, frontend="sound", channels=3, dropout=0.3),
+    "whisper, luong": RnnSettings(width=22, embedding=7, score_width=13, frontend="whisper", dropout=0.3),
+    "whisper, transformer": TransformerSettings(
+        width=20, heads=2, feed_forward=29, activation="gelu", scale_embedding=False, frontend="whisper", dropout=0.3
+    ),
     "sound with text, luong": RnnSettings(width=22, embedding=6, score_width=13, frontend="sound", channels=3, dropout=0.3),
     "sound with text, transformer": TransformerSettings(
         width=20, heads=2, feed_forward=29, frontend="sound", channels=3, dropout=0.3
@@ -265,7 +269,7 @@ CHANNELS = 3
 
 def num_channels(name: str) -> int:
     """Returns the number of channels of the sources of the model in `FRONTENDS`."""
-    return BANDS if name.startswith("sound") else CHANNELS
+    return BANDS if name.startswith("sound") else 2 * CHANNELS if name.startswith("whisper") else CHANNELS
 
 
 def reads_source(name: str) -> bool:
@@ -325,8 +329,8 @@ def make_rows(name: str, number: int = 4) -> list[SourceRow]:
     generator = torch.Generator().manual_seed(2)
     rows: list[np.ndarray] = []
     for time, (height, width) in enumerate(((16, 24), (8, 8), (24, 13), (9, 31), (16, 24))[:number], start=2):
-        if name.startswith("frames"):
-            rows.append(torch.randn(width // 2, CHANNELS, generator=generator).numpy())
+        if name.startswith(("frames", "whisper")):
+            rows.append(torch.randn(width // 2, num_channels(name), generator=generator).numpy())
         elif name.startswith("sound"):
             rows.append(torch.randint(-9999, 9999, (width, 80), generator=generator, dtype=torch.int16).numpy())
         elif name.startswith("grid"):

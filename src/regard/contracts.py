@@ -31,7 +31,7 @@ class Specials:
     pad: fills the shorter rows of a batch; a target with this id is not learned.  unk: what an unknown symbol becomes.
     start: what a decoder reads before the first token, <sos>.  eos: ends every output, and every source if `source_eos`.
     prefix: the tokens that every output starts with, such as the language and the task of Whisper.
-    never: the tokens that no output may contain.
+    never: the tokens that no output may contain.  never_first: those that may not come first, after the prefix.
     """
 
     pad: int = 0
@@ -41,6 +41,7 @@ class Specials:
     prefix: tuple[int, ...] = ()
     never: tuple[int, ...] = (0, 1, 2)
     source_eos: bool = True
+    never_first: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.pad in (self.eos, self.unk):

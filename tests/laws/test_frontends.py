@@ -44,7 +44,7 @@ def test_the_memory_has_one_vector_per_grid_cell(name: str) -> None:  # SPEC A8.
     for example in make_rows(name):
         memory = model.encode(source_batch([example]))
         row = example.file if isinstance(example, FileAndText) else example
-        if name.startswith("frames"):
+        if name.startswith(("frames", "whisper")):
             assert memory.axes == (len(row),)
         elif name.startswith("sound"):  # SPEC A8.4
             assert memory.axes == (max(1, math.ceil(len(row) / 4)),)
@@ -160,11 +160,15 @@ def test_law_10_nothing_is_left_on_the_cpu(name: str) -> None:
             for key, parameter in module._parameters.items():
                 if parameter is not None:
                     module._parameters[key] = torch.nn.Parameter(torch.empty(parameter.shape, device=device))
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[key] = torch.empty(buffer.shape, device=device)
             if isinstance(module, torch.nn.RNNBase):
                 module._flat_weights = [getattr(module, key) for key in module._flat_weights_names]
         shapes = {
             "frames": (3, 7, CHANNELS),
             "sound": (3, 7, BANDS),
+            "whisper": (3, 7, 2 * CHANNELS),
             "grid": (3, CHANNELS, 3, 5),
             "video": (3, CHANNELS, 5, 16, 24),
             "video_grid": (3, CHANNELS, 5, 3, 7),

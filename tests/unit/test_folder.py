@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import regard
 from regard.checkpoint import folder
 from regard.checkpoint.folder import Saved
+from regard.checkpoint.weights import is_finite
 from regard.data.tokenizers.codec import Codec
 from regard.errors import UserError
 from regard.models.build import build
@@ -434,3 +435,13 @@ def test_only_checkpoint_touches_the_files_of_a_model_folder() -> None:
     }
     own = {(part, name) for part, name in named if part != "interop"}
     assert own == {("checkpoint", name) for name in folder.FILES}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_number_that_is_not_finite_is_found(value: float, dtype: torch.dtype) -> None:
+    tensor = torch.randn(3, 5).to(dtype)
+    assert is_finite(tensor)
+    assert is_finite(torch.zeros(0))
+    tensor[1, 2] = value
+    assert not is_finite(tensor)

@@ -1,6 +1,8 @@
 """Conversions: tables that are total both ways, round trips, refusals with all reasons, proofs, names on Hugging Face."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,20 @@ def test_weights_that_changed_after_the_export_are_read_without_the_record(tmp_p
     assert not back.alignment
     assert back.target.to_json() == given.target.to_json()
     assert [Translator.of_saved(one).batch(foreign.TEXTS)[0].ids for one in (back, given)]
+
+
+@pytest.mark.slow
+def test_opening_does_not_import_the_compiler_of_torch(tmp_path: Path) -> None:
+    """Random numbers on the meta device would; it takes longer than all the rest of opening."""
+    pytest.importorskip("transformers")
+    write_model(saved(), tmp_path / "out", "marian")
+    program = """
+import sys, pathlib
+from regard.interop.marian import open_folder
+open_folder(pathlib.Path(sys.argv[1])).model()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program, tmp_path / "out"], check=False).returncode == 0
 
 
 def test_the_proof_runs_once_and_is_kept_by_the_contents(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

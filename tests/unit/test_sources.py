@@ -250,7 +250,7 @@ def test_a_description_of_a_source_is_read_strictly() -> None:
     good = json.loads(Pictures(3, 64).to_json())
     assert read_source(json.dumps(good)) == Pictures(3, 64)
     for change, text in {
-        '{"unit": "smell"}': "unknown unit 'smell'; expected one of picture, sound, grid, frames",
+        '{"unit": "smell"}': "unknown unit 'smell'; expected one of picture, sound, whisper, grid, frames",
         "[]": r"the description of a source is \[\], expected a mapping",
         json.dumps({**good, "extra": 1}): "missing or unknown: extra",
         json.dumps({"unit": "picture", "channels": 3}): "missing or unknown: longest",

@@ -12,8 +12,10 @@ from regard.contracts import OWN, Specials
 from regard.data.batch import Example, collate
 from regard.data.tokenizers.codec import Codec
 from regard.data.tokenizers.contract import TextCodec
+from regard.decoding.constraints import constrain
 from regard.errors import UserError
 from regard.models.build import build
+from regard.options import SearchOptions
 from regard.pipeline import Translator
 
 PAIRS = [("abc", "abd"), ("cab", "dab"), ("bacad", "cadab"), ("ddd", "a")]
@@ -138,3 +140,11 @@ def test_outputs_may_start_with_given_tokens_and_sources_may_lack_eos() -> None:
 def test_padding_must_not_hide_a_token() -> None:
     with pytest.raises(ValueError, match="padding has the id 3, which is also that of <eos>"):
         Specials(pad=3)
+
+
+def test_some_tokens_may_not_come_first_after_the_prefix() -> None:
+    """Whisper does not begin with a space, nor ends at once; later both are allowed."""
+    specials = Specials(prefix=(5, 6), never=(0,), never_first=(3, 7))
+    scores_BKV = constrain(torch.zeros(3, 2, 9), torch.zeros(3, 2, 2, dtype=torch.long), [2, 3, 0], SearchOptions(), specials)
+    forbidden = [torch.isinf(row).nonzero().flatten().tolist() for row in scores_BKV[:, 1]]
+    assert forbidden == [[0, 3, 7], [0], [0]]

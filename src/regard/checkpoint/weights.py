@@ -50,7 +50,7 @@ def load_weights(
             _check_types({name: tensor.get_dtype() for name, tensor in slices.items()})
             _check_layers(settings, len(shapes))
             _compare(_expected_shapes(make, scores), shapes)
-            with _SkipInitialisation() as mode:
+            with SkipInitialisation() as mode:
                 model = make(mode.except_for(scores))
             model.load_state_dict({name: file.get_tensor(stored) for name, stored in names.items()}, strict=True)
     except SafetensorError as error:
@@ -60,10 +60,15 @@ def load_weights(
     return model
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite. Unlike torch.isfinite, it takes no memory of the tensor's size."""
+    return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())
+
+
 def check_finite(path: Path, model: Model) -> None:
     """Raises UserError if a weight of the model is infinite or NaN. path: the file that the error names."""
     for name, tensor in model.state_dict().items():
-        if not torch.isfinite(tensor).all():
+        if not is_finite(tensor):
             raise UserError(f"{path}: {name} contains numbers that are not finite; training probably diverged")
 
 
@@ -85,7 +90,7 @@ def _check_layers(settings: ModelSettings, num_tensors: int) -> None:
 def _expected_shapes(make: Callable[[Scores], Model], scores: Scores) -> Shapes:
     """Returns the shapes of the model's weights. Raises UserError if the model cannot be built."""
     try:
-        with torch.device("meta"), _SkipInitialisation() as mode:
+        with torch.device("meta"), SkipInitialisation() as mode:
             model = make(mode.except_for(scores))
     except UserError:
         raise
@@ -114,7 +119,7 @@ def _mismatch(wrong: list[str], hint: str) -> UserError:
     return UserError(f"{listed}{more}; {hint}", details="\n".join(wrong))
 
 
-class _SkipInitialisation(TorchFunctionMode):
+class SkipInitialisation(TorchFunctionMode):
     """Skips the random initialisation of weights while a model is built. It would take most of the time, and the weights are
     about to be loaded from a file."""
 

@@ -90,7 +90,10 @@ def train(
     set_: Set = None,
     score: Score = None,
     encoder_from: Annotated[
-        Path | None, typer.Option(help="Model folder whose trained encoder the new model starts with.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Model folder whose trained encoder the new model starts with; or a BERT of Hugging Face.", show_default=False
+        ),
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="With --encoder-from: do not train that encoder.")] = False,
     start_from: Annotated[

@@ -42,6 +42,15 @@ def sinusoidal(
     return _join(angle.sin(), angle.cos(), layout).to(dtype)
 
 
+def tensor2tensor(number: int, width: int, *, first: int = 0) -> Tensor:
+    """Returns the sinusoids of tensor2tensor (number, width) from position `first` on, as CTranslate2, fairseq and Whisper have
+    them: sines | cosines with the frequencies 10000^(−k/(d/2−1)), the slowest exactly 1/10000, and not the paper's
+    10000^(−2k/d)."""
+    k = torch.arange(width // 2, dtype=torch.float64)
+    angle = torch.arange(first, first + number)[:, None] * 10000 ** (-k / (width // 2 - 1))
+    return torch.cat((angle.sin(), angle.cos()), dim=1).float()
+
+
 def fourier(
     positions: Tensor,
     width: int,

@@ -90,9 +90,43 @@ def mel_filters(bands: int, size: int, rate: int, lowest: float = 20.0) -> Tenso
     bins = torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size
     low, high = (2595 * math.log10(1 + hertz / 700) for hertz in (lowest, rate / 2))
     points = 700 * (10 ** (torch.linspace(low, high, bands + 2, dtype=torch.float64) / 2595) - 1)
+    return _triangles(bins, points)
+
+
+def _triangles(bins: Tensor, points: Tensor) -> Tensor:
+    """Returns triangles of height 1 (bins, filters), each from one point to the next but one."""
     left, peak, right = points[:-2], points[1:-1], points[2:]
     rising, falling = (bins[:, None] - left) / (peak - left), (right - bins[:, None]) / (right - peak)
     return torch.minimum(rising, falling).clamp(min=0)
+
+
+WHISPER_RATE, WHISPER_WINDOW, WHISPER_HOP = 16_000, 400, 160
+"""The samples per second of the frames of Whisper, those of a window, and those from one frame to the next."""
+
+
+def whisper_log_mel(samples_N: Tensor, bands: int) -> Tensor:
+    """Computes the frames of Whisper (S, F), one for each 10 ms of a sound at 16,000 samples per second (Radford et al. 2022).
+
+    A periodic Hann window of 25 ms around each frame, the ends of the sound reflected; log₁₀ of the power in mel bands, clipped
+    at 80 dB below the loudest band of the sound, then x / 4 + 1.
+    """
+    window_N = torch.hann_window(WHISPER_WINDOW, dtype=samples_N.dtype)
+    waves = torch.stft(samples_N, WHISPER_WINDOW, WHISPER_HOP, window=window_N, return_complex=True)
+    power_SN = waves[:, :-1].abs().square().T
+    logs_SF = (power_SN @ slaney_filters(bands, WHISPER_WINDOW, WHISPER_RATE).to(power_SN)).clamp(min=1e-10).log10()
+    return (torch.maximum(logs_SF, logs_SF.max() - 8) + 4) / 4
+
+
+@lru_cache(maxsize=4)
+def slaney_filters(bands: int, size: int, rate: int) -> Tensor:
+    """Returns triangular filters (size / 2 + 1, bands) of area 1 on Slaney's mel scale, which is linear up to 1,000 Hz and
+    logarithmic above (Auditory Toolbox, 1998)."""
+    bins = torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size
+    step = math.log(6.4) / 27
+    highest = 15 + math.log(rate / 2 / 1000) / step if rate > 2000 else rate / 2 * 3 / 200
+    mel = torch.linspace(0, highest, bands + 2, dtype=torch.float64)
+    points = torch.where(mel < 15, mel * 200 / 3, 1000 * (step * (mel - 15)).exp())
+    return _triangles(bins, points) * 2 / (points[2:] - points[:-2])
 
 
 def extremes(samples_N: Tensor, max_sections: int) -> tuple[Tensor, Tensor]:

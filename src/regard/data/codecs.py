@@ -20,23 +20,28 @@ from regard.data.sources import FileCodec
 from regard.data.tokenizers.codec import Codec
 from regard.data.tokenizers.units import TextUnit
 from regard.data.videos import VideoGrids, Videos
+from regard.data.whisper import WhisperSounds
 from regard.errors import UserError, shown
 
-SourceUnit = Literal[TextUnit, "picture", "video", "sound", "grid", "frames", "video_grid"]
+SourceUnit = Literal[TextUnit, "picture", "video", "sound", "whisper", "grid", "frames", "video_grid"]
 """What a source is: the tokens of a text (see `TextUnit`), or the name of a file.
 
 picture: a picture, with one position per grid cell of 8 x 8 pixels. sound: WAV or FLAC, with one position per 40 ms.
+whisper: a sound as Whisper reads it: padded to 30 seconds, with one position per 20 ms.
 video: an animated GIF, WebP or PNG, a folder of frames, or .npy (time, rows, columns, features) of bytes; the positions of each
 frame are those of a picture.
 grid, frames, video_grid: your own features, in .npy or .safetensors, (rows, columns, features), (frames, features) or (time,
 rows, columns, features).
 """
 
-FILE_CODECS: dict[str, type[FileCodec]] = {codec.unit: codec for codec in (Pictures, Sounds, Grids, Frames, Videos, VideoGrids)}
+FILE_CODECS: dict[str, type[FileCodec]] = {
+    codec.unit: codec for codec in (Pictures, Sounds, WhisperSounds, Grids, Frames, Videos, VideoGrids)
+}
 
 FITTING: dict[str, tuple[str, ...]] = {
     "picture": ("picture", "patches"),
     "sound": ("sound",),
+    "whisper": ("whisper",),
     "grid": ("grid",),
     "frames": ("frames",),
     "video": ("video",),

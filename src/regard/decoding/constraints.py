@@ -35,6 +35,10 @@ def constrain(
         scores_BKV = penalise_repetition(log_probs_BKV.clone(), ids_BKT, options.repetition_penalty)
     if specials.never:
         scores_BKV[..., list(specials.never)] = NEVER
+    if specials.never_first:
+        rows = [row for row, length in enumerate(lengths) if length == len(specials.prefix)]
+        for number in specials.never_first:
+            scores_BKV[rows, :, number] = NEVER
     if options.min_length:
         scores_BKV[[row for row, length in enumerate(lengths) if length < options.min_length], :, specials.eos] = NEVER
     if options.no_repeat:

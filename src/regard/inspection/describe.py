@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from regard.checkpoint.weights import SkipInitialisation
 from regard.core.spectrum import BANDS
 from regard.errors import UserError, did_you_mean, shown
 from regard.inspection.description import Description
@@ -55,7 +56,7 @@ from regard.pipeline import Translator
 
 VOCABULARY = 8000
 """Tokens of a vocabulary that is not known."""
-NUMBERS = {"picture": 3, "patches": 3, "sound": BANDS, "grid": 64, "frames": 64, "video": 3, "video_grid": 64}
+NUMBERS = {"picture": 3, "patches": 3, "sound": BANDS, "whisper": 160, "grid": 64, "frames": 64, "video": 3, "video_grid": 64}
 """Frontend -> numbers per pixel, frame or grid cell, if they are not known."""
 
 
@@ -92,8 +93,8 @@ def describe(
         model = _settings(model)
     if isinstance(model, ModelSettings):
         sizes = _sizes(model, num_tokens)
-        with torch.device("meta"):  # shapes without numbers: nothing is computed, and no memory is used
-            module: nn.Module = build(model, *sizes, scores)
+        with torch.device("meta"), SkipInitialisation() as mode:  # shapes without numbers: nothing is computed
+            module: nn.Module = build(model, *sizes, mode.except_for(scores or {}))
         source = "source tokens" if model.traits.frontend == "tokens" else f"numbers per position ({model.traits.frontend})"
         read = "" if model.traits.continues_text else f"{sizes[0]:,} {source}, "
         return _describe(module, f"{type(module).__name__}, {read}{sizes[1]:,} target tokens")

@@ -158,7 +158,8 @@ def read_heads(ledger: Ledger, attention: MultiHeadAttention, L: str) -> list[Mo
 def read_embedding(ledger: Ledger, embedding: TokenEmbedding, L: str) -> list[ModelPart]:
     """Returns token embedding, positions and norm."""
     tokens, whole = shape_of("B", L, embedding.width), shape_of("B", L, embedding.width + embedding.appended)
-    parts = [ledger.leaf("embedding", embedding.tokens, f"√{embedding.width} · E[token]", tokens, "embedding")]
+    formula = f"√{embedding.width} · E[token]" if embedding.scaled else "E[token]"
+    parts = [ledger.leaf("embedding", embedding.tokens, formula, tokens, "embedding")]
     if embedding.encoding not in IN_ATTENTION:
         formula = f"{'[x; φ(i)]' if embedding.appended else 'x + φ(i)'}, {embedding.encoding}"
         parts.append(ledger.leaf("positions", embedding.learned, formula, whole, "embedding"))

@@ -22,6 +22,7 @@ from regard.layers.frontends import (
     SoundFrontend,
     TimeBlock,
     VideoFrontend,
+    WhisperFrontend,
 )
 from regard.layers.subsample import Subsampling
 
@@ -53,6 +54,8 @@ def read_frontend(ledger: Ledger, frontend: Frontend) -> list[ModelPart]:
         return [read, read_grid(ledger, frontend.projection)]
     if isinstance(frontend, SoundFrontend):
         return read_sound(ledger, frontend.subsampling, frontend.positions)
+    if isinstance(frontend, WhisperFrontend):
+        return read_whisper(ledger, frontend)
     if isinstance(frontend, FrameFrontend):
         shape = shape_of("B", "S", frontend.project.out_features)
         part = ledger.leaf("frames", frontend.project, "x W + b", shape, "embedding")
@@ -120,6 +123,15 @@ def read_sound(ledger: Ledger, subsampling: Subsampling, positions: bool) -> lis
         *read_norm(ledger, subsampling.norm, shape),
         *_sines(positions, shape),
     ]
+
+
+def read_whisper(ledger: Ledger, frontend: WhisperFrontend) -> list[ModelPart]:
+    width, convolutions = frontend.first.out_channels, (frontend.first, frontend.second)
+    parts = [
+        ledger.leaf("convolution", convolution, f"3 frames, stride {stride}, gelu", shape_of("B", length, width), "embedding")
+        for stride, length, convolution in zip((1, 2), ("2S", "S"), convolutions, strict=True)
+    ]
+    return [input_part("frames of sound", "(B, 2S, bands)"), *parts, *_sines(frontend.positions, shape_of("B", "S", width))]
 
 
 def _sines(positions: bool, shape: str) -> list[ModelPart]:

@@ -13,9 +13,10 @@ from regard.checkpoint.files import discard, resolved, sibling, write, writing
 from regard.checkpoint.folder import Saved
 from regard.contracts import AlignmentHead
 from regard.errors import UserError, did_you_mean
-from regard.interop import hub, proof
+from regard.interop import bert, hub, proof, whisper
 from regard.interop.exports import Export, obstacles, refuse
 from regard.interop.formats import FORMATS, REGARD, Format, format_of
+from regard.interop.huggingface import model_type
 from regard.interop.opened import digests, naming, together
 from regard.interop.proof import Ours, Peer, Proof, prove
 from regard.interop.record import record_of, write_record
@@ -31,10 +32,21 @@ def open_any(path: Path, scores: Mapping[str, ScoreMaker] | None = None) -> tupl
     cache. scores: custom score functions by name, for models of ours."""
     path = located(path)
     name = format_of(path)
+    if bert.is_folder(path):
+        raise UserError(
+            f"{path} is an encoder ({model_type(path)}), which writes nothing; train a model that starts with it: "
+            f"regard train pairs.tsv --encoder-from {path}"
+        )
     if name is None:
         return model_folder.load(path, scores), read_alignment_head(path)
     saved = open_model(path, name)
     return saved, AlignmentHead(**saved.alignment) if saved.alignment else AlignmentHead()
+
+
+def open_encoder(path: Path, scores: Mapping[str, ScoreMaker] | None = None) -> Saved:
+    """Returns a model whose encoder another one may start with: an encoder of Hugging Face, or any model (see `open_any`)."""
+    path = located(path)
+    return bert.open_encoder(path) if bert.is_folder(path) else open_any(path, scores)[0]
 
 
 def located(path: Path) -> Path:
@@ -94,7 +106,7 @@ def convert(
     target = _target(origin, out, to)
     saved, head = open_any(path)
     saved = saved if saved.alignment or head == AlignmentHead() else replace(saved, alignment=asdict(head))
-    saved = replace(saved, languages=languages) if languages else saved
+    saved = whisper.hearing(saved, languages) if languages else saved
     if target == REGARD:
         model_folder.save(saved, out, replace=overwrite)
         return Proof(**saved.training["converted"]["proof"]) if origin else None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.checkpoint.folder import Saved
 from regard.contracts import Array, Specials
-from regard.core.positions import sinusoidal
+from regard.core.positions import sinusoidal, tensor2tensor
 from regard.data.documents import mapping, parse
 from regard.data.tokenizers.contract import TextCodec
 from regard.errors import UserError, shown
@@ -28,7 +28,6 @@ from regard.interop.opened import (
     naming,
     num_layers,
     sinusoidal_layout,
-    tensor2tensor_positions,
     tie_of,
 )
 from regard.interop.proof import Ids, Peer
@@ -182,7 +181,7 @@ def _weights(file: ModelBin) -> dict[str, Tensor]:
     width = weights["decoder.embedding.tokens.weight"].shape[1]
     if any(table is None for table in tables.values()) or sinusoidal_layout(*_present(tables)) is None:
         for side, table in tables.items():
-            made = tensor2tensor_positions(TABLE_POSITIONS, width, first=1) if table is None else table
+            made = tensor2tensor(TABLE_POSITIONS, width, first=1) if table is None else table
             weights[f"{side}.embedding.learned.vectors.weight"] = made
     if file.flag("decoder/start_from_zero_embedding"):
         _add_zero_row(weights)

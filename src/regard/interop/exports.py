@@ -20,6 +20,7 @@ NORMAL = {
     "residual": True,
     "project_values": True,
     "project_output": True,
+    "scale_embedding": True,
     "embedding_norm": False,
     "mixing": "attention",
     "window": None,

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from regard.contracts import Specials
+from regard.core.positions import tensor2tensor
 from regard.data.documents import mapping, parse
 from regard.errors import UserError, shown
 from regard.interop.names import Names, bart_modules, check_reasons
-from regard.interop.opened import TABLE_POSITIONS, Opened, naming, num_layers, tensor2tensor_positions, tie_of
+from regard.interop.opened import TABLE_POSITIONS, Opened, naming, num_layers, tie_of
 from regard.interop.torch_file import read_safetensors, read_torch_file
 from regard.interop.vocabularies import MERGES, text_codec
 from regard.layers.blocks import Activation
@@ -144,7 +145,7 @@ def _weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[
     for side in ("encoder", "decoder"):
         name = f"{side}.embedding.learned.vectors.weight"
         first = SPECIALS.pad + 1
-        weights[name] = weights[name][first:] if name in weights else tensor2tensor_positions(TABLE_POSITIONS, width, first)
+        weights[name] = weights[name][first:] if name in weights else tensor2tensor(TABLE_POSITIONS, width, first=first)
         if options.get("no_scale_embedding"):
             weights[f"{side}.embedding.tokens.weight"] = weights[f"{side}.embedding.tokens.weight"] / width**0.5
     target = weights["decoder.embedding.tokens.weight"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.checkpoint.folder import Saved
-from regard.interop import argos, ctranslate2, fairseq, marian, onnx_export
+from regard.interop import argos, ctranslate2, fairseq, marian, onnx_export, whisper
 from regard.interop.exports import Export
 from regard.interop.opened import Opened
 from regard.interop.proof import Peer
@@ -40,6 +40,13 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
+    "whisper_ctranslate2": Format(
+        "CTranslate2's Whisper (faster-whisper)",
+        whisper.is_ctranslate2,
+        whisper.open_ctranslate2,
+        peer=whisper.ctranslate2_peer,
+        library="ctranslate2",
+    ),
     "marian": Format(
         "Hugging Face MarianMT",
         marian.is_folder,
@@ -78,6 +85,9 @@ FORMATS: dict[str, Format] = {
         library="onnxruntime",
     ),
     "fairseq": Format("fairseq", fairseq.is_folder, fairseq.open_folder),
+    "whisper": Format(
+        "Hugging Face Whisper", whisper.is_folder, whisper.open_folder, peer=whisper.peer, library="transformers"
+    ),
 }
 """All formats by name."""
 

@@ -16,35 +16,31 @@ from regard.checkpoint.folder import Saved
 from regard.contracts import Array, Specials
 from regard.core.arrays import as_array
 from regard.core.positions import sinusoidal
-from regard.data.documents import mapping, parse
-from regard.data.files import read_bytes
 from regard.data.tokenizers.contract import TextCodec
 from regard.data.tokenizers.sentencepieces import SentencePieces
 from regard.errors import UserError, shown
 from regard.interop.exports import Export
+from regard.interop.huggingface import (
+    ACTIVATIONS,
+    CONFIG,
+    OLD_WEIGHTS,
+    WEIGHTS,
+    licence_of,
+    model_type,
+    read_json,
+    read_weights,
+)
 from regard.interop.library import optional
 from regard.interop.names import Names, bart_modules, check_reasons
 from regard.interop.opened import Opened, naming, num_layers, tie_of
 from regard.interop.proof import Ids, Peer
 from regard.interop.record import RECORD, read_record
-from regard.interop.torch_file import read_safetensors, read_torch_file
 from regard.interop.vocabularies import own_codecs, refused_without_pieces, text_codec
-from regard.layers.blocks import Activation
 from regard.models.transformer import TransformerSettings
 
-CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 VOCABULARY, TARGET_VOCABULARY, TOKENIZER = "vocab.json", "target_vocab.json", "tokenizer_config.json"
 READ = (CONFIG, WEIGHTS, OLD_WEIGHTS, VOCABULARY, TARGET_VOCABULARY, TOKENIZER, "source.spm", "target.spm", RECORD)
 """The files of a folder that we read."""
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "swish": "silu",
-    "silu": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-"""Their names of activation functions, and ours; of several, the first is written."""
 ARCHITECTURES = {"marian": ("MarianMTModel", "post"), "pegasus": ("PegasusForConditionalGeneration", "pre")}
 """model_type -> the name of the class, and where its norms are."""
 LONGEST = 1024
@@ -90,25 +86,9 @@ def is_folder(path: Path) -> bool:
     return model_type(path) in ARCHITECTURES
 
 
-def model_type(path: Path) -> str:
-    """Returns what a Hugging Face folder says it is; "" if it is none."""
-    try:
-        config = json.loads(read_bytes(path / CONFIG))
-        found = config.get("model_type")
-    except (UserError, ValueError, AttributeError, RecursionError):
-        return ""
-    return found if isinstance(found, str) else ""
-
-
 def open_folder(folder: Path) -> Opened:
     """Reads a folder. Raises UserError with all reasons if our Transformer cannot represent the model."""
-    config = _json(folder / CONFIG)
-    if (folder / WEIGHTS).is_file():
-        tensors = read_safetensors(folder / WEIGHTS)
-    elif (folder / OLD_WEIGHTS).is_file():
-        tensors, _ = read_torch_file(folder / OLD_WEIGHTS)
-    else:
-        raise UserError(f"{folder} has no weights, expected {WEIGHTS} or {OLD_WEIGHTS}")
+    config, tensors = read_json(folder / CONFIG), read_weights(folder)
     with naming(folder):
         check_reasons("our Transformer cannot represent this model", _obstacles(config))
         weights = _weights(tensors, config)
@@ -123,24 +103,6 @@ def open_folder(folder: Path) -> Opened:
     return Opened(
         "marian", folder, files, settings, weights, source, target, record.alignment if record else {}, licence_of(folder)
     )
-
-
-def licence_of(folder: Path) -> str:
-    """Returns the licence that the model's README states, as Hugging Face writes it: "license: cc-by-4.0"."""
-    try:
-        lines = (folder / "README.md").read_text(encoding="utf-8", errors="replace").split("\n")[:200]
-    except OSError:
-        return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.lower().startswith(("license:", "licence:"))), "")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return mapping(parse(path.read_bytes()), "its content")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except UserError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
 
 
 def _obstacles(config: Mapping[str, Any]) -> list[str]:
@@ -223,7 +185,7 @@ def _codecs(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tenso
 
 def _tokens(path: Path, size: int) -> list[str]:
     """Returns the tokens of a vocabulary by id. Raises UserError if they do not fit the embedding."""
-    ids = _json(path)
+    ids = read_json(path)
     tokens = {number: token for token, number in ids.items() if type(number) is int}
     if sorted(tokens) != list(range(len(ids))) or len(ids) > size:
         raise UserError(f"{path} does not number its {len(ids):,} tokens from 0 to at most {size - 1:,}")

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from regard.checkpoint.files import sha256
 from regard.checkpoint.folder import Saved
+from regard.checkpoint.weights import SkipInitialisation, is_finite
 from regard.core.positions import Layout, sinusoidal
+from regard.data.sources import SourceCodec
 from regard.data.tokenizers.contract import TextCodec
 from regard.errors import UserError, one_line
 from regard.interop.names import check_complete
@@ -46,7 +48,7 @@ class Opened:
     files: tuple[Path, ...]
     settings: TransformerSettings
     weights: Mapping[str, Tensor]
-    source: TextCodec
+    source: SourceCodec
     target: TextCodec
     alignment: Mapping[str, Any] = field(default_factory=dict)
     licence: str = ""
@@ -68,11 +70,11 @@ class Opened:
 
     def model(self) -> Model:
         """Returns the model in evaluation mode; it takes over the tensors. Raises UserError if they do not fit the settings."""
-        with torch.device("meta"):
+        with torch.device("meta"), SkipInitialisation():
             model = build(self.settings, len(self.source), len(self.target), specials=self.target.specials)
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         check_complete(expected, self.weights)
-        damaged = [name for name, tensor in self.weights.items() if not torch.isfinite(tensor).all()]
+        damaged = [name for name, tensor in self.weights.items() if not is_finite(tensor)]
         if damaged:
             raise UserError(f"{damaged[0]} contains numbers that are not finite")
         model.load_state_dict({name: tensor.float() for name, tensor in self.weights.items()}, assign=True)
@@ -140,12 +142,3 @@ def sinusoidal_layout(*tables_PD: Tensor) -> Layout | None:
         ):
             return layout
     return None
-
-
-def tensor2tensor_positions(number: int, width: int, first: int) -> Tensor:
-    """Returns the sinusoids of tensor2tensor (number, width), from position `first` on, as CTranslate2, fairseq and Whisper
-    have them: sines | cosines with the frequencies 10000^(−k/(d/2−1)), the slowest exactly 1/10000, and not the paper's
-    10000^(−2k/d)."""
-    k = torch.arange(width // 2, dtype=torch.float64)
-    angle = torch.arange(first, first + number)[:, None] * 10000 ** (-k / (width // 2 - 1))
-    return torch.cat((angle.sin(), angle.cos()), dim=1).float()

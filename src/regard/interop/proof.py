@@ -13,11 +13,17 @@ from random import Random
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from regard.checkpoint.files import replace_file
 from regard.checkpoint.folder import Saved
-from regard.contracts import Array, Request
+from regard.contracts import Array, Request, SourceRow
+from regard.core.arrays import as_array
+from regard.core.spectrum import WHISPER_RATE
 from regard.data.batch import source_batch
+from regard.data.sources import FileCodec, num_positions
+from regard.data.tokenizers.contract import TextCodec
+from regard.data.whisper import WhisperSounds
 from regard.decoding import schedule
 from regard.decoding.torch_engine import TorchEngine
 from regard.errors import UserError
@@ -33,6 +39,9 @@ TOLERANCE = 1e-4
 TIE = 1e-3
 """Two outputs may differ where the log-probabilities of both tokens lie closer together than this."""
 
+SOUNDS = 3
+"""How many sounds the probe set has instead, if the model reads sounds."""
+
 Ids = Sequence[int]
 
 
@@ -44,12 +53,13 @@ class Peer(Protocol):
 
     name: str
 
-    def forced(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Array]:
+    def forced(self, sources: Sequence[Any], targets: Sequence[Ids]) -> list[Array]:
         """Returns, for each pair, the log-probabilities of the tokens of the target (T,), or of all tokens (T, V). sources
-        lack <eos>, targets end with it."""
+        are ids without <eos>, or the frames of sounds; targets end with <eos>. The prefix and <eos> may be left
+        out together."""
         ...
 
-    def greedy(self, sources: Sequence[Ids], most: int) -> list[list[int]]:
+    def greedy(self, sources: Sequence[Any], most: int) -> list[list[int]]:
         """Returns the output of greedy search for each source, without <eos>, of at most `most` tokens."""
         ...
 
@@ -65,11 +75,12 @@ class Proof:
     same_outputs: int
     ties: int = 0
     regard: str = VERSION
+    nouns: str = "sources of random tokens"
 
     def __str__(self) -> str:
         ties = f", {self.ties} more up to a tie" if self.ties else ""
         return (
-            f"compared with {self.peer} on {self.sentences} sources of random tokens: the log-probabilities of {self.tokens:,} "
+            f"compared with {self.peer} on {self.sentences} {self.nouns}: the log-probabilities of {self.tokens:,} "
             f"given tokens differ by at most {self.max_difference:.1e}, and {self.same_outputs} of {self.sentences} greedy "
             f"outputs are the same{ties}"
         )
@@ -82,19 +93,19 @@ class Ours:
         self.saved, self.name, self.specials = saved, name, saved.target.specials
         self.engine = engine_of_model(saved.model, saved)
 
-    def forced(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Array]:
-        requests = [Request(number, list(source), num_positions=len(source)) for number, source in enumerate(sources)]
+    def forced(self, sources: Sequence[SourceRow], targets: Sequence[Ids]) -> list[Array]:
+        requests = [Request(number, row, num_positions=num_positions(row)) for number, row in enumerate(sources)]
         found = {one.id: one for one in self.engine.force(requests, targets, distributions=True)}
         errors = [one.error for one in found.values() if one.error]
         if errors:
             raise UserError(f"the converted model fails: {errors[0]}")
         return [_present(found[number].log_probs_TV) for number in range(len(sources))]
 
-    def greedy(self, sources: Sequence[Ids], most: int) -> list[list[int]]:
+    def greedy(self, sources: Sequence[SourceRow], most: int) -> list[list[int]]:
         options, prefix = SearchOptions(max_length=most), self.specials.prefix
         requests = [
-            Request(number, list(source), options, len(source), prefix, limit=most + len(prefix))
-            for number, source in enumerate(sources)
+            Request(number, row, options, num_positions(row), prefix, limit=most + len(prefix))
+            for number, row in enumerate(sources)
         ]
         found = {event.id: event.hypotheses[0] for event in schedule.run(self.engine, requests) if event and event.is_last}
         return [list(found[number].ids) for number in range(len(sources))]
@@ -110,18 +121,30 @@ def engine_of_model(model: Model, saved: Saved) -> TorchEngine:
     return TorchEngine(model, lambda rows: source_batch(rows, saved.source.specials), saved.target.specials)
 
 
-def probe(saved: Saved) -> tuple[list[list[int]], list[list[int]]]:
-    """Returns sources and targets of random tokens, always the same for the same vocabularies."""
-    rng = Random(0)
-    sides = []
-    for codec in (saved.source, saved.target):
-        special = {*codec.specials.ids, *codec.specials.never, *codec.specials.prefix}
-        sides.append([number for number in range(len(codec)) if number not in special])
-    sources, targets = (
-        [[rng.choice(plain) for _ in range(1 + number * LONGEST // SENTENCES)] for number in range(SENTENCES)]
-        for plain in sides
-    )
-    return sources, [[*target, saved.target.specials.eos] for target in targets]
+def probe(saved: Saved) -> tuple[list[SourceRow], list[list[int]]]:
+    """Returns sources of random tokens, or random sounds, and targets of random tokens; always the same for the same
+    vocabularies."""
+    rng, sources = Random(0), list[SourceRow]()
+    if isinstance(saved.source, WhisperSounds):
+        sources = [_sound(saved.source, rng) for _ in range(SOUNDS)]
+    elif not isinstance(saved.source, FileCodec):
+        sources = [*_random_rows(saved.source, rng, SENTENCES)]
+    prefix, eos = saved.target.specials.prefix, saved.target.specials.eos
+    return sources, [[*prefix, *row, eos] for row in _random_rows(saved.target, rng, len(sources))]
+
+
+def _random_rows(codec: TextCodec, rng: Random, number: int) -> list[list[int]]:
+    """Returns rows of random tokens, each longer than the one before it."""
+    special = {*codec.specials.ids, *codec.specials.never, *codec.specials.prefix}
+    plain = [token for token in range(len(codec)) if token not in special]
+    return [[rng.choice(plain) for _ in range(1 + row * LONGEST // number)] for row in range(number)]
+
+
+def _sound(codec: WhisperSounds, rng: Random) -> Array:
+    """Returns the frames of a sound: noise whose loudness changes, and then silence."""
+    size = WHISPER_RATE * rng.randint(1, codec.longest)
+    noise_N = torch.randn(size, generator=torch.Generator().manual_seed(rng.getrandbits(32)))
+    return as_array(codec.frames(0.1 * noise_N * (torch.arange(size) / (100 * rng.randint(9, 99))).sin()))
 
 
 def prove(saved: Saved, peer: Peer) -> Proof:
@@ -131,7 +154,7 @@ def prove(saved: Saved, peer: Peer) -> Proof:
     numbers, theirs = ours.forced(sources, targets), peer.forced(sources, targets)
     largest = 0.0
     for number, (our_TV, their) in enumerate(zip(numbers, theirs, strict=True)):
-        largest = max(largest, _difference(saved, our_TV, their, targets[number], number, peer.name))
+        largest = max(largest, _difference(saved, our_TV, their, targets[number], number, peer))
     same, ties = 0, 0
     both = zip(ours.greedy(sources, OUTPUT), peer.greedy(sources, OUTPUT), strict=True)
     for number, (one, other) in enumerate(both):
@@ -139,13 +162,19 @@ def prove(saved: Saved, peer: Peer) -> Proof:
         if one != other:
             _check_tie(ours, saved, sources[number], one, other, number, peer.name)
             ties += 1
-    return Proof(peer.name, SENTENCES, sum(map(len, targets)), largest, same, ties)
+    nouns = "random sounds" if isinstance(saved.source, FileCodec) else Proof.nouns
+    return Proof(peer.name, len(sources), sum(map(len, targets)), largest, same, ties, nouns=nouns)
 
 
-def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: int, peer: str) -> float:
+def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: int, peer: Peer) -> float:
     """Returns the largest difference of the log-probabilities of one target. Raises UserError if it is more than rounding.
-    Tokens that are never written do not count, since each side excludes them in its own way."""
-    allowed = np.setdiff1d(np.arange(our_TV.shape[1]), saved.target.specials.never)
+    Tokens that are never written do not count, since each side excludes them in its own way; nor does any token outside of
+    `peer.counted`, if the peer has it."""
+    first = len(saved.target.specials.prefix) if len(their) < len(target) else 0
+    our_TV, target = our_TV[first:][: len(their)], target[first:][: len(their)]
+    allowed = getattr(peer, "counted", None)
+    if allowed is None:
+        allowed = np.setdiff1d(np.arange(our_TV.shape[1]), saved.target.specials.never)
     ours, columns = _normalised(our_TV[:, allowed]), np.tile(allowed, (len(target), 1))
     theirs = their[:, None] if their.ndim == 1 else _normalised(their[:, allowed])
     if their.ndim == 1:
@@ -156,9 +185,9 @@ def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: 
     if relative[position, column] > TOLERANCE:
         (name,) = saved.target.tokens([int(columns[position, column])])
         raise UserError(
-            f"the conversion is wrong: source {number + 1} of the probe set, position {position + 1}: the log-probability of "
-            f"{name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with {peer}; please report this "
-            "model"
+            f"the conversion is wrong: source {number + 1} of the probe set, position {first + position + 1}: the "
+            f"log-probability of {name!r} is {ours[position, column]:.5f} here and {theirs[position, column]:.5f} with "
+            f"{peer.name}; please report this model"
         )
     return float(np.abs(ours - theirs).max())
 
@@ -170,7 +199,7 @@ def _normalised(log_probs_TV: Array) -> Array:
     return total
 
 
-def _check_tie(ours: Ours, saved: Saved, source: Ids, one: Ids, other: Ids, number: int, peer: str) -> None:
+def _check_tie(ours: Ours, saved: Saved, source: SourceRow, one: Ids, other: Ids, number: int, peer: str) -> None:
     """Raises UserError unless the first tokens in which two outputs differ are equally probable."""
     eos = saved.target.specials.eos
     position = next(

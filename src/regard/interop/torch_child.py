@@ -57,10 +57,8 @@ def plain(value: Any, levels: int = 8) -> Any:
     return value if isinstance(value, str | int | float | bool) else None
 
 
-def main(source: str, out: str, facts: str) -> None:
-    path = Path(source)
-    confine(path.stat().st_size)
-    torch.set_num_threads(1)
+def read(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
+    """Returns the tensors of a file, and the plain values of its options."""
     with torch.serialization.safe_globals([argparse.Namespace]):
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
     if not isinstance(content, Mapping):
@@ -69,9 +67,16 @@ def main(source: str, out: str, facts: str) -> None:
     tensors = {str(name): tensor for name, tensor in model.items() if isinstance(tensor, torch.Tensor)}
     if not tensors:
         raise TypeError("it holds no tensors by name")
+    return tensors, plain({name: value for name, value in content.items() if name in ("args", "cfg")})
+
+
+def main(source: str, out: str, facts: str) -> None:
+    path = Path(source)
+    confine(path.stat().st_size)
+    torch.set_num_threads(1)
+    tensors, about = read(path)
     Path(out).write_bytes(tensor_bytes(tensors))
-    about = {name: value for name, value in content.items() if name in ("args", "cfg")}
-    Path(facts).write_text(json.dumps(plain(about)))
+    Path(facts).write_text(json.dumps(about))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class TokenEmbedding(nn.Module):
     appended: width of an appended position vector, which leaves width − appended for the tokens; 0 if φ(i) is added.
     max_positions: number of positions with a learned vector.
     layout: order of sines and cosines in sinusoidal and Fourier positions.
+    scaled: whether E[token] is multiplied by √d.
     norm: applied to the result.
     """
 
@@ -42,12 +43,14 @@ class TokenEmbedding(nn.Module):
         appended: int = 0,
         max_positions: int = 256,
         layout: Layout = "interleaved",
+        scaled: bool = True,
         norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         check_position_encoding(encoding, width, appended)
         self.encoding, self.appended, self.layout = encoding, appended, layout
         self.width = width - appended
+        self.scaled = scaled
         self.tokens = nn.Embedding(vocab, self.width)
         nn.init.normal_(self.tokens.weight, std=self.width**-0.5)  # times √d, as large as position vectors
         self.learned = Learned(max_positions, appended or width) if encoding == "learned" else None
@@ -55,7 +58,8 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Returns (..., width) for ids (...,) and positions that broadcast to the shape of the ids."""
-        embedded = self._with_positions(self.tokens(ids) * math.sqrt(self.width), positions)
+        tokens = self.tokens(ids) * math.sqrt(self.width) if self.scaled else self.tokens(ids)
+        embedded = self._with_positions(tokens, positions)
         return embedded if self.norm is None else self.norm(embedded)
 
     def _with_positions(self, tokens: Tensor, positions: Tensor) -> Tensor:

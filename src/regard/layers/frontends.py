@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core import masks
-from regard.core.positions import sinusoidal
+from regard.core.positions import sinusoidal, tensor2tensor
 from regard.core.score import Score
 from regard.core.source import Source
+from regard.errors import UserError
 from regard.layers.attention import MultiHeadAttention
 from regard.layers.recurrent import RecurrentEncoder
 from regard.layers.subsample import Subsampling
@@ -27,18 +28,21 @@ from regard.look import Look, Seen
 # B sources  S positions  U tokens of the auxiliary text  D width  C channels  H height  W width of a picture  F features
 # T frames of a video  N frames of all videos of a batch
 
-FrontendName = Literal["picture", "patches", "grid", "frames", "sound", "video", "video_grid"]
+FrontendName = Literal["picture", "patches", "grid", "frames", "sound", "whisper", "video", "video_grid"]
 """The kinds of source that a model can read instead of tokens.
 
 picture: a picture, which a residual network turns into a grid of features, one cell per 8 x 8 pixels.
 patches: a picture, whose patches of 8 x 8 pixels are projected (Dosovitskiy et al. 2021).
 grid: your own features, arranged in a grid. frames: your own features, in a sequence.
 sound: frames of sound; four frames become one position.
+whisper: frames of sound through the convolutions of Whisper; two frames become one position.
 video: pictures over time; the network of `picture` reads each frame, with convolutions over three frames between its stages.
 video_grid: your own features, arranged in a grid for each frame.
 """
 
 
+WHISPER_POSITIONS = 1500
+"""The number of positions of Whisper: 30 seconds."""
 MakeScore = Callable[[int], Score]
 """(width of queries and keys) -> a new score function."""
 
@@ -126,6 +130,37 @@ class SoundFrontend(Frontend):
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
         frames_BSF = source.values.to(self.subsampling.project.weight.dtype)
         return _sequence_output(*self.subsampling(frames_BSF, source.allow), positions=self.positions)
+
+
+class WhisperFrontend(Frontend):
+    """The convolutions of Whisper (Radford et al. 2022, 2.2): gelu(conv(x)) twice with kernels of three frames, the second with
+    stride 2; and the sinusoids of tensor2tensor. Each row of a source holds two frames. positions: as in `FrameFrontend`.
+
+    The sinusoids do not learn, but belong to the weights: models that are stored in half precision learned with rounded ones.
+    """
+
+    sinusoids: Tensor
+
+    def __init__(self, size: int, width: int, *, positions: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(size // 2, width, 3, padding=1)
+        self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
+        self.positions = positions
+        if positions:
+            self.register_buffer("sinusoids", tensor2tensor(WHISPER_POSITIONS, width))
+
+    def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
+        frames_BNF = source.values.to(self.first.weight.dtype).unflatten(2, (2, -1)).flatten(1, 2)
+        allow_B1N = source.allow.repeat_interleave(2, dim=1)[:, None]
+        x_BDN = F.gelu(self.first(frames_BNF.transpose(1, 2) * allow_B1N)) * allow_B1N
+        x_BSD = F.gelu(self.second(x_BDN)).transpose(1, 2)
+        if self.positions:
+            if (length := x_BSD.shape[1]) > WHISPER_POSITIONS:
+                raise UserError(
+                    f"the sound has {length:,} positions, but Whisper has {WHISPER_POSITIONS:,}, 30 seconds; split it"
+                )
+            x_BSD = x_BSD + self.sinusoids[:length]
+        return FrontendOutput(x_BSD, source.allow, (x_BSD.shape[1],))
 
 
 def _sequence_output(x_BSD: Tensor, allow_BS: Tensor, *, positions: bool) -> FrontendOutput:
@@ -332,6 +367,7 @@ FRONTENDS: dict[FrontendName, Callable[[int, int, int, bool], Frontend]] = {
     "grid": lambda size, width, channels, positions: GridFrontend(size, width, positions=positions),
     "frames": lambda size, width, channels, positions: FrameFrontend(size, width, positions=positions),
     "sound": lambda size, width, channels, positions: SoundFrontend(size, width, channels, positions=positions),
+    "whisper": lambda size, width, channels, positions: WhisperFrontend(size, width, positions=positions),
     "video": lambda size, width, channels, positions: VideoFrontend(size, width, channels, positions=positions),
     "video_grid": lambda size, width, channels, positions: GridFrontend(size, width, positions=positions),
 }
@@ -368,6 +404,8 @@ GRIDS = ("picture", "patches", "grid", *VIDEOS)
 
 def check_frontend(name: str, width: int, channels: int) -> None:
     """Raises ValueError if a frontend of this name cannot have these sizes."""
+    if name == "whisper" and (width < 4 or width % 2):
+        raise ValueError(f"width {width} cannot hold the sines and cosines of Whisper; make it an even number from 4 on")
     if name in GRIDS and width % 4:
         raise ValueError(f"width {width} cannot hold sines and cosines of both rows and columns; make it a multiple of 4")
     if name in VIDEOS and width % 8:

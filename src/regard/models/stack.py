@@ -59,6 +59,8 @@ class StackSettings(ModelSettings):
     """Whether the heads have W_V; without it, the values of all heads are the states themselves."""
     project_output: bool = True
     """Whether attention has W_O; without it, its output is the concatenation of the heads' contexts."""
+    scale_embedding: bool = True
+    """Whether token embeddings are multiplied by √width (Vaswani et al. 2017); BERT and Whisper leave it out."""
     embedding_norm: bool = False
     """Whether the token embeddings are normalised too."""
     mixing: Mixing = "attention"
@@ -171,6 +173,7 @@ def make_embedding(settings: StackSettings, vocab: int) -> TokenEmbedding:
         appended=settings.appended,
         max_positions=settings.max_positions,
         layout=settings.layout,
+        scaled=settings.scale_embedding,
         norm=make_norm(settings.norm, settings.width, settings.norm_eps) if settings.embedding_norm else None,
     )
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from regard.checkpoint.folder import Saved
 from regard.data.codecs import FILE_CODECS
-from regard.data.sources import FileCodec
 from regard.data.texts import recognise_texts
 from regard.data.tokenizers.sentencepieces import RULES
 from regard.data.tokenizers.units import SENTENCEPIECE
@@ -114,7 +113,7 @@ def _from_data(order: Order, start: Start, defaults: Mapping[str, Any], previous
         start_data = start.saved.training.get("settings", {}).get("data", {})
         same = ("source_unit",) if start.transfer else ("source_unit", "target_unit", "shared", "vocabulary")
         tokens |= {name: start_data[name] for name in same if name in start_data}
-        tokens |= _units_of(start.saved) if not start.transfer else {}
+        tokens |= {name: value for name, value in _units_of(start.saved).items() if name in same}
         model = start.saved.settings
         if start.transfer and kind:
             model = with_encoder_of(kind, model)
@@ -129,7 +128,7 @@ def _from_data(order: Order, start: Start, defaults: Mapping[str, Any], previous
 def _units_of(saved: Saved) -> dict[str, Any]:
     """Returns the units of a model that was converted, and so has no settings of a run."""
     sides = zip(UNITS, (saved.source, saved.target), strict=True)
-    units = {name: codec.unit for name, codec in sides if not isinstance(codec, FileCodec) and codec.unit}
+    units = {name: codec.unit for name, codec in sides if codec.unit}
     return {**units, **({"shared": True} if saved.settings.traits.shares_vocabulary else {})}
 
 

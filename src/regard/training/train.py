@@ -73,7 +73,8 @@ def train(
     a later call continues after that update. An exception ends the run; it continues from its last checkpoint.
     source, target: the columns of a file or of dictionaries, by name or number; by default they are recognised by name.
     scores: your own score functions, {"name": Class}.
-    start_from: a model folder to train further.  encoder_from: a model folder whose encoder the new model starts with.
+    start_from: a model folder to train further.  encoder_from: a model folder whose encoder the new model starts with, or the
+    folder of a BERT.
     freeze: whether that encoder stays unchanged.
     models: how many models to train, with the seeds 1, 2, …, side by side on the cores, in processes of their own. They are
     returned as an ensemble; `regard.load(out)` opens it. `threads` is then the number of threads of each model.

@@ -12,7 +12,7 @@ from regard.checkpoint.folder import Saved, weights_digest
 from regard.data.sources import FileCodec
 from regard.data.tokenizers.units import NormalForm
 from regard.errors import UserError, plural
-from regard.interop.convert import open_any
+from regard.interop.convert import open_any, open_encoder
 from regard.layers.scores import ScoreMaker
 from regard.models.build import FAMILIES
 from regard.models.contract import Model, ModelSettings
@@ -46,7 +46,7 @@ class Start:
     @classmethod
     def load(cls, settings: StartSettings, scores: Mapping[str, ScoreMaker]) -> Start:
         """Loads the models that the settings name, if any. Raises UserError if one cannot be loaded."""
-        transfer = Transfer(open_any(Path(settings.encoder), scores)[0], settings.freeze) if settings.encoder else None
+        transfer = Transfer(open_encoder(Path(settings.encoder), scores), settings.freeze) if settings.encoder else None
         parent = open_any(Path(settings.model), scores)[0] if settings.model else None
         return cls(settings, transfer, parent, tuple(open_any(Path(name), scores)[0] for name in settings.teachers))
 

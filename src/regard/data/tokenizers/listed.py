@@ -121,7 +121,7 @@ class ListedCodec(TextCodec):
         if given.get("split") not in get_args(Split):
             raise UserError(f"its split is {shown(given.get('split'))}, expected one of {', '.join(get_args(Split))}")
         specials = mapping(given.get("specials"), "specials")
-        if missing := {field.name for field in fields(Specials)} - specials.keys():
+        if missing := {field.name for field in fields(Specials)} - {*specials, "never_first"}:
             raise UserError(f"its specials lack {', '.join(sorted(missing))}")
         pairs = [(str(left), str(right)) for left, right in merges]
         return cls(names, validated(Specials, specials, "specials"), given["split"], merges=pairs)

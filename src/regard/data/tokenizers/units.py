@@ -10,6 +10,8 @@ from regard.data.tokenizers.codec import Codec, TokenUnit
 from regard.data.tokenizers.contract import TextCodec
 from regard.data.tokenizers.listed import TYPE as LISTED
 from regard.data.tokenizers.listed import ListedCodec
+from regard.data.tokenizers.pretrained import TYPE as PRETRAINED
+from regard.data.tokenizers.pretrained import PretrainedCodec
 from regard.data.tokenizers.sentencepieces import NormalRule, SentencePieces
 from regard.errors import UserError
 
@@ -40,6 +42,8 @@ def read_codec(content: bytes, attachment: Callable[[str], bytes] | None = None)
     kind = description.get("type") if isinstance(description, dict) else None
     if kind == LISTED:
         return ListedCodec.from_content(description)
+    if kind == PRETRAINED:
+        return PretrainedCodec.from_content(description)
     if kind == "sentencepiece":
         inside = "spm" in description or attachment is None
         return SentencePieces.from_content(description, None if inside or attachment is None else attachment("spm"))
