@@ -56,8 +56,11 @@ def main() -> None:
     except BaseException as error:
         send(event="broken", error=described(error, file))
         return
-    send(event="imported", names=[name for name, value in vars(module).items() if inspect.isfunction(value)])
+    names = [name for name, value in vars(module).items() if callable(value)]
+    send(event="imported", names=names)
     for task in request["tasks"]:
+        if task["function"] not in names:
+            continue
         send(event="start", function=task["function"])
         for answer in run(getattr(module, task["function"]), task, file):
             send(event="answer", function=task["function"], **answer)
@@ -136,7 +139,11 @@ def bind(function: Callable[..., Any], task: dict[str, Any]) -> Names:
     """Decides which parameter of the function gets which argument of the contract: by name if all parameters without a default
     have a known name, else by order. Raises CannotCall if that is impossible."""
     parameters, order = task["parameters"], task["order"]
-    own = [one for one in inspect.signature(function).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise CannotCall("its parameters are not known; write it with def") from None
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     if any(one.kind is one.VAR_POSITIONAL for one in own):
         return dict.fromkeys(order, "")
     known: Names = {}

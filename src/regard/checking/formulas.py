@@ -89,6 +89,8 @@ def attention(given: Arguments, wrong: Wrong = RIGHT) -> Values:
         W = W / np.sqrt(Q.shape[-1])
     if "returns_weights" in wrong:
         return W, W
+    if "returns_values" in wrong:
+        return V, W
     if "returns_scores" in wrong:
         return reference.masked(S, allow, np.nan), W
     if allow is not None:

@@ -122,6 +122,7 @@ MISTAKES: dict[str, Mistake] = {
     "returns_weights": Mistake(
         "the values are not mixed: the weights are returned as the output", "output = weights @ value; return output, weights"
     ),
+    "returns_values": Mistake("the values are returned as they are", "output = weights @ value"),
     "returns_scores": Mistake("the scores are returned as the output", "output = softmax(scores) @ value"),
     "weights_transposed": Mistake("the weights are transposed before they mix the values", "output = weights @ value"),
     "output_transposed": Mistake("the result is transposed", "it has one row per query (or position)"),

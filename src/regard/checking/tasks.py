@@ -288,7 +288,7 @@ TASKS: tuple[Task, ...] = (
             SCALE_OF_ALL,
             (*INPUT, "shared_rows"),
             ("values_are_keys",),
-            ("returns_weights", "returns_scores", "weights_transposed", "output_transposed"),
+            ("returns_weights", "returns_scores", "returns_values", "weights_transposed", "output_transposed"),
         ),
         masked=((*MASKS, *MASKED_VALUES), CAUSAL),
         returns_weights=True,
