@@ -193,9 +193,31 @@ def test_a_folder_holds_one_comparison(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match=r"holds files that are not of a comparison, such as letter.txt"):
         regard.compare("copy", tmp_path, overwrite=True)
+    (tmp_path / "letter.txt").unlink()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.csv").write_text("precious")
+    with pytest.raises(UserError, match=r"not of a comparison, such as data.mine.csv"):
+        regard.compare("copy", tmp_path, overwrite=True)
     (tmp_path / "dense-1.json").write_text("{")
     with pytest.raises(UserError, match=r"dense-1.json is damaged .*; delete it"):
         Cell.read(tmp_path / "dense-1.json")
+
+
+def test_what_is_not_of_a_comparison_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.tsv").write_text("precious")
+    with pytest.raises(UserError, match="holds a comparison with other data; choose another folder"):
+        regard.compare("copy", tmp_path, only="dense", quiet=True)
+    with pytest.raises(UserError, match="holds files, but no comparison that could start over"):
+        regard.compare("copy", tmp_path, overwrite=True)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(UserError, match=r"not of a comparison, such as \.git"):
+        regard.compare("copy", tmp_path, overwrite=True)
+    assert (tmp_path / "data" / "train.tsv").read_text() == "precious"
+    with pytest.raises(UserError, match=r"no mechanism that is compared has model\.nothing"):
+        regard.compare("copy", tmp_path / "new", settings={"model.nothing": 1}, quiet=True)
+    assert not (tmp_path / "new").exists()  # what is refused leaves nothing behind
 
 
 def test_an_interruption_does_not_count_as_time() -> None:
