@@ -157,7 +157,7 @@ def compare(
     without: parts of the Transformer to leave out, one at a time: scale, mask, positions, residual, norm, heads, or "all".
     updates, minutes, operations: the budget of each run; minutes and operations are turned into updates before the first.
     seeds: how many runs of each, with the seeds 1, 2, …
-    quick: fewer mechanisms, updates and test sources: about ten minutes on two cores.
+    quick: fewer mechanisms, updates and test sources: three minutes on two idle cores.
     held_out, source, target: as for `regard.train`.  settings: for all runs, by key, such as {"train.learning_rate": 0.002}.
     side_by_side: how many runs at a time; by default as many as there are cores for their `threads`.
 

@@ -324,10 +324,10 @@ class Comparison:
         return f'<table class="heat">{"".join(lines)}</table>'
 
     def _losses(self) -> tuple[float, float]:
-        """Returns the ends of the logarithmic scale of the losses; the lower one is at least a thousandth of the other."""
+        """Returns the ends of the logarithmic scale of the losses; the lower one is at least a hundredth of the other."""
         losses = [loss for row in self.rows for cell in row.trained for _, loss in _finite(cell.curve) if loss > 0]
         high = max(losses, default=1.0)
-        return max(min(losses, default=1.0), high / 1000), high
+        return max(min(losses, default=1.0), high / 100), high
 
     def _html_table(self) -> str:
         lines = [_tr("th", self._columns())]

@@ -460,7 +460,7 @@ def intervals_figure(values_R3: Array, panels: Panels) -> Any:
     left, right = figure.subplots(1, 2, width_ratios=(3.0, cell * wide), sharey=True)
     low, value, top = values_R3.T
     left.hlines(range(high), low, top, color=BLUE, linewidth=1.6, gid="intervals")
-    left.plot(value, range(high), "o", color=BLUE, markersize=4.5, gid="values")
+    left.plot(value, range(high), "o", color=BLUE, markersize=4.5, clip_on=False, gid="values")
     left.set(xlim=panels.scale, ylim=(high - 0.5, -0.5))
     left.set_yticks(range(high), panels.rows, **font)
     left.set_xlabel(panels.y, **font)
