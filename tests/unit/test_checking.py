@@ -101,6 +101,42 @@ def test_the_right_formulas_are_those_of_the_reference() -> None:
     np.testing.assert_allclose(formulas.multi_head(given)[0], expected, rtol=1e-12)
 
 
+def test_mistaken_formulas_are_right_ones_of_other_arguments() -> None:
+    cases = {task.name: {case.name: dict(case.arguments) for case in task.cases} for task in TASKS}
+
+    def check(task: str, case: str, switch: str, **others: object) -> None:
+        given = cases[task][case]
+        formula = formulas.attention if task == "attention" else formulas.multi_head
+        expected = formula({**given, **others})[0]
+        np.testing.assert_allclose(formula(given, frozenset([switch]))[0], expected, rtol=1e-12, err_msg=switch)
+
+    heads = cases["multi_head"]["masked"]
+    check("multi_head", "masked", "wrong_projection:W_k W_q", W_k=heads["W_q"])
+    check("multi_head", "masked", "wrong_projection:W_v W_k", W_v=heads["W_k"])
+    first = {name: np.tile(heads[name][:, :4], 3) for name in MATRICES[:3]}
+    check("multi_head", "masked", "head_repeated", **first)
+    check("multi_head", "masked", "heads_share_weights", W_q=first["W_q"], W_k=first["W_k"])
+    given = cases["attention"]["padded"]
+    check("attention", "padded", "mask_one_row", mask=np.ones((3, 1), bool) & given["mask"][:1])
+    unit = {
+        name: given[name] / np.sqrt(reference.dot(given[name], given[name]).diagonal())[:, None] for name in ("query", "key")
+    }
+    check("attention", "padded", "cosine", query=np.sqrt(7) * unit["query"], key=unit["key"])
+    check("attention", "padded", "mask_values:all", value=given["value"] * [[1], [1], [1], [0], [0]], mask=None)
+    check("attention", "masked", "mask_values:all", mask=None)
+    check("attention", "masked", "mask_values:some", value=0 * given["value"])
+
+
+def test_a_softmax_over_the_heads() -> None:
+    task = find("multi_head")
+    assert task is not None
+    given = next(case.arguments for case in task.cases if case.name == "distinct")
+    q, k, v = ((given["x"] @ given[name]).reshape(5, 3, 4) for name in MATRICES[:3])
+    e = np.exp(np.einsum("qhd,khd->qkh", q, k) / 2)
+    expected = np.einsum("qkh,khd->qhd", e / e.sum(-1, keepdims=True), v).reshape(5, 12) @ given["W_o"]
+    np.testing.assert_allclose(formulas.multi_head(given, frozenset(["softmax_heads"]))[0], expected, rtol=1e-12)
+
+
 def test_a_mistake_without_a_name_is_described_by_properties() -> None:
     task = find("attention")
     assert task is not None

@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from pathlib import Path
+from xml.dom import minidom
 
 import numpy as np
 import pytest
@@ -192,9 +193,31 @@ def test_a_folder_holds_one_comparison(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match=r"holds files that are not of a comparison, such as letter.txt"):
         regard.compare("copy", tmp_path, overwrite=True)
+    (tmp_path / "letter.txt").unlink()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.csv").write_text("precious")
+    with pytest.raises(UserError, match=r"not of a comparison, such as data.mine.csv"):
+        regard.compare("copy", tmp_path, overwrite=True)
     (tmp_path / "dense-1.json").write_text("{")
     with pytest.raises(UserError, match=r"dense-1.json is damaged .*; delete it"):
         Cell.read(tmp_path / "dense-1.json")
+
+
+def test_what_is_not_of_a_comparison_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.tsv").write_text("precious")
+    with pytest.raises(UserError, match="holds a comparison with other data; choose another folder"):
+        regard.compare("copy", tmp_path, only="dense", quiet=True)
+    with pytest.raises(UserError, match="holds files, but no comparison that could start over"):
+        regard.compare("copy", tmp_path, overwrite=True)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(UserError, match=r"not of a comparison, such as \.git"):
+        regard.compare("copy", tmp_path, overwrite=True)
+    assert (tmp_path / "data" / "train.tsv").read_text() == "precious"
+    with pytest.raises(UserError, match=r"no mechanism that is compared has model\.nothing"):
+        regard.compare("copy", tmp_path / "new", settings={"model.nothing": 1}, quiet=True)
+    assert not (tmp_path / "new").exists()  # what is refused leaves nothing behind
 
 
 def test_an_interruption_does_not_count_as_time() -> None:
@@ -245,7 +268,7 @@ def make_cell(name: str, seed: int, value: float, updates: int = 5, aligned: flo
         Measure("chrF", 37.0, 36.0, 38.0, ""),
     )
     groups = LengthGroup("2-5", 11, value, value, value), LengthGroup("6-9", 13, value / 2, 0.0, value)
-    curve, timings = ((1.0, 3.0), (5.0, 1.0)), Timings(60.0 * seed, 100.0, 7 * 2**20, 1)
+    curve, timings = ((1.0, 4.0), (3.0, 2.0), (5.0, 1.0)), Timings(60.0 * seed, 100.0, 7 * 2**20, 1)
     return Cell(name, seed, "", updates, 4321, 1.25, measures, groups, aligned, curve, "signed", timings)
 
 
@@ -294,3 +317,13 @@ def test_reports_agree_with_the_table(tmp_path: Path) -> None:
     assert all(cell in text for cell in found._cells(found.rows[0]))
     assert "it <diverged>" in text
     assert "5 updates for each mechanism, 2 seeds; the same data" in text
+    assert '<polyline points="20.0,2.0 60.0,20.5 100.0,39.0"/>' in page  # the loss is halved twice, in equal steps
+
+
+def test_a_picture_names_all_mechanisms(tmp_path: Path) -> None:
+    rows = tuple(Row(one, (make_cell(one.name, 1, 0.5),), "exact match") for one in ALL)
+    for number in (7, 37):
+        path = Comparison(rows[:number], "copy", "5 updates", "exact match").draw(tmp_path / "compare.svg")
+        texts = {node.firstChild.data for node in minidom.parse(str(path)).getElementsByTagName("text")}
+        assert {row.name for row in rows[:number]} <= texts
+        assert {"2-5", "6-9"} <= texts

@@ -14,7 +14,7 @@ import torch
 
 import regard
 from regard.errors import UserError
-from regard.inspection.figures import Panels, arrows_figure
+from regard.inspection.figures import Panels, arrows_figure, intervals_figure
 from regard.results import AttentionMap, Result
 
 pytest.importorskip("matplotlib")
@@ -450,3 +450,23 @@ def test_mistakes_say_what_fits(name: str) -> None:
     what, options, kind, message = MISTAKES[name]
     with pytest.raises(kind, match=message):
         regard.draw(what, **options)
+
+
+# --- intervals ---------------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_where_their_numbers_are() -> None:
+    intervals = np.array([[10.0, 30.0, 40.0], [50.0, 55.0, 70.0]])
+    groups = np.array([[[20.0, 75.0, 90.0], [5.0, 60.0, 40.0]]])
+    panels = Panels(groups, ("soft", "hard"), ("2-5", "6", "7-9"), scale=(0.0, 100.0), x="length", y="right", title="all")
+    svg = Svg(regard.Drawing(intervals_figure(intervals, panels)))
+    assert {"soft", "hard", "2-5", "6", "7-9", "length", "right", "all", "90", "60"} <= set(svg.texts())
+    ends = [
+        [float(number) for number in re.findall(r"[ML] ([\d.]+)", path.getAttribute("d"))]
+        for path in svg.element("intervals").getElementsByTagName("path")
+    ]
+    points = [float(use.getAttribute("x")) for use in svg.element("values").getElementsByTagName("use")]
+    drawn = np.array([[low, point, high] for (low, high), point in zip(ends, points, strict=True)])
+    scale = (drawn[1, 2] - drawn[0, 0]) / 60
+    np.testing.assert_allclose(drawn, drawn[0, 0] + scale * (intervals - 10), atol=0.01)
+    assert np.argsort([darkness(cell) for cell in svg.cells()]).tolist() == np.argsort(groups.ravel()).tolist()

@@ -103,8 +103,10 @@ def test_the_picture_shows_slopes_and_meetings(tmp_path: Path) -> None:  # SPEC 
         assert words in text
     assert "dense, 1 thread" not in text
     assert "L = 20,480" not in text  # beyond the picture
-    without = draw(NOTES, lengths, [], tmp_path / "formulas.svg").read_text()
+    assert all(f">{number}</text>" in text for number in ("16", "1,024", "16,384"))  # the lengths are the ticks
+    without = draw(NOTES, [16, 17, 16_384], [], tmp_path / "formulas.svg").read_text()
     assert "measured" not in without
+    assert ">16,384</text>" not in without  # 16 and 17 are too close to each other
 
 
 def test_a_slope_is_the_exponent_of_a_power() -> None:

@@ -60,9 +60,7 @@ def check_file(file: str | Path, *, only: Sequence[str] = (), arrays: Arrays = "
     defined = {task.name: function for task, function in _defined(tree)}
     wanted = [_task(name).name for name in only] or list(defined)
     if not wanted:
-        names = ", ".join(task.name for task in TASKS)
-        says = f"the file defines none of the functions that are checked: {names}"
-        return Report(str(file), problem=Finding("no_function", says, "regard check --template prints a file to start from"))
+        return _without_functions(file)
     libraries = _libraries(tree) if arrays == "auto" else (arrays,)
     tasks = [task for task in TASKS if task.name in wanted]
     requests = [_request(task, defined[task.name], libraries) for task in tasks if task.name in defined]
@@ -72,12 +70,21 @@ def check_file(file: str | Path, *, only: Sequence[str] = (), arrays: Arrays = "
     diagnoses = []
     for task in tasks:
         function = defined.get(task.name)
-        if function is None:
+        is_function = function in outcome.names  # and not an array of this name
+        if not is_function and not only:
+            continue
+        if function is None or not is_function:
             missing = Finding("missing", f"the file does not define {task.signature}", "regard check --template shows it")
             diagnoses.append(Diagnosis(task.name, task.name, "failed", mistakes=[missing]))
         else:
             diagnoses.append(diagnose(function, task, outcome.answers.get(function, []), outcome.ended.get(function, "")))
-    return Report(str(file), diagnoses)
+    return Report(str(file), diagnoses) if diagnoses else _without_functions(file)
+
+
+def _without_functions(file: Path) -> Report:
+    names = ", ".join(task.name for task in TASKS)
+    says = f"the file defines none of the functions that are checked: {names}"
+    return Report(str(file), problem=Finding("no_function", says, "regard check --template prints a file to start from"))
 
 
 def _parse(file: Path) -> ast.Module | Finding:
@@ -98,6 +105,9 @@ def _parse(file: Path) -> ast.Module | Finding:
 def _defined(tree: ast.Module) -> Iterator[tuple[Task, str]]:
     """Yields the functions that a file defines, each with its task. Of several names for one task, the best known counts."""
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Lambda, ast.Call, ast.Name)):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     for task in TASKS:
         matching = [name for name in sorted(names) if find(name) is task]
         if matching:

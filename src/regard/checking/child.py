@@ -56,8 +56,11 @@ def main() -> None:
     except BaseException as error:
         send(event="broken", error=described(error, file))
         return
-    send(event="imported", names=[name for name, value in vars(module).items() if inspect.isfunction(value)])
+    names = [name for name, value in vars(module).items() if callable(value)]
+    send(event="imported", names=names)
     for task in request["tasks"]:
+        if task["function"] not in names:
+            continue
         send(event="start", function=task["function"])
         for answer in run(getattr(module, task["function"]), task, file):
             send(event="answer", function=task["function"], **answer)
@@ -136,7 +139,11 @@ def bind(function: Callable[..., Any], task: dict[str, Any]) -> Names:
     """Decides which parameter of the function gets which argument of the contract: by name if all parameters without a default
     have a known name, else by order. Raises CannotCall if that is impossible."""
     parameters, order = task["parameters"], task["order"]
-    own = [one for one in inspect.signature(function).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise CannotCall("its parameters are not known; write it with def") from None
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     if any(one.kind is one.VAR_POSITIONAL for one in own):
         return dict.fromkeys(order, "")
     known: Names = {}
@@ -174,7 +181,7 @@ def call(
         arguments = {name: made(given.get(name, ABSENT.get(name)), name, task, way) for name in bound}
         before = copy.deepcopy(arguments)
         sets = [arguments] if way["whole"] else [arguments | {task["by_row"]: row} for row in arguments[task["by_row"]]]
-        values = [function(*ordered(each, bound), **named(each, bound)) for each in sets]
+        values = [listed(function(*ordered(each, bound), **named(each, bound))) for each in sets]
         value = values[0] if way["whole"] else values
         changed = [name for name in arguments if lists(arguments[name]) != lists(before[name])]
         return {"case": case["name"], "changed": changed, **encoded(value, way["lead"])}
@@ -227,7 +234,7 @@ def encoded(value: Any, lead: int) -> dict[str, Any]:
         return {"none": True}
     parts = value if isinstance(value, tuple) and all(depth(part) > 1 for part in value) else (value,)
     if any(size(part) > LARGEST for part in parts):
-        return {"large": [list(getattr(part, "shape", ())) for part in parts]}
+        return {"large": [shape(part) for part in parts]}
     plain = []
     for part in map(lists, parts):
         for _ in range(lead):
@@ -236,11 +243,27 @@ def encoded(value: Any, lead: int) -> dict[str, Any]:
     return {"value": plain, "dtypes": [str(getattr(part, "dtype", "")) for part in parts]}
 
 
+def listed(value: Any) -> Any:
+    """Returns what a generator, a map or a zip yields, as a list, at every depth; row after row, as a loop would read it. An
+    endless one gives a list that is too large."""
+    if isinstance(value, Iterator):
+        return [listed(part) for part in itertools.islice(value, LARGEST + 1)]
+    if type(value) in (list, tuple):
+        return type(value)(map(listed, value))
+    return value
+
+
 def depth(value: Any) -> int:
     """Returns the number of axes."""
     if hasattr(value, "shape"):
         return len(value.shape)
     return 1 + depth(value[0]) if isinstance(value, (list, tuple)) and value else 0
+
+
+def shape(value: Any) -> list[int]:
+    if hasattr(value, "shape"):
+        return list(value.shape)
+    return [len(value), *shape(value[0])] if isinstance(value, (list, tuple)) and value else []
 
 
 def size(value: Any) -> int:

@@ -27,6 +27,10 @@ Values = tuple[Array, ...]
 RIGHT: Wrong = frozenset()
 SMALL = "mask_small:"
 """Masks with a number that is not low enough: "mask_small:fill 10" sets masked scores to −10, "mask_small:add 10" adds −10."""
+VALUES = "mask_values:"
+"""The mask sets values to 0: "mask_values:some" those that some query may not see, "mask_values:all" those that none may."""
+PROJECTED = "wrong_projection:"
+"""A matrix takes the place of another: "wrong_projection:W_k W_q" projects the keys with W_q."""
 EPSILON = "epsilon:"
 """Adds a small number to the sum of a softmax: "epsilon:shifted 1e-9" after the maximum was subtracted, "epsilon:raw 1e-9"
 without that. It hardly changes a result."""
@@ -85,8 +89,12 @@ def attention(given: Arguments, wrong: Wrong = RIGHT) -> Values:
         W = W / np.sqrt(Q.shape[-1])
     if "returns_weights" in wrong:
         return W, W
+    if "returns_values" in wrong:
+        return V, W
     if "returns_scores" in wrong:
         return reference.masked(S, allow, np.nan), W
+    if allow is not None:
+        V = np.where(visible(allow, wrong)[:, None], V, 0.0)
     mixed = (W.T if "weights_transposed" in wrong else W) @ V
     return (mixed.T if "output_transposed" in wrong else mixed), W
 
@@ -100,7 +108,16 @@ def scores(given: Arguments, wrong: Wrong = RIGHT) -> Values:
     return (S.T if "output_transposed" in wrong else S,)
 
 
+def visible(allow: Array, wrong: Wrong) -> Array:
+    """Returns which values are kept: all, unless the mask is applied to them."""
+    if f"{VALUES}some" in wrong:
+        return np.all(allow, axis=0)
+    return np.any(allow, axis=0) | (f"{VALUES}all" not in wrong)
+
+
 def product(Q: Array, K: Array, wrong: Wrong) -> Array:
+    if "cosine" in wrong:
+        Q, K = (X / np.linalg.norm(X, axis=-1, keepdims=True) for X in (Q, K))
     if "swapped" in wrong:
         return reference.dot(K, Q)
     if "not_transposed" in wrong:
@@ -116,6 +133,7 @@ def scaled(S: Array, Lq: int, Lk: int, d: int, dv: int, wrong: Wrong, width: int
     """width: of all heads together."""
     divisors = {
         "no_scale": 1.0,
+        "cosine": 1.0,
         "scale_after": 1.0,
         "scale_d": float(d),
         "scale_multiplied": 1 / np.sqrt(d),
@@ -137,8 +155,10 @@ def allowed(given: Arguments, Lq: int, Lk: int, wrong: Wrong) -> Array | None:
 
 def weighted(S: Array, allow: Array | None, wrong: Wrong) -> Array:
     """Scores and mask -> weights."""
-    if allow is None or "mask_ignored" in wrong:
+    if allow is None or "mask_ignored" in wrong or any(switch.startswith(VALUES) for switch in wrong):
         return normalised(S, None, wrong)
+    if "mask_one_row" in wrong:
+        allow = np.broadcast_to(allow[:1], allow.shape)
     if "mask_inverted" in wrong:
         allow = ~allow
     if "mask_transposed" in wrong:
@@ -188,21 +208,40 @@ def multi_head(given: Arguments, wrong: Wrong = RIGHT) -> Values:
     """[head_1; …; head_h] W_o, each head with its share of the columns of x W_q, x W_k and x W_v. Without matrices, the columns
     of x are shared out."""
     h = 1 if "heads_ignored" in wrong else given["heads"]
-    Q, K, V = (
-        given.get(name, given.get("x")) @ given[matrix] if matrix in given else given.get(name, given.get("x"))
-        for name, matrix in (("query", "W_q"), ("key", "W_k"), ("value", "W_v"))
-    )
+    Q, K, V = (projected(given, *names, wrong) for names in (("query", "W_q"), ("key", "W_k"), ("value", "W_v")))
     allow = allowed(given, len(Q), len(K), wrong)
     split_Q, split_K, split_V = (split_heads(X, h, wrong) for X in (Q, K, V))
-    joined = []
-    for q, k, v in zip(split_Q, split_K, split_V, strict=True):
-        S = scaled(product(q, k, wrong), len(q), len(k), q.shape[-1], v.shape[-1], wrong, Q.shape[-1])
-        W = weighted(S, allow, wrong)
-        joined.append((W / np.sqrt(q.shape[-1]) if "scale_after" in wrong else W) @ v)
-    output = join_heads(np.stack(joined), wrong)
+    S = np.stack(
+        [
+            scaled(product(q, k, wrong), len(q), len(k), q.shape[-1], v.shape[-1], wrong, Q.shape[-1])
+            for q, k, v in zip(split_Q, split_K, split_V, strict=True)
+        ]
+    )
+    W = weights_of_heads(S, allow, wrong)
+    if "scale_after" in wrong:
+        W = W / np.sqrt(split_Q.shape[-1])
+    output = join_heads(W @ split_V, wrong)
     if "W_o" in given and "no_output_projection" not in wrong:
         output = output @ given["W_o"]
     return (output,)
+
+
+def projected(given: Arguments, name: str, matrix: str, wrong: Wrong) -> Array:
+    """Returns queries, keys or values: x W, or the argument itself if there are no matrices."""
+    X: Array = given.get(name, given.get("x"))
+    if matrix not in given:
+        return X
+    others = (switch.split()[1] for switch in wrong if switch.startswith(f"{PROJECTED}{matrix} "))
+    return X @ given[next(others, matrix)]
+
+
+def weights_of_heads(S: Array, allow: Array | None, wrong: Wrong) -> Array:
+    """(h, Lq, Lk) -> (h, Lq, Lk)."""
+    if "softmax_heads" in wrong:
+        weights = np.moveaxis(reference.softmax(np.moveaxis(S, 0, -1)), -1, 0)
+        return weights if allow is None else np.where(allow, weights, np.nan)
+    weights = np.stack([weighted(scores, allow, wrong) for scores in S])
+    return np.broadcast_to(weights[:1], weights.shape) if "heads_share_weights" in wrong else weights
 
 
 def split_heads(X: Array, h: int, wrong: Wrong) -> Array:
@@ -212,7 +251,8 @@ def split_heads(X: Array, h: int, wrong: Wrong) -> Array:
         return X.reshape(h, L, -1)
     if "head_interleaved" in wrong:
         return X.reshape(L, -1, h).transpose(2, 0, 1)
-    return X.reshape(L, h, -1).transpose(1, 0, 2)
+    heads = X.reshape(L, h, -1).transpose(1, 0, 2)
+    return np.broadcast_to(heads[:1], heads.shape) if "head_repeated" in wrong else heads
 
 
 def join_heads(X: Array, wrong: Wrong) -> Array:

@@ -25,6 +25,10 @@ MISTAKES: dict[str, Mistake] = {
         "the softmax is taken over all entries at once: the whole matrix sums to 1 instead of each row",
         "sum over the last axis only (axis=-1, keepdims=True); a function for single rows names its parameter `row`",
     ),
+    "softmax_heads": Mistake(
+        "the softmax is taken over the heads: for each query and key, the weights of all heads sum to 1",
+        "normalise over the keys, the last axis (axis=-1, keepdims=True; dim=-1), in each head",
+    ),
     "no_softmax": Mistake("there is no softmax: the scores themselves are the weights", "weights = softmax(scores)"),
     "no_exp": Mistake(
         "the scores are divided by their sum without an exponential", "the softmax is exp(s_j) / Σ_k exp(s_k): exp comes first"
@@ -55,6 +59,9 @@ MISTAKES: dict[str, Mistake] = {
         "the scores are divided by the root of the whole width instead of the width of one head",
         "each head has queries of width (columns of W_q) / heads; take the root of that",
     ),
+    "cosine": Mistake(
+        "the scores are divided by the lengths of query and key: they are cosines", "divide query · key by √d alone"
+    ),
     "scale_after": Mistake("the weights are divided by √d after the softmax", "divide the scores, before the softmax"),
     # mask
     "mask_inverted": Mistake(
@@ -66,7 +73,14 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "mask_after": Mistake(
         "the mask is applied after the softmax: the remaining weights do not sum to 1",
-        "set the scores to −∞ before the softmax instead of setting weights to 0 after it",
+        "set the scores to −∞ before the softmax instead of setting weights (or, for each query, values) to 0 after it",
+    ),
+    "mask_values": Mistake(
+        "the mask is applied to the values: hidden keys still take their share of the weights",
+        "set the scores to −∞ before the softmax, and leave the values as they are",
+    ),
+    "mask_one_row": Mistake(
+        "the first row of the mask is used for all queries", "mask[i, j] says whether query i may attend to key j"
     ),
     "mask_zero": Mistake("masked scores are set to 0 before the softmax: exp(0) = 1, so padding leaks", "use −∞ in place of 0"),
     "mask_small": Mistake(
@@ -108,6 +122,7 @@ MISTAKES: dict[str, Mistake] = {
     "returns_weights": Mistake(
         "the values are not mixed: the weights are returned as the output", "output = weights @ value; return output, weights"
     ),
+    "returns_values": Mistake("the values are returned as they are", "output = weights @ value"),
     "returns_scores": Mistake("the scores are returned as the output", "output = softmax(scores) @ value"),
     "weights_transposed": Mistake("the weights are transposed before they mix the values", "output = weights @ value"),
     "output_transposed": Mistake("the result is transposed", "it has one row per query (or position)"),
@@ -119,6 +134,13 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "head_interleaved": Mistake(
         "the heads take every h-th column instead of neighbouring columns", "reshape to (L, h, d), not (L, d, h)"
+    ),
+    "head_repeated": Mistake(
+        "all heads are the first one", "head i has the columns i·d to (i+1)·d of queries, keys and values"
+    ),
+    "heads_share_weights": Mistake("all heads use the weights of the first one", "compute scores and a softmax for each head"),
+    "wrong_projection": Mistake(
+        "a matrix is used in the place of another one", "queries are x @ W_q, keys x @ W_k, values x @ W_v"
     ),
     "join_view": Mistake(
         "the heads are joined by a reshape alone, which mixes positions: (h, L, d) was read as (L, h·d)",

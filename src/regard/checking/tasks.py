@@ -7,6 +7,7 @@ where more mistakes give a result at all. The case "small" has small integers an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,7 @@ MASK = ("allow", "attn_mask", "attention_mask", "m")
 ROW = ("row", "vector", "scores_row")
 
 SOFTMAX = ("softmax_queries", "softmax_all", "no_softmax", "no_exp", "not_normalised", "argmax", "sigmoid", "log_softmax")
-SCALE = ("no_scale", "scale_d", "scale_multiplied", "scale_keys", "scale_twice")
+SCALE = ("no_scale", "scale_d", "scale_multiplied", "scale_keys", "scale_twice", "cosine")
 SCALE_OF_ALL = (*SCALE, "scale_queries", "scale_values", "scale_after")
 INPUT = ("swapped", "queries_only", "keys_only", "not_transposed")
 SMALL = tuple(f"{formulas.SMALL}{how} {number}" for number in (1000, 100, 5, 9, 10, 20) for how in ("fill", "add"))
@@ -85,9 +86,12 @@ MASKS = (
     "mask_zero",
     "mask_added",
     "mask_transposed",
+    "mask_one_row",
     *SMALL,
     f"{formulas.SMALL}fill 1",
 )
+MASKED_VALUES = (f"{formulas.VALUES}some", f"{formulas.VALUES}all")
+PROJECTIONS = tuple(f"{formulas.PROJECTED}{' '.join(two)}" for two in itertools.permutations(("W_q", "W_k", "W_v"), 2))
 CAUSAL = ("sees_next", "hides_itself", "sees_future", "misaligned", "causal_ignored")
 
 
@@ -284,9 +288,9 @@ TASKS: tuple[Task, ...] = (
             SCALE_OF_ALL,
             (*INPUT, "shared_rows"),
             ("values_are_keys",),
-            ("returns_weights", "returns_scores", "weights_transposed", "output_transposed"),
+            ("returns_weights", "returns_scores", "returns_values", "weights_transposed", "output_transposed"),
         ),
-        masked=(MASKS, CAUSAL),
+        masked=((*MASKS, *MASKED_VALUES), CAUSAL),
         returns_weights=True,
         normalises=True,
     ),
@@ -327,10 +331,11 @@ TASKS: tuple[Task, ...] = (
         cases=_multi_head_cases(),
         first=("distinct", "equal"),
         plain=(
-            ("head_view", "head_interleaved", "heads_ignored"),
+            ("head_view", "head_interleaved", "heads_ignored", "head_repeated", "heads_share_weights"),
             ("join_view", "join_interleaved", "join_reversed", "heads_mean", "heads_sum"),
             (*SCALE, "scale_width", "scale_after"),
-            SOFTMAX,
+            (*SOFTMAX, "softmax_heads"),
+            PROJECTIONS,
             ("no_output_projection",),
             ("swapped",),
         ),

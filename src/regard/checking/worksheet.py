@@ -124,7 +124,7 @@ def by_mask(draw: random.Random) -> Exercise:
         step("Mask", row(grid([["yes" if cell else "no" for cell in line] for line in allow.tolist()], words, words)), raw=True)
         + _attention_solution(words, Q, K, V, allow)
         + answer(
-            f"c) {' + '.join(rounded(w) for w in leak)} = {rounded(leak.sum())}, not 1: a mask belongs before the softmax"
+            f"c) {' + '.join(rounded(w, 3) for w in leak)} = {rounded(leak.sum(), 3)}, not 1: a mask belongs before the softmax"
         ),
     )
 

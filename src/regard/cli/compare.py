@@ -47,7 +47,7 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each mechanism, with the seeds 1, 2, …")] = 1,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer mechanisms, updates and test sources: ten minutes on two cores.")
+        bool, typer.Option("--quick", help="Fewer mechanisms, updates and test sources: three minutes on two cores.")
     ] = False,
     held_out: HeldOut = None,
     from_: SourceColumns = None,

@@ -78,7 +78,7 @@ Score = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.steps=300. Can be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=0.001. Can be repeated."),
 ]
 
 Beam = Annotated[int, typer.Option(help="Number of hypotheses that the search keeps; 1 is greedy search.")]

@@ -19,7 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -34,7 +34,7 @@ from regard.comparing.contenders import Contender
 from regard.comparing.crew import Crew
 from regard.comparing.recipes import SENTENCES, STRINGS, Recipe
 from regard.comparing.report import Comparison, Row
-from regard.comparing.tasks import NUM_TEST, QUICK_TEST, TASKS
+from regard.comparing.tasks import NUM_TEST, QUICK_TEST, TASKS, Task
 from regard.core.devices import choose_device
 from regard.errors import UserError, check_whole, plural
 from regard.evaluation import can_use_sacrebleu
@@ -157,7 +157,7 @@ def compare(
     without: parts of the Transformer to leave out, one at a time: scale, mask, positions, residual, norm, heads, or "all".
     updates, minutes, operations: the budget of each run; minutes and operations are turned into updates before the first.
     seeds: how many runs of each, with the seeds 1, 2, …
-    quick: fewer mechanisms, updates and test sources: about ten minutes on two cores.
+    quick: fewer mechanisms, updates and test sources: three minutes on two idle cores.
     held_out, source, target: as for `regard.train`.  settings: for all runs, by key, such as {"train.learning_rate": 0.002}.
     side_by_side: how many runs at a time; by default as many as there are cores for their `threads`.
 
@@ -182,6 +182,8 @@ def compare(
         for contender in chosen:
             plan.settings_of(contender)  # reports errors in the settings before anything runs
         _check(plan, chosen)
+        if plan.task:
+            _write_strings(TASKS[plan.task], QUICK_TEST if quick else NUM_TEST, folder)
         _keep(plan, folder)
         number, _ = share_cores(len(chosen) * seeds, threads, torch.device("cpu"))
         crew = Crew(side_by_side or number, console)
@@ -236,7 +238,7 @@ def _plan(
     quick: bool,
     threads: int,
 ) -> Plan:
-    """Returns the plan. The strings of a built-in task are written to the folder."""
+    """Returns the plan."""
     if isinstance(data, str) and data in TASKS:
         if held_out is not None:
             raise UserError(f"the task {data} has test strings of its own; leave out held_out")
@@ -269,23 +271,32 @@ def _plan_of_task(
     name: str, changes: Mapping[str, Any], budget: Budget | None, folder: Path, *, quick: bool, threads: int
 ) -> Plan:
     task = TASKS[name]
-    files = {}
-    for part, pairs in zip(("train", "test"), task.pairs(QUICK_TEST if quick else NUM_TEST), strict=True):
-        files[part] = folder / "data" / f"{part}.tsv"
-        content = "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode()
-        if not files[part].exists() or files[part].read_bytes() != content:
-            with writing(files[part]):
-                files[part].parent.mkdir(parents=True, exist_ok=True)
-            replace_file(files[part], content)
     base = RunSettings(train=STRINGS.train)
     given = {
-        "data.files": (str(files["train"]),),
-        "data.held_out_files": (str(files["test"]),),
+        "data.files": (str(folder / "data" / "train.tsv"),),
+        "data.held_out_files": (str(folder / "data" / "test.tsv"),),
         "data.header": "no",
         "data.target_unit": task.target_unit,
     }
     budget = budget or Budget("updates", task.quick_updates if quick else task.updates)
     return Plan(f"{name}: {task.about}", name, override(base, given), STRINGS, changes, budget, "exact match", threads)
+
+
+def _write_strings(task: Task, num_test: int, folder: Path) -> None:
+    """Writes the strings of a built-in task. Raises UserError if the folder holds others, of another comparison or the user."""
+    for part, pairs in zip(("train", "test"), task.pairs(num_test), strict=True):
+        path = folder / "data" / f"{part}.tsv"
+        content = "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode()
+        if path.exists() and path.read_bytes() != content:
+            raise _holds_another(folder, "data")
+        if not path.exists():
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, content)
+
+
+def _holds_another(folder: Path, changed: str) -> UserError:
+    return UserError(f"{folder} holds a comparison with other {changed}; choose another folder, or start over with --overwrite")
 
 
 def _check(plan: Plan, chosen: Sequence[Contender]) -> None:
@@ -306,10 +317,7 @@ def _keep(plan: Plan, folder: Path) -> None:
         return
     before = json.loads(path.read_text("utf-8"))
     if changed := [name for name in facts if facts[name] != before.get(name)]:
-        raise UserError(
-            f"{folder} holds a comparison with other {' and '.join(changed)}; choose another folder, or start over with "
-            "--overwrite"
-        )
+        raise _holds_another(folder, " and ".join(changed))
 
 
 def _digest(path: Path) -> str:
@@ -352,19 +360,22 @@ def _collect(plan: Plan, chosen: Sequence[Contender], seeds: Sequence[int], fold
 
 def _ours(folder: Path) -> list[Path]:
     """Returns what a comparison writes into its folder. Raises UserError if the folder holds something else."""
-    if not folder.is_dir():
-        return []
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    if found and not (folder / "plan.json").exists():
+        raise UserError(f"{folder} holds files, but no comparison that could start over; choose another folder")
     names = [one.name for one in (*table.CONTENDERS, *table.WITHOUT)]
-    ours = [path for path in folder.iterdir() if _is_ours(path.name, names)]
-    others = sorted(set(folder.iterdir()) - set(ours))
+    strings = folder / "data"
+    others = [path for path in found if not _is_ours(path.name.removeprefix("."), names)]
+    others += [path for path in strings.glob("*") if not path.name.removeprefix(".").startswith(("train.tsv", "test.tsv"))]
     if others:
-        raise UserError(f"{folder} holds files that are not of a comparison, such as {others[0].name}; choose another folder")
-    return ours
+        name = others[0].relative_to(folder)
+        raise UserError(f"{folder} holds files that are not of a comparison, such as {name}; choose another folder")
+    return found
 
 
 def _is_ours(name: str, names: Sequence[str]) -> bool:
-    known = name in ("plan.json", "data", "data.run") or name.startswith(("compare.", "."))
-    return known or any(name.startswith(f"{one}-") for one in names)
+    known = name in ("plan.json", "data", "data.run", "data.lock")
+    return known or name.startswith(("plan.json-", "data.run-", "compare.", "compare-", *(f"{one}-" for one in names)))
 
 
 @contextmanager
@@ -374,7 +385,11 @@ def _folder(out: Path_ | None) -> Iterator[Path]:
         folder = Path(os.fspath(out))
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        yield folder
+        try:
+            yield folder
+        finally:
+            with suppress(OSError):  # it is not empty: nothing was refused
+                folder.rmdir()
         return
     with tempfile.TemporaryDirectory(prefix="regard-compare-") as folder_name:
         yield Path(folder_name)

@@ -12,12 +12,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.checkpoint.files import new_file, replace_file, write, writing
 from regard.comparing.cell import Cell, LengthGroup
 from regard.comparing.contenders import Contender
 from regard.errors import plural
-from regard.inspection.drawing import draw
-from regard.inspection.render import can_draw
+from regard.inspection.drawing import Drawing, draw
+from regard.inspection.figures import CURVES, Panels, intervals_figure
+from regard.inspection.render import can_draw, check_drawing
 
 WORSE_IF_LARGER = ("word error rate", "symbol error rate")
 
@@ -232,7 +235,8 @@ class Comparison:
         return "\n".join([f"# {self.title}", "", _note(self), "", self.table(), "", *about, ""])
 
     def draw(self, path: str | Path) -> Path:
-        """Draws the quality over the length of the source, or writes the page, and returns the path.
+        """Draws the quality over the length of the source, or writes the page, and returns the path. Up to seven mechanisms are
+        curves; more are rows, with their intervals, and a map of lengths.
 
         path: a .png, .svg or .pdf file, or a .html page. Raises UserError as `regard.draw` does.
         """
@@ -241,17 +245,24 @@ class Comparison:
             with new_file(path) as fresh:
                 write(fresh, self._page().encode())
             return path
-        scale = 100 if self._percent else 1
-        curves = {row.name: [group.value * scale for group in row.by_length] for row in self.rows if row.trained}
-        drawing = draw(
-            curves,
-            kind="curves",
-            rows=self._lengths(),
-            x="length of the source",
-            y=f"{self.measured}{', %' if self._percent else ''}",
-            title=f"{self.title}, {self.budget} each",
+        check_drawing(path)
+        scale, rows = 100 if self._percent else 1, [row for row in self.rows if row.trained]
+        lengths, measured = self._lengths(), f"{self.measured}{', %' if self._percent else ''}"
+        by_length = {row.name: [group.value * scale for group in row.by_length] for row in rows}
+        x, title = "length of the source", f"{self.title}, {self.budget} each"
+        if len(rows) <= len(CURVES):
+            return draw(by_length, kind="curves", rows=lengths, x=x, y=measured, title=title).save(path)
+        panels = Panels(
+            np.array([list(by_length.values())]),
+            rows=tuple(by_length),
+            columns=tuple(lengths),
+            scale=(0.0, self._top() * scale),
+            x=x,
+            y=f"{measured} [95 %]",
+            title=title,
         )
-        return drawing.save(path)
+        intervals = np.array([(row.low, row.value, row.high) for row in rows]) * scale
+        return Drawing(intervals_figure(intervals, panels)).save(path)
 
     def _page(self) -> str:
         """Returns the page: one HTML file that opens offline."""
@@ -261,7 +272,7 @@ class Comparison:
             "<!--NOTE-->": html.escape(_note(self)),
             "<!--BARS-->": "\n".join(map(self._bar, self.rows)),
             "<!--LENGTHS-->": self._by_length(),
-            "<!--CURVES-->": "\n".join(_curve(row, self._largest_loss()) for row in self.rows if row.trained),
+            "<!--CURVES-->": "\n".join(_curve(row, self._losses()) for row in self.rows if row.trained),
             "<!--TABLE-->": self._html_table(),
         }
         for mark, content in contents.items():
@@ -312,9 +323,11 @@ class Comparison:
                 lines.append(f"<tr><th>{html.escape(row.name)}</th>{''.join(cells)}</tr>")
         return f'<table class="heat">{"".join(lines)}</table>'
 
-    def _largest_loss(self) -> float:
-        losses = [loss for row in self.rows for cell in row.trained for _, loss in cell.curve]
-        return max(losses, default=1.0) or 1.0
+    def _losses(self) -> tuple[float, float]:
+        """Returns the ends of the logarithmic scale of the losses; the lower one is at least a hundredth of the other."""
+        losses = [loss for row in self.rows for cell in row.trained for _, loss in _finite(cell.curve) if loss > 0]
+        high = max(losses, default=1.0)
+        return max(min(losses, default=1.0), high / 100), high
 
     def _html_table(self) -> str:
         lines = [_tr("th", self._columns())]
@@ -348,12 +361,18 @@ def _note(found: Comparison) -> str:
     return text + " Peak MB: memory beyond that of an idle process."
 
 
-def _curve(row: Row, largest: float) -> str:
-    """Returns the training loss as a small picture."""
+def _curve(row: Row, scale: tuple[float, float]) -> str:
+    """Returns the training loss as a small picture, on a logarithmic scale."""
+
+    def down(loss: float) -> float:
+        low, high = scale
+        share = math.log(max(loss, low) / low) / (math.log(high / low) or 1.0)
+        return 39 - 37 * min(1.0, share)
+
     lines = []
     for cell in row.trained:
         last = max((update for update, _ in cell.curve), default=1.0) or 1.0
-        points = " ".join(f"{100 * update / last:.1f},{40 - 38 * loss / largest:.1f}" for update, loss in _finite(cell.curve))
+        points = " ".join(f"{100 * update / last:.1f},{down(loss):.1f}" for update, loss in _finite(cell.curve))
         lines.append(f'<polyline points="{points}"/>')
     name = html.escape(row.name)
     svg = f'<svg viewBox="0 0 100 41" preserveAspectRatio="none" role="img" aria-label="loss of {name}">{"".join(lines)}</svg>'

@@ -155,9 +155,13 @@ def _write_numbers(axes: Any, values_RC: Any, mesh: Any, panels: Panels, cell: f
             axes.text(column, row, "−∞", ha="center", va="center", fontsize=size, color=GREY)
             continue
         value = float(values_RC[row, column])
-        red, green, blue, _ = mesh.cmap(mesh.norm(value))
-        ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
-        axes.text(column, row, write(value), ha="center", va="center", fontsize=size, color=ink)
+        axes.text(column, row, write(value), ha="center", va="center", fontsize=size, color=_ink(mesh, value))
+
+
+def _ink(mesh: Any, value: float) -> str:
+    """Returns the colour in which a number is easy to read on the cell of its value."""
+    red, green, blue, _ = mesh.cmap(mesh.norm(value))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
 def number_format(values: Array) -> Any:
@@ -437,6 +441,45 @@ def curves_figure(curves: Sequence[Curve], panels: Panels, *, log_x: bool, log_y
         legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, prop=family)
         for text in legend.get_texts():
             text.set_parse_math(False)
+    return figure
+
+
+def intervals_figure(values_R3: Array, panels: Panels) -> Any:
+    """Draws a value with its interval for each row, next to a map of the same rows.
+
+    values_R3: low end, value and high end of each row.  panels: one matrix; `scale` is that of the values, too; `x` says what
+    the columns are, `y` what the values are.
+    """
+    values_RC = panels.values_PRC[0]
+    high, wide = values_RC.shape
+    longest = max(map(cell_len, panels.columns), default=1)
+    cell = max(0.55, LETTER * (longest + 1))
+    names = LETTER * max(map(cell_len, panels.rows), default=1)
+    figure = _figure((max(names + 3.4 + cell * wide + 0.4, 0.092 * cell_len(panels.title)), 1.0 + 0.27 * high), panels)
+    font = font_of(panels.labels(), 9)
+    left, right = figure.subplots(1, 2, width_ratios=(3.0, cell * wide), sharey=True)
+    low, value, top = values_R3.T
+    left.hlines(range(high), low, top, color=BLUE, linewidth=1.6, gid="intervals")
+    left.plot(value, range(high), "o", color=BLUE, markersize=4.5, clip_on=False, gid="values")
+    left.set(xlim=panels.scale, ylim=(high - 0.5, -0.5))
+    left.set_yticks(range(high), panels.rows, **font)
+    left.set_xlabel(panels.y, **font)
+    left.grid(color="#e6e6e6", linewidth=0.6)
+    left.set_axisbelow(True)
+    left.spines[["top", "right", "left"]].set_visible(False)
+    limits = {"vmin": panels.scale[0], "vmax": panels.scale[1]}
+    edges = np.arange(wide + 1) - 0.5, np.arange(high + 1) - 0.5
+    mesh = right.pcolormesh(*edges, values_RC, cmap=_colours("Blues"), edgecolors="white", linewidth=1.0, **limits)
+    mesh.set_gid("cells-0")
+    right.set_xlim(-0.5, wide - 0.5)
+    for row, column in np.ndindex(high, wide):
+        value = float(values_RC[row, column])
+        right.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=_ink(mesh, value))
+    right.set_xticks(range(wide), panels.columns, **font)
+    right.set_xlabel(panels.x, **font)
+    right.spines[:].set_visible(False)
+    for axes in (left, right):
+        axes.tick_params(length=0, labelsize=8)
     return figure
 
 

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +37,8 @@ WIDEST = 120
 """Maximum width in a terminal of unknown size, in character cells."""
 MOST_COLUMNS = 1000
 """Maximum number of columns of a picture over time; finer detail would be smaller than its pixels."""
+LEAST_APART = 0.09
+"""Distance between two labels of a logarithmic axis, as a share of its length."""
 MOST_ACROSS = 16
 """Maximum number of frames of a video that stand side by side."""
 FINEST = 16_000
@@ -271,10 +274,21 @@ def draw_curves(panels: Sequence[Panel], path: str | Path, *, across: str) -> Pa
             axes.plot(xs, ys, style, marker="o", markersize=3, color=f"C{curve.colour}", label=curve.label, linewidth=1.4)
         for x, y, words in panel.marks:
             axes.plot([x], [y], "o", markersize=9, markerfacecolor="none", color="#1d2733")
-            axes.annotate(words, (x, y), xytext=(8, -14), textcoords="offset points", fontsize=9, parse_math=False)
+            behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+            axes.annotate(words, (x, y), xytext=(8, -14), textcoords="offset points", fontsize=9, parse_math=False, bbox=behind)
+        positions = sorted({x for curve in panel.curves for x, _ in curve.points})
+        if _are_apart(positions):
+            axes.set_xticks(positions, [f"{x:,.0f}" if x == round(x) else f"{x:g}" for x in positions])
+            axes.set_xticks([], minor=True)
         axes.grid(which="major", color="#e6e6e6", linewidth=0.6)
         axes.legend(fontsize=8, frameon=False)
     return save(figure, path)
+
+
+def _are_apart(positions: Sequence[float]) -> bool:
+    """Whether there is room for a label at each position of a logarithmic axis."""
+    whole = math.log(positions[-1] / positions[0]) if positions else 0.0
+    return whole > 0 and all(math.log(after / before) >= LEAST_APART * whole for before, after in pairwise(positions))
 
 
 def _over_time(maps: Sequence[AttentionMap], over: str | Path | None) -> Any:

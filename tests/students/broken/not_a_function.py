@@ -1,0 +1,4 @@
+# expect file: no_function
+import numpy as np
+
+scores = np.zeros((3, 3))
