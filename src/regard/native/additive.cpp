@@ -17,7 +17,7 @@ namespace regard::ISA {
 namespace {
 
 constexpr int64_t TILE = 12;      // queries: two groups of product_rows<6>
-constexpr int64_t BLOCK = 16;     // keys
+constexpr int64_t BLOCK = 2 * LANES;  // keys
 constexpr int64_t PART = 96;      // queries of a part, at least
 constexpr int64_t MOST_PARTS = 8;
 constexpr int64_t WAVE = 16;      // parts that have sums at a time
@@ -256,7 +256,8 @@ INLINE void drop_row(const regard_additive& p, int64_t lead, int64_t row, float*
   base = mixed(base ^ static_cast<uint32_t>(p.seed >> 32) ^ mixed(static_cast<uint32_t>(at >> 32)));
   const uint32_t limit = static_cast<uint32_t>(static_cast<double>(p.dropout) * 4294967296.0);
   const Vec scale = same(1.0f / (1.0f - p.dropout));
-  Bits place = Bits{0, 1, 2, 3, 4, 5, 6, 7};
+  Bits place;
+  for (int64_t lane = 0; lane < LANES; lane++) place[lane] = static_cast<uint32_t>(lane);
   for (int64_t j = 0; j < size; j += LANES, place += LANES) {
     Bits bits = place * 0x9e3779b1u + base;
     bits = (bits ^ (bits >> 16)) * 0x7feb352du;

@@ -7,36 +7,43 @@
 namespace regard {
 namespace {
 
-bool has_avx2() {
-#ifdef REGARD_HAS_AVX2
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
+struct Named {
+  const char* name;
+  const Kernels* kernels;
+};
+
+#ifdef REGARD_HAS_X86
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
 #endif
+
+// The kernels of this name, null kernels if this processor or this build does not have them. Without a name: the fastest.
+Named find(const char* name) {
+  auto asked = [name](const char* one) { return name == nullptr || std::strcmp(name, one) == 0; };
+#ifdef REGARD_HAS_X86
+  if (asked("avx512") && has_avx512()) return {"avx512", &avx512::kernels};
+  if (asked("avx2") && has_avx2()) return {"avx2", &avx2::kernels};
+#endif
+  return {"portable", asked("portable") ? &portable::kernels : nullptr};
 }
 
-const Kernels* find(const char* name) {
-#ifdef REGARD_HAS_AVX2
-  if (std::strcmp(name, "avx2") == 0 && has_avx2()) return &avx2::kernels;
-#endif
-  return std::strcmp(name, "portable") == 0 ? &portable::kernels : nullptr;
-}
-
-const char* chosen_name = has_avx2() ? "avx2" : "portable";
-const Kernels* chosen = find(chosen_name);
+Named chosen = find(nullptr);
 
 }  // namespace
 }  // namespace regard
 
 int regard_abi() { return REGARD_ABI; }
 
-const char* regard_instruction_set() { return regard::chosen_name; }
+const char* regard_instruction_set() { return regard::chosen.name; }
 
 int regard_choose(const char* name) {
-  const regard::Kernels* found = regard::find(name);
-  if (found == nullptr) return -1;
+  const regard::Named found = regard::find(name);
+  if (found.kernels == nullptr) return -1;
   regard::chosen = found;
-  regard::chosen_name = std::strcmp(name, "avx2") == 0 ? "avx2" : "portable";
   return 0;
 }
 
@@ -44,5 +51,5 @@ void regard_set_threads(int threads) { regard::set_threads(threads); }
 void regard_use_team(void* run) { regard::use_team(reinterpret_cast<regard::Team>(run)); }
 int regard_threads() { return regard::threads(); }
 
-void regard_additive_forward(const regard_additive* problem) { regard::chosen->additive_forward(*problem); }
-void regard_additive_backward(const regard_additive* problem) { regard::chosen->additive_backward(*problem); }
+void regard_additive_forward(const regard_additive* problem) { regard::chosen.kernels->additive_forward(*problem); }
+void regard_additive_backward(const regard_additive* problem) { regard::chosen.kernels->additive_backward(*problem); }

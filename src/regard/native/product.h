@@ -28,7 +28,7 @@ INLINE void product_rows(float* out, int64_t out_row, View a, const float* b, in
     for (int part = 0; part < 2; part++) store(out + row * out_row + part * LANES, sum[row][part]);
 }
 
-// out (rows, columns) = a (rows, depth) · b (depth, columns), or += if ADD. `columns` is a multiple of 16.
+// out (rows, columns) = a (rows, depth) · b (depth, columns), or += if ADD. `columns` is a multiple of 2 * LANES.
 template <bool ADD>
 static void product(float* out, int64_t out_row, View a, const float* b, int64_t b_row, int64_t rows, int64_t columns,
                     int64_t depth) {
