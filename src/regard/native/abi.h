@@ -5,7 +5,7 @@
 #define REGARD_API extern "C" __attribute__((visibility("default")))
 
 // A change of any signature below gets the next number; library.py refuses a library with another one.
-constexpr int REGARD_ABI = 2;
+constexpr int REGARD_ABI = 3;
 
 REGARD_API int regard_abi();
 
@@ -47,3 +47,25 @@ struct regard_additive {
 
 REGARD_API void regard_additive_forward(const regard_additive* problem);
 REGARD_API void regard_additive_backward(const regard_additive* problem);
+
+// A recurrent layer over whole sequences, in one direction or in both. All arrays are contiguous; a state has width columns, for
+// an LSTM twice as many: h, c. Forward and backward need all pointers of their own group.
+struct regard_recurrent {
+  int64_t cell;  // 0 GRU, 1 LSTM, 2 tanh, 3 ReLU, 4 sigmoid; the gates are in torch's order
+  int64_t rows, steps, input_width, width, directions;
+  const float* input;                   // (rows, steps, input_width)
+  const float *weight, *recurrent;      // (directions, gates * width, input_width) and (…, width): W and U
+  const float *bias, *recurrent_bias;   // (directions, gates * width)
+  const float* first;                   // (directions, rows, state): before the first step
+  const int64_t* lengths;               // (rows): direction 1 reads that many positions in reverse, then the others; null: none
+  // forward
+  float* states;  // (rows, steps, directions, width)
+  float* last;    // (directions, rows, state)
+  float* kept;    // (directions, rows, steps, parts, width rounded up to 16) for backward; 5 parts for a GRU, LSTM 6, others 2
+  // backward
+  const float *states_gradient, *last_gradient;
+  float *input_gradient, *weight_gradient, *recurrent_gradient, *bias_gradient, *recurrent_bias_gradient, *first_gradient;
+};
+
+REGARD_API void regard_recurrent_forward(const regard_recurrent* problem);
+REGARD_API void regard_recurrent_backward(const regard_recurrent* problem);

@@ -636,6 +636,6 @@ static void additive_backward(const regard_additive& p) {
   }
 }
 
-extern const Kernels kernels = {additive_forward, additive_backward};
+extern const Additive additive_kernels = {additive_forward, additive_backward};
 
 }  // namespace regard::ISA

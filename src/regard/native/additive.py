@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.native.library import AdditiveProblem, library
+from regard.native.library import AdditiveProblem
+from regard.native.threads import library_on_torch_threads
 
 # Q queries  K keys  A width of the hidden layer  V width of the values; … leading axes, which broadcast
 
-_LIBRARY = library()
-
-
-def _share_threads_with_torch() -> None:
-    """Runs the kernels on torch's own OpenMP threads, which spin after each call; a second pool would wait for a processor.
-
-    Without such a library (torch was built otherwise) the kernels keep their own threads.
-    """
-    folder = Path(torch.__file__).parent
-    for path in (*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")):
-        team = ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
-        if _LIBRARY is not None:
-            _LIBRARY.regard_use_team(team)
-        return
-
-
-_share_threads_with_torch()
+_LIBRARY = library_on_torch_threads()
 
 
 def fits(query: Tensor, key: Tensor, v: Tensor, value: Tensor) -> bool:

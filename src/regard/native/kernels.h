@@ -6,19 +6,27 @@
 
 namespace regard {
 
-struct Kernels {
-  void (*additive_forward)(const regard_additive& problem);
-  void (*additive_backward)(const regard_additive& problem);
+struct Additive {
+  void (*forward)(const regard_additive& problem);
+  void (*backward)(const regard_additive& problem);
+};
+
+struct Recurrent {
+  void (*forward)(const regard_recurrent& problem);
+  void (*backward)(const regard_recurrent& problem);
 };
 
 namespace portable {
-extern const Kernels kernels;
+extern const Additive additive_kernels;
+extern const Recurrent recurrent_kernels;
 }
 namespace avx2 {
-extern const Kernels kernels;
+extern const Additive additive_kernels;
+extern const Recurrent recurrent_kernels;
 }
 namespace avx512 {
-extern const Kernels kernels;
+extern const Additive additive_kernels;
+extern const Recurrent recurrent_kernels;
 }
 
 }  // namespace regard

@@ -9,7 +9,8 @@ namespace {
 
 struct Named {
   const char* name;
-  const Kernels* kernels;
+  const Additive* additive;
+  const Recurrent* recurrent;
 };
 
 #ifdef REGARD_HAS_X86
@@ -21,14 +22,15 @@ bool has_avx512() {
 }
 #endif
 
-// The kernels of this name, null kernels if this processor or this build does not have them. Without a name: the fastest.
+// The kernels of this name, null if this processor or this build does not have them. Without a name: the fastest.
 Named find(const char* name) {
   auto asked = [name](const char* one) { return name == nullptr || std::strcmp(name, one) == 0; };
 #ifdef REGARD_HAS_X86
-  if (asked("avx512") && has_avx512()) return {"avx512", &avx512::kernels};
-  if (asked("avx2") && has_avx2()) return {"avx2", &avx2::kernels};
+  if (asked("avx512") && has_avx512()) return {"avx512", &avx512::additive_kernels, &avx512::recurrent_kernels};
+  if (asked("avx2") && has_avx2()) return {"avx2", &avx2::additive_kernels, &avx2::recurrent_kernels};
 #endif
-  return {"portable", asked("portable") ? &portable::kernels : nullptr};
+  if (asked("portable")) return {"portable", &portable::additive_kernels, &portable::recurrent_kernels};
+  return {name, nullptr, nullptr};
 }
 
 Named chosen = find(nullptr);
@@ -42,7 +44,7 @@ const char* regard_instruction_set() { return regard::chosen.name; }
 
 int regard_choose(const char* name) {
   const regard::Named found = regard::find(name);
-  if (found.kernels == nullptr) return -1;
+  if (found.additive == nullptr) return -1;
   regard::chosen = found;
   return 0;
 }
@@ -51,5 +53,7 @@ void regard_set_threads(int threads) { regard::set_threads(threads); }
 void regard_use_team(void* run) { regard::use_team(reinterpret_cast<regard::Team>(run)); }
 int regard_threads() { return regard::threads(); }
 
-void regard_additive_forward(const regard_additive* problem) { regard::chosen.kernels->additive_forward(*problem); }
-void regard_additive_backward(const regard_additive* problem) { regard::chosen.kernels->additive_backward(*problem); }
+void regard_additive_forward(const regard_additive* problem) { regard::chosen.additive->forward(*problem); }
+void regard_additive_backward(const regard_additive* problem) { regard::chosen.additive->backward(*problem); }
+void regard_recurrent_forward(const regard_recurrent* problem) { regard::chosen.recurrent->forward(*problem); }
+void regard_recurrent_backward(const regard_recurrent* problem) { regard::chosen.recurrent->backward(*problem); }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 
-ABI = 2
+ABI = 3
 """The number of the interface below, as `REGARD_ABI` in abi.h."""
 
 FOLDER = Path(__file__).parent
@@ -50,6 +50,18 @@ class AdditiveProblem(ctypes.Structure):
         ("dropout", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("context", "weights", "log_sum", "context_gradient")),
         *((name, ctypes.c_void_p) for name in ("query_gradient", "key_gradient", "value_gradient", "v_gradient")),
+    )
+
+
+class RecurrentProblem(ctypes.Structure):
+    """`regard_recurrent` of abi.h; pointers are addresses, 0 for none."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("cell", "rows", "steps", "input_width", "width", "directions")),
+        *((name, ctypes.c_void_p) for name in ("input", "weight", "recurrent", "bias", "recurrent_bias", "first", "lengths")),
+        *((name, ctypes.c_void_p) for name in ("states", "last", "kept", "states_gradient", "last_gradient")),
+        *((name, ctypes.c_void_p) for name in ("input_gradient", "weight_gradient", "recurrent_gradient")),
+        *((name, ctypes.c_void_p) for name in ("bias_gradient", "recurrent_bias_gradient", "first_gradient")),
     )
 
 
@@ -91,9 +103,11 @@ def declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.regard_threads.restype = ctypes.c_int
     functions.regard_use_team.argtypes = (ctypes.c_void_p,)
     functions.regard_use_team.restype = None
-    for function in (functions.regard_additive_forward, functions.regard_additive_backward):
-        function.argtypes = (ctypes.POINTER(AdditiveProblem),)
-        function.restype = None
+    for kind, problem in (("additive", AdditiveProblem), ("recurrent", RecurrentProblem)):
+        for direction in ("forward", "backward"):
+            function = getattr(functions, f"regard_{kind}_{direction}")
+            function.argtypes = (ctypes.POINTER(problem),)
+            function.restype = None
     return functions
 
 

@@ -1,0 +1,208 @@
+"""Recurrent layers over whole sequences as operators of torch: values, gradients, shapes for tracing; see recurrent.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.native.library import RecurrentProblem
+from regard.native.threads import library_on_torch_threads
+
+# N rows  T steps  I input width  W width of h  X width of a state  D directions  G width of all gates  P parts that are kept
+
+_LIBRARY = library_on_torch_threads()
+
+MODES = {"GRU": 0, "LSTM": 1, "RNN_TANH": 2, "RNN_RELU": 3, "RNN_SIGMOID": 4}
+"""The kinds of cells, with their numbers in abi.h."""
+
+_GATES = (3, 4, 1, 1, 1)
+_PARTS = (5, 6, 2, 2, 2)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """W, U and the bias of each, for one direction or stacked for two: (D, G, I), (D, G, W), (D, G), (D, G)."""
+
+    input_DGI: Tensor
+    recurrent_DGW: Tensor
+    bias_DG: Tensor
+    recurrent_bias_DG: Tensor
+
+    def all(self) -> tuple[Tensor, ...]:
+        """Returns the four tensors."""
+        return self.input_DGI, self.recurrent_DGW, self.bias_DG, self.recurrent_bias_DG
+
+
+def fits(*tensors: Tensor) -> bool:
+    """Whether the kernels compute this: float32 on the CPU, and nothing is empty."""
+    return _LIBRARY is not None and all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 for x in tensors)
+
+
+def run_layer(mode: str, x_NTI: Tensor, weights: Weights, first_DNX: Tensor, lengths_N: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns (all h (N, T, D, W), the states after the last step (D, N, X)) of one layer.
+
+    mode: one of `MODES`. lengths_N: the second direction reads each row reversed within its length.
+    """
+    arguments = (MODES[mode], x_NTI, *weights.all(), first_DNX, lengths_N)
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and type(x_NTI) is Tensor:
+        states_NTDW, last_DNX, _ = _compute(*arguments)  # the operator would import torch's compiler
+    else:
+        states_NTDW, last_DNX, _ = torch.ops.regard.recurrent(*arguments)
+    return states_NTDW, last_DNX
+
+
+def _compute(
+    mode: int, x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the states, the last states and what the backward pass needs."""
+    states, last, kept = _empty(mode, x, recurrent, first)
+    inputs = _inputs(x, weight, recurrent, bias, recurrent_bias, first, lengths)
+    _run("regard_recurrent_forward", mode, inputs, states=states, last=last, kept=kept)
+    return states, last, kept
+
+
+_forward = torch.library.custom_op("regard::recurrent", _compute, mutates_args=(), device_types="cpu")
+
+
+@_forward.register_fake
+def _(
+    mode: int, x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(mode, x, recurrent, first)
+
+
+@torch.library.custom_op("regard::recurrent_backward", mutates_args=(), device_types="cpu")
+def _backward(
+    mode: int,
+    states_gradient: Tensor,
+    last_gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    recurrent_bias: Tensor,
+    first: Tensor,
+    lengths: Tensor | None,
+    kept: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    inputs = _inputs(x, weight, recurrent, bias, recurrent_bias, first, lengths)
+    gradients = {
+        f"{name}_gradient": torch.empty(own.shape)
+        for name, own in inputs.items()
+        if name != "lengths" and own is not None
+    }
+    upstream = {"states_gradient": states_gradient.contiguous(), "last_gradient": last_gradient.contiguous()}
+    _run("regard_recurrent_backward", mode, inputs, kept=kept, **upstream, **gradients)
+    d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first = gradients.values()
+    return d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first
+
+
+@_backward.register_fake
+def _(
+    mode: int,
+    states_gradient: Tensor,
+    last_gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    recurrent_bias: Tensor,
+    first: Tensor,
+    lengths: Tensor | None,
+    kept: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first = (
+        own.new_empty(own.shape) for own in (x, weight, recurrent, bias, recurrent_bias, first)
+    )
+    return d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mode = inputs[0]
+    ctx.save_for_backward(*inputs[1:], output[2])
+
+
+def _differentiate(ctx: Any, states_gradient: Tensor, last_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    *inputs, lengths, kept = ctx.saved_tensors
+    if torch.is_grad_enabled():  # create_graph=True: by torch's own operators
+        outputs = formula(ctx.mode, *inputs, lengths)
+        wanted = [x for x in inputs if x.requires_grad]
+        found = iter(torch.autograd.grad(outputs, wanted, (states_gradient, last_gradient), create_graph=True))
+        return None, *(next(found) if x.requires_grad else None for x in inputs), None
+    gradients = torch.ops.regard.recurrent_backward(ctx.mode, states_gradient, last_gradient, *inputs, lengths, kept)
+    return None, *gradients, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def formula(
+    mode: int, x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The same in torch's own operators, step by step."""
+    places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    states, last = [], []
+    for direction in range(len(weight)):
+        order = places
+        if direction and lengths is not None:
+            order = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
+        known = torch.nn.functional.linear(x, weight[direction], bias[direction])
+        known = known.gather(1, order[..., None].expand_as(known))
+        state, steps = first[direction], []
+        for step in known.unbind(1):
+            hidden = torch.nn.functional.linear(state[:, : recurrent.shape[-1]], recurrent[direction], recurrent_bias[direction])
+            state = _cell(mode, step, hidden, state)
+            steps.append(state[:, : recurrent.shape[-1]])
+        ordered = torch.stack(steps, dim=1)
+        states.append(ordered.gather(1, order[..., None].expand_as(ordered)))  # the order is its own inverse
+        last.append(state)
+    return torch.stack(states, dim=2), torch.stack(last)
+
+
+def _cell(mode: int, known: Tensor, hidden: Tensor, state: Tensor) -> Tensor:
+    if mode == MODES["GRU"]:
+        (r, z, n), (hidden_r, hidden_z, hidden_n) = known.chunk(3, dim=-1), hidden.chunk(3, dim=-1)
+        z = (z + hidden_z).sigmoid()
+        return (1 - z) * (n + (r + hidden_r).sigmoid() * hidden_n).tanh() + z * state
+    if mode == MODES["LSTM"]:
+        i, f, g, o = (known + hidden).chunk(4, dim=-1)
+        c = f.sigmoid() * state.chunk(2, dim=-1)[1] + i.sigmoid() * g.tanh()
+        return torch.cat((o.sigmoid() * c.tanh(), c), dim=-1)
+    activations = {MODES["RNN_TANH"]: torch.tanh, MODES["RNN_RELU"]: torch.relu, MODES["RNN_SIGMOID"]: torch.sigmoid}
+    return activations[mode](known + hidden)
+
+
+def _empty(mode: int, x: Tensor, recurrent: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns room for the states, the last states and what is kept."""
+    (rows, steps), directions, width = x.shape[:2], len(recurrent), recurrent.shape[-1]
+    padded = (width + 15) // 16 * 16
+    kept = x.new_empty(directions, rows, steps, _PARTS[mode], padded)
+    return x.new_empty(rows, steps, directions, width), first.new_empty(first.shape), kept
+
+
+def _inputs(
+    x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+) -> dict[str, Tensor | None]:
+    """Returns the inputs by the names of abi.h, contiguous."""
+    names = ("input", "weight", "recurrent", "bias", "recurrent_bias", "first", "lengths")
+    tensors = (x, weight, recurrent, bias, recurrent_bias, first, lengths)
+    return {name: None if own is None else own.contiguous() for name, own in zip(names, tensors, strict=True)}
+
+
+def _run(name: str, mode: int, inputs: dict[str, Tensor | None], **others: Tensor) -> None:
+    """Calls a kernel. It reads addresses only; the caller keeps the tensors alive."""
+    assert _LIBRARY is not None
+    x, weight, recurrent = inputs["input"], inputs["weight"], inputs["recurrent"]
+    assert x is not None
+    assert weight is not None
+    assert recurrent is not None
+    problem = RecurrentProblem(mode, *x.shape, recurrent.shape[-1], len(weight))
+    for field, tensor in (inputs | others).items():
+        if tensor is not None:
+            setattr(problem, field, tensor.data_ptr())
+    _LIBRARY.regard_set_threads(torch.get_num_threads())
+    getattr(_LIBRARY, name)(ctypes.byref(problem))
