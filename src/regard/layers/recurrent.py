@@ -84,8 +84,8 @@ class SigmoidRNN(nn.RNNBase):
 
 
 def _is_native(stack: nn.RNNBase, x_NTI: Tensor) -> bool:
-    """Whether the native kernels compute this: soon slower than torch for a single step, and without rules for torch.func."""
-    if x_NTI.dim() != 3 or x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
+    """Whether the native kernels compute this: not LSTMs and single steps, where torch is faster, nor transforms of torch.func."""
+    if isinstance(stack, nn.LSTM) or x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
         return False
     return native.fits(x_NTI, *stack.parameters()) and not torch.is_autocast_enabled(x_NTI.device.type)
 
@@ -360,7 +360,7 @@ def _both_directions(forwards: nn.RNNBase, backwards: nn.RNNBase, x_BSI: Tensor,
     """Returns the states of both directions (B, S, 2W), the second of which reads each row reversed within its length."""
     stacks = (forwards, backwards)
     hooked = any(stack._forward_hooks or stack._forward_pre_hooks for stack in stacks)
-    if hooked or not isinstance(forwards, GRU | RNN | SigmoidRNN) or not all(_is_native(stack, x_BSI) for stack in stacks):
+    if hooked or not all(_is_native(stack, x_BSI) for stack in stacks):
         ahead_BSW, back_BSW = run(forwards, x_BSI)[0], run(backwards, reverse_rows(x_BSI, lengths_B))[0]
         return torch.cat((ahead_BSW, reverse_rows(back_BSW, lengths_B)), dim=-1)
     weights = native.Weights(*map(torch.stack, zip(*(layer_weights(stack, 0) for stack in stacks), strict=True)))

@@ -48,20 +48,20 @@ struct regard_additive {
 REGARD_API void regard_additive_forward(const regard_additive* problem);
 REGARD_API void regard_additive_backward(const regard_additive* problem);
 
-// A recurrent layer over whole sequences, in one direction or in both. All arrays are contiguous; a state has width columns, for
-// an LSTM twice as many: h, c. Forward and backward need all pointers of their own group.
+// A recurrent layer over whole sequences, in one direction or in both. All arrays are contiguous. Forward and backward need all
+// pointers of their own group, and those of the first one.
 struct regard_recurrent {
-  int64_t cell;  // 0 GRU, 1 LSTM, 2 tanh, 3 ReLU, 4 sigmoid; the gates are in torch's order
+  int64_t cell;  // 0 GRU with the gates in torch's order, 1 tanh, 2 ReLU, 3 sigmoid
   int64_t rows, steps, input_width, width, directions;
   const float* input;                   // (rows, steps, input_width)
   const float *weight, *recurrent;      // (directions, gates * width, input_width) and (…, width): W and U
   const float *bias, *recurrent_bias;   // (directions, gates * width)
-  const float* first;                   // (directions, rows, state): before the first step
+  const float* first;                   // (directions, rows, width): before the first step
   const int64_t* lengths;               // (rows): direction 1 reads that many positions in reverse, then the others; null: none
   // forward
   float* states;  // (rows, steps, directions, width)
-  float* last;    // (directions, rows, state)
-  float* kept;    // (directions, rows, steps, parts, width rounded up to 16) for backward; 5 parts for a GRU, LSTM 6, others 2
+  float* last;    // (directions, rows, width)
+  float* kept;    // (directions, rows, steps, parts, width rounded up to 16) for backward; a GRU has 5 parts, others 2
   // backward
   const float *states_gradient, *last_gradient;
   float *input_gradient, *weight_gradient, *recurrent_gradient, *bias_gradient, *recurrent_bias_gradient, *first_gradient;

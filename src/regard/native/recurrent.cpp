@@ -1,4 +1,4 @@
-// Whole sequences of gated and plain recurrent cells in one call, forward and backward, in one or two directions.
+// Whole sequences of GRUs and plain cells in one call, forward and backward, in one or two directions.
 //
 // Products with the inputs are computed for all positions at once. The recurrence runs block of rows by block of rows through all
 // steps, so threads never wait for each other. Every sum has an order that depends on the sizes of the layer and on the sequence
@@ -20,16 +20,15 @@ constexpr int64_t MOST_ROWS = 48;     // of a block
 constexpr int64_t DEPTH = 256;        // of the sums of the weights' gradients, which are then added up
 constexpr int64_t GATE_ROWS = 16;     // rows of a weight's gradient that a task computes
 
-enum Cell { GRU, LSTM, TANH, RELU, SIGMOID };
+enum Cell { GRU, TANH, RELU, SIGMOID };
 
 struct Sizes {
-  int64_t cell, positions, gates, padded, record, parts, state;
+  int64_t cell, positions, gates, padded, record, parts;
 
   explicit Sizes(const regard_recurrent& p) : cell(p.cell), positions(p.rows * p.steps), padded(round_up(p.width, 16)) {
-    gates = cell == GRU ? 3 : cell == LSTM ? 4 : 1;
-    parts = cell == GRU ? 4 : gates;                                       // of the gradients of a position
-    record = (cell == GRU ? 5 : cell == LSTM ? 6 : 2) * padded;            // the last part is the state before the step
-    state = cell == LSTM ? 2 * p.width : p.width;
+    gates = cell == GRU ? 3 : 1;
+    parts = cell == GRU ? 4 : 1;               // of the gradients of a position
+    record = (cell == GRU ? 5 : 2) * padded;  // the last part is the state before the step
   }
   int64_t gate_columns() const { return gates * padded; }
   int64_t previous() const { return record - padded; }
@@ -115,10 +114,10 @@ void pad_gates(const regard_recurrent& p, const Sizes& s, const float* from, flo
 
 // --- the cells -----------------------------------------------------------------------------------------------------------
 
-// What one row needs for one step. input: W x, replaced by the gates; hidden: U h. h and c are replaced by the new state.
+// What one row needs for one step. hidden: U h. The record holds W x, which the gates replace; the new state replaces h.
 struct Step {
   const float *hidden, *bias, *hidden_bias;
-  float *record, *h, *c;
+  float *record, *h;
   int64_t padded;
 };
 
@@ -140,23 +139,6 @@ void gru_forward(const Step& s) {
   }
 }
 
-void lstm_forward(const Step& s) {
-  const int64_t P = s.padded;
-  for (int64_t i = 0; i < P; i += LANES) {
-    Vec gate[4];
-    for (int64_t g = 0; g < 4; g++) {
-      const Vec x = load(s.record + g * P + i) + load(s.bias + g * P + i) + load(s.hidden + g * P + i) + load(s.hidden_bias + g * P + i);
-      gate[g] = g == 2 ? hyperbolic_tangent(x) : sigmoid(x);
-      store(s.record + g * P + i, gate[g]);
-    }
-    const Vec before = load(s.c + i), c = gate[1] * before + gate[0] * gate[2];
-    store(s.record + 4 * P + i, before);
-    store(s.record + 5 * P + i, load(s.h + i));
-    store(s.c + i, c);
-    store(s.h + i, gate[3] * hyperbolic_tangent(c));
-  }
-}
-
 template <int CELL>
 static void plain_forward(const Step& s) {
   for (int64_t i = 0; i < s.padded; i += LANES) {
@@ -171,18 +153,17 @@ static void plain_forward(const Step& s) {
 void forward_step(int64_t cell, const Step& step) {
   switch (cell) {
     case GRU: return gru_forward(step);
-    case LSTM: return lstm_forward(step);
     case TANH: return plain_forward<TANH>(step);
     case RELU: return plain_forward<RELU>(step);
     default: return plain_forward<SIGMOID>(step);
   }
 }
 
-// h, c: the gradient of the state after the step; then the part of that before it that does not flow through U.
+// h: the gradient of the state after the step; then the part of that before it that does not flow through U.
 // hidden: the gradient of U h; gradient: that of W x and, for a GRU, in a fourth part what its n has in `hidden`.
 struct Back {
   const float* record;
-  float *h, *c, *hidden, *gradient;
+  float *h, *hidden, *gradient;
   int64_t padded;
 };
 
@@ -202,23 +183,6 @@ void gru_backward(const Back& b) {
   }
 }
 
-void lstm_backward(const Back& b) {
-  const int64_t P = b.padded;
-  for (int64_t i = 0; i < P; i += LANES) {
-    const Vec in = load(b.record + i), forget = load(b.record + P + i), g = load(b.record + 2 * P + i);
-    const Vec out = load(b.record + 3 * P + i), before = load(b.record + 4 * P + i), dh = load(b.h + i);
-    const Vec y = hyperbolic_tangent(forget * before + in * g), dc = load(b.c + i) + dh * out * (1.0f - y * y);
-    const Vec parts[4] = {dc * g * in * (1.0f - in), dc * before * forget * (1.0f - forget), dc * in * (1.0f - g * g),
-                          dh * y * out * (1.0f - out)};
-    for (int64_t part = 0; part < 4; part++) {
-      store(b.gradient + part * P + i, parts[part]);
-      store(b.hidden + part * P + i, parts[part]);
-    }
-    store(b.c + i, dc * forget);
-    store(b.h + i, same(0));
-  }
-}
-
 template <int CELL>
 static void plain_backward(const Back& b) {
   for (int64_t i = 0; i < b.padded; i += LANES) {
@@ -233,7 +197,6 @@ static void plain_backward(const Back& b) {
 void backward_step(int64_t cell, const Back& back) {
   switch (cell) {
     case GRU: return gru_backward(back);
-    case LSTM: return lstm_backward(back);
     case TANH: return plain_backward<TANH>(back);
     case RELU: return plain_backward<RELU>(back);
     default: return plain_backward<SIGMOID>(back);
@@ -257,7 +220,7 @@ struct Blocks {
 // Arrays of a block, in the scratch memory of a thread.
 struct Block {
   int64_t direction, first, rows, stride, wide;
-  float *h, *c, *hidden;
+  float *h, *hidden;
 
   Block(const regard_recurrent& p, const Sizes& s, const Blocks& blocks, int64_t number)
       : direction(number / blocks.count),
@@ -265,20 +228,16 @@ struct Block {
         rows(smaller_of(blocks.each, p.rows - first)),
         stride(round_up(s.padded, PANEL)),
         wide(round_up(s.gate_columns(), PANEL)) {
-    h = scratch(blocks.each * (2 * stride + wide));
-    c = h + blocks.each * stride;
-    hidden = c + blocks.each * stride;
-    clear(h, blocks.each * 2 * stride);
+    h = scratch(blocks.each * (stride + wide));
+    hidden = h + blocks.each * stride;
+    clear(h, blocks.each * stride);
   }
 
-  // Reads or writes states (directions, rows, h or h and c).
-  template <class Copy>
-  void each_state(const regard_recurrent& p, const Sizes& s, Copy&& one) const {
-    for (int64_t row = 0; row < rows; row++) {
-      const int64_t at = (direction * p.rows + first + row) * s.state;
-      one(h + row * stride, at);
-      if (s.cell == LSTM) one(c + row * stride, at + p.width);
-    }
+  void read(const regard_recurrent& p, const float* states) const {  // (directions, rows, width)
+    for (int64_t row = 0; row < rows; row++) copy(h + row * stride, states + (direction * p.rows + first + row) * p.width, p.width);
+  }
+  void write(const regard_recurrent& p, float* states) const {
+    for (int64_t row = 0; row < rows; row++) copy(states + (direction * p.rows + first + row) * p.width, h + row * stride, p.width);
   }
 };
 
@@ -287,21 +246,21 @@ INLINE int64_t state_at(const regard_recurrent& p, int64_t direction, int64_t pl
 }
 
 void run_block(const regard_recurrent& p, const Sizes& s, const Packed& recurrent, const float* biases, const Block& b) {
-  b.each_state(p, s, [&](float* x, int64_t at) { copy(x, p.first + at, p.width); });
+  b.read(p, p.first);
   for (int64_t step = 0; step < p.steps; step++) {
     multiply<false>(b.hidden, b.wide, {b.h, b.stride, 1}, recurrent, b.rows);
     for (int64_t row = 0; row < b.rows; row++) {
       const int64_t place = position(p, b.direction, b.first + row, step);
       float *h = b.h + row * b.stride, *record = p.kept + (b.direction * s.positions + place) * s.record;
-      forward_step(s.cell, {b.hidden + row * b.wide, biases, biases + s.gate_columns(), record, h, b.c + row * b.stride, s.padded});
+      forward_step(s.cell, {b.hidden + row * b.wide, biases, biases + s.gate_columns(), record, h, s.padded});
       copy(p.states + state_at(p, b.direction, place), h, p.width);
     }
   }
-  b.each_state(p, s, [&](float* x, int64_t at) { copy(p.last + at, x, p.width); });
+  b.write(p, p.last);
 }
 
 void run_back(const regard_recurrent& p, const Sizes& s, const Packed& recurrent, float* gradients, const Block& b) {
-  b.each_state(p, s, [&](float* x, int64_t at) { copy(x, p.last_gradient + at, p.width); });
+  b.read(p, p.last_gradient);
   for (int64_t step = p.steps - 1; step >= 0; step--) {
     for (int64_t row = 0; row < b.rows; row++) {
       const int64_t place = position(p, b.direction, b.first + row, step);
@@ -309,12 +268,11 @@ void run_back(const regard_recurrent& p, const Sizes& s, const Packed& recurrent
       const float* upstream = p.states_gradient + state_at(p, b.direction, place);
       for (int64_t i = 0; i < p.width; i++) h[i] += upstream[i];
       const int64_t at = b.direction * s.positions + place;
-      backward_step(s.cell, {p.kept + at * s.record, h, b.c + row * b.stride, b.hidden + row * b.wide,
-                             gradients + at * s.gradient(), s.padded});
+      backward_step(s.cell, {p.kept + at * s.record, h, b.hidden + row * b.wide, gradients + at * s.gradient(), s.padded});
     }
     multiply<true>(b.h, b.stride, {b.hidden, b.wide, 1}, recurrent, b.rows);
   }
-  b.each_state(p, s, [&](float* x, int64_t at) { copy(p.first_gradient + at, x, p.width); });
+  b.write(p, p.first_gradient);
 }
 
 // --- gradients of weights and inputs -------------------------------------------------------------------------------------
@@ -327,7 +285,7 @@ int64_t gate_of(const Sizes& s, int64_t part, bool recurrent) {
 }
 
 // Up to GATE_ROWS rows of a weight's gradient Σ gᵀ x over all positions, and of its bias.
-void weight_rows(const regard_recurrent& p, const Sizes& s, const float* gradients, const Packed& x, int64_t rows, float* scratch,
+void weight_rows(const Sizes& s, const float* gradients, const Packed& x, int64_t rows, float* scratch,
                  float* out, float* bias) {
   const int64_t columns = x.panels() * PANEL;
   float *sum = scratch, *bias_sum = sum + GATE_ROWS * columns, *g = bias_sum + GATE_ROWS;
@@ -345,7 +303,6 @@ void weight_rows(const regard_recurrent& p, const Sizes& s, const float* gradien
   }
   for (int64_t row = 0; row < rows; row++) copy(out + row * x.columns, sum + row * columns, x.columns);
   copy(bias, bias_sum, rows);
-  (void)p;
 }
 
 void weight_gradients(const regard_recurrent& p, const Sizes& s, const float* gradients, const Packed& input, const Packed* before) {
@@ -359,9 +316,9 @@ void weight_gradients(const regard_recurrent& p, const Sizes& s, const float* gr
     float* memory = scratch(GATE_ROWS * (round_up(most, PANEL) + 1 + DEPTH));
     const int64_t row = (direction * s.gates + gate) * p.width + unit, rows = smaller_of(GATE_ROWS, p.width - unit);
     if (recurrent) {
-      weight_rows(p, s, own, before[direction], rows, memory, p.recurrent_gradient + row * p.width, p.recurrent_bias_gradient + row);
+      weight_rows(s, own, before[direction], rows, memory, p.recurrent_gradient + row * p.width, p.recurrent_bias_gradient + row);
     } else {
-      weight_rows(p, s, own, input, rows, memory, p.weight_gradient + row * p.input_width, p.bias_gradient + row);
+      weight_rows(s, own, input, rows, memory, p.weight_gradient + row * p.input_width, p.bias_gradient + row);
     }
   });
 }

@@ -12,15 +12,14 @@ from torch import Tensor
 from regard.native.library import RecurrentProblem
 from regard.native.threads import library_on_torch_threads
 
-# N rows  T steps  I input width  W width of h  X width of a state  D directions  G width of all gates  P parts that are kept
+# N rows  T steps  I input width  W width  D directions  G width of all gates
 
 _LIBRARY = library_on_torch_threads()
 
-MODES = {"GRU": 0, "LSTM": 1, "RNN_TANH": 2, "RNN_RELU": 3, "RNN_SIGMOID": 4}
+MODES = {"GRU": 0, "RNN_TANH": 1, "RNN_RELU": 2, "RNN_SIGMOID": 3}
 """The kinds of cells, with their numbers in abi.h."""
 
-_GATES = (3, 4, 1, 1, 1)
-_PARTS = (5, 6, 2, 2, 2)
+_PARTS = (5, 2, 2, 2)
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,17 @@ def fits(*tensors: Tensor) -> bool:
     return _LIBRARY is not None and all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 for x in tensors)
 
 
-def run_layer(mode: str, x_NTI: Tensor, weights: Weights, first_DNX: Tensor, lengths_N: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns (all h (N, T, D, W), the states after the last step (D, N, X)) of one layer.
+def run_layer(mode: str, x_NTI: Tensor, weights: Weights, first_DNW: Tensor, lengths_N: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns (all h (N, T, D, W), the states after the last step (D, N, W)) of one layer.
 
     mode: one of `MODES`. lengths_N: the second direction reads each row reversed within its length.
     """
-    arguments = (MODES[mode], x_NTI, *weights.all(), first_DNX, lengths_N)
+    arguments = (MODES[mode], x_NTI, *weights.all(), first_DNW, lengths_N)
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and type(x_NTI) is Tensor:
-        states_NTDW, last_DNX, _ = _compute(*arguments)  # the operator would import torch's compiler
+        states_NTDW, last_DNW, _ = _compute(*arguments)  # the operator would import torch's compiler
     else:
-        states_NTDW, last_DNX, _ = torch.ops.regard.recurrent(*arguments)
-    return states_NTDW, last_DNX
+        states_NTDW, last_DNW, _ = torch.ops.regard.recurrent(*arguments)
+    return states_NTDW, last_DNW
 
 
 def _compute(
@@ -154,9 +153,9 @@ def formula(
         known = known.gather(1, order[..., None].expand_as(known))
         state, steps = first[direction], []
         for step in known.unbind(1):
-            hidden = torch.nn.functional.linear(state[:, : recurrent.shape[-1]], recurrent[direction], recurrent_bias[direction])
+            hidden = torch.nn.functional.linear(state, recurrent[direction], recurrent_bias[direction])
             state = _cell(mode, step, hidden, state)
-            steps.append(state[:, : recurrent.shape[-1]])
+            steps.append(state)
         ordered = torch.stack(steps, dim=1)
         states.append(ordered.gather(1, order[..., None].expand_as(ordered)))  # the order is its own inverse
         last.append(state)
@@ -168,10 +167,6 @@ def _cell(mode: int, known: Tensor, hidden: Tensor, state: Tensor) -> Tensor:
         (r, z, n), (hidden_r, hidden_z, hidden_n) = known.chunk(3, dim=-1), hidden.chunk(3, dim=-1)
         z = (z + hidden_z).sigmoid()
         return (1 - z) * (n + (r + hidden_r).sigmoid() * hidden_n).tanh() + z * state
-    if mode == MODES["LSTM"]:
-        i, f, g, o = (known + hidden).chunk(4, dim=-1)
-        c = f.sigmoid() * state.chunk(2, dim=-1)[1] + i.sigmoid() * g.tanh()
-        return torch.cat((o.sigmoid() * c.tanh(), c), dim=-1)
     activations = {MODES["RNN_TANH"]: torch.tanh, MODES["RNN_RELU"]: torch.relu, MODES["RNN_SIGMOID"]: torch.sigmoid}
     return activations[mode](known + hidden)
 

@@ -1,0 +1,191 @@
+"""The kernels of recurrent layers against torch in float64, for every instruction set."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.core import masks
+from regard.layers.recurrent import RecurrentEncoder, make_stack, run
+from regard.native import recurrent as native
+from regard.native.flops import COUNTED_KERNELS
+from regard.native.library import library
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the native library is not built: make native")
+
+CELLS = ("gru", "rnn_tanh", "rnn_relu", "rnn_sigmoid")
+every_cell = pytest.mark.parametrize("cell", CELLS)
+
+
+@pytest.fixture(params=["avx512", "avx2", "portable"])
+def instructions(request):
+    chosen = library().regard_instruction_set()
+    if library().regard_choose(request.param.encode()):
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    library().regard_choose(chosen)
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[str]:
+    """The kinds of cells that the kernels have computed."""
+    found: list[str] = []
+    original = native.run_layer
+    monkeypatch.setattr(native, "run_layer", lambda mode, *given: found.append(mode) or original(mode, *given))
+    return found
+
+
+def results(compute: Callable[..., tuple[Tensor, Tensor]], module: nn.Module, *inputs: Tensor) -> list[Tensor]:
+    """Returns both outputs and the gradients of inputs and weights."""
+    outputs = compute(*inputs)
+    upstream = [torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x).cos() for x in outputs]
+    leaves = [*(x for x in inputs if x.requires_grad), *module.parameters()]
+    return [*outputs, *torch.autograd.grad(outputs, leaves, upstream)]
+
+
+def assert_equals_torch(module: nn.Module, compute: Callable[..., tuple[Tensor, Tensor]], *inputs: Tensor) -> None:
+    """Compares with the same in float64, which the kernels leave to torch."""
+    found = results(compute, module, *inputs)
+    doubles = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    for one, other in zip(found, results(compute, module.double(), *doubles), strict=True):
+        torch.testing.assert_close(one.double(), other, atol=3e-6 * max(1.0, other.abs().max().item()), rtol=1e-5)
+
+
+def encoder_inputs(rows: int, steps: int, width: int) -> tuple[Tensor, Tensor]:
+    lengths = 1 + torch.arange(rows) * 7 % steps
+    return torch.randn(rows, steps, width, requires_grad=True), masks.first(lengths, steps)
+
+
+@every_cell
+@pytest.mark.parametrize("sizes", [(1, 2, 1, 1), (5, 7, 3, 6), (61, 6, 33, 40), (7, 301, 2, 17)])
+def test_value_and_gradients_of_a_stack(cell: str, sizes: tuple[int, ...], instructions: str, calls: list[str]) -> None:
+    rows, steps, input_width, width = sizes
+    torch.manual_seed(1)
+    stack = make_stack(cell, input_width, width, layers=2)
+    inputs = torch.randn(rows, steps, input_width, requires_grad=True), torch.randn(2, rows, width, requires_grad=True)
+    assert_equals_torch(stack, lambda x, state: run(stack, x, state), *inputs)
+    assert len(calls) == 2
+
+
+@every_cell
+def test_value_and_gradients_of_both_directions(cell: str, instructions: str, calls: list[str]) -> None:
+    torch.manual_seed(2)
+    encoder = RecurrentEncoder(cell, 5, 38, layers=2)
+    assert_equals_torch(encoder, encoder, *encoder_inputs(11, 9, 5))
+    assert len(calls) == 2  # both directions of a layer at once
+
+
+def test_results_do_not_depend_on_threads_or_neighbours(calls: list[str]) -> None:
+    encoder, (x, allow), threads = RecurrentEncoder("gru", 19, 44), encoder_inputs(151, 5, 19), torch.get_num_threads()
+    found = []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            found.append(results(encoder, encoder, x, allow))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+    alone = encoder(x[70:71], allow[70:71])
+    assert torch.equal(found[0][0][70:71], alone[0])
+    assert torch.equal(found[0][1][70:71], alone[1])
+    assert len(calls) == 4
+
+
+def test_padding_and_its_gradient_stay_out() -> None:
+    encoder, (x, allow) = RecurrentEncoder("gru", 4, 6), encoder_inputs(9, 7, 4)
+    states, ends = encoder(x, allow)
+    other = x.detach().masked_fill(~allow[..., None], 77.0).requires_grad_()
+    changed, changed_ends = encoder(other, allow)
+    assert torch.equal(states[allow], changed[allow])
+    assert torch.equal(ends, changed_ends)
+    (gradient,) = torch.autograd.grad(changed[allow].sum() + changed_ends.sum(), other)
+    assert not gradient[~allow].any()
+    assert (gradient[allow] != 0).all()
+
+
+def test_nan_stays_in_its_row_and_is_not_lost() -> None:
+    stack, x = make_stack("gru", 3, 5), torch.randn(4, 6, 3)
+    x[1, 2, 0] = torch.nan
+    with torch.no_grad():
+        states, last = run(stack, x)
+    bad = states.isnan()
+    assert bad[1, 2:].all()
+    assert bad.sum() == 4 * 5
+    assert last[0, 1].isnan().all()
+
+
+def test_saved_values_survive_the_backward_pass() -> None:
+    stack, x = make_stack("gru", 3, 5), torch.randn(4, 6, 3, requires_grad=True)
+    states, _ = run(stack, x)
+    once, again = (torch.autograd.grad(states.square().sum(), x, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(once, again)
+
+
+@every_cell
+def test_a_second_derivative_is_that_of_torch(cell: str) -> None:
+    torch.manual_seed(3)
+    encoder, (x, allow) = RecurrentEncoder(cell, 3, 8), encoder_inputs(4, 5, 3)
+
+    def second(x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(encoder(x, allow)[0].square().sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), encoder.forwards[0].weight_hh_l0)[0]
+
+    found = second(x).double()
+    encoder.double()
+    torch.testing.assert_close(found, second(x.detach().double().requires_grad_()), atol=1e-5, rtol=1e-4)
+
+
+def test_torch_accepts_the_operators() -> None:
+    lead = (2, 15)
+    weights = [torch.randn(*lead, width, requires_grad=True) for width in (3, 5)]
+    biases = [torch.randn(lead, requires_grad=True) for _ in range(2)]
+    x, first = torch.randn(4, 6, 3, requires_grad=True), torch.randn(2, 4, 5, requires_grad=True)
+    given = (native.MODES["GRU"], x, *weights, *biases, first)
+    torch.library.opcheck(torch.ops.regard.recurrent.default, (*given, torch.tensor([6, 1, 3, 4])))
+    torch.library.opcheck(torch.ops.regard.recurrent.default, (*given, None))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export")
+def test_what_torch_computes(calls: list[str], monkeypatch) -> None:
+    stack, lstm, x, zeros = make_stack("gru", 3, 5), make_stack("lstm", 3, 5), torch.randn(4, 6, 3), torch.zeros(1, 4, 5)
+    run(lstm, x)
+    run(stack, x[:, :1])
+    with torch.autocast("cpu", torch.bfloat16):
+        run(stack, x)
+    torch.func.grad(lambda x: run(stack, x)[0].sum())(x)
+    torch.export.export(stack, (x, zeros))
+    run(stack.double(), x.double())
+    assert not calls
+    found = run(stack.float(), x)[0]
+    assert calls == ["GRU"]
+    monkeypatch.setattr(native, "_LIBRARY", None)
+    torch.testing.assert_close(run(stack, x)[0], found, atol=1e-6, rtol=1e-5)
+    assert calls == ["GRU"]
+
+
+def test_hooks_of_both_directions_are_called(calls: list[str]) -> None:
+    encoder, (x, allow), seen = RecurrentEncoder("gru", 3, 8), encoder_inputs(4, 5, 3), []
+    without = encoder(x, allow)[0]
+    handle = encoder.backwards[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    hooked = encoder(x, allow)[0]
+    handle.remove()
+    torch.testing.assert_close(hooked, without)
+    (reversed_x,) = seen
+    assert torch.equal(reversed_x[1, 0], x[1, int(allow[1].sum()) - 1])
+
+
+@every_cell
+def test_operations_are_counted_as_those_of_torch(cell: str, monkeypatch) -> None:
+    encoder, (x, allow) = RecurrentEncoder(cell, 3, 8, layers=2), encoder_inputs(4, 5, 3)
+
+    def count() -> int:
+        with FlopCounterMode(display=False, custom_mapping=COUNTED_KERNELS) as counter:
+            encoder(x, allow)
+        return counter.get_total_flops()
+
+    ours = count()
+    monkeypatch.setattr(native, "_LIBRARY", None)
+    assert ours == count() > 0
