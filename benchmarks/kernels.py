@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from dated import write_result
 
 from regard.native import additive as native
+from regard.native import bahdanau as native_bahdanau
 from regard.native import recurrent
 from regard.native.library import report
 
@@ -39,12 +40,15 @@ def without_kernels(run: Callable[[], object]) -> Callable[[], None]:
     """Returns a function that runs the same on torch alone."""
 
     def once() -> None:
-        kept = [module._LIBRARY for module in (native, recurrent)]
-        native._LIBRARY = recurrent._LIBRARY = None
+        modules = (native, native_bahdanau, recurrent)
+        library = native._LIBRARY
+        for module in modules:
+            module._LIBRARY = None
         try:
             run()
         finally:
-            native._LIBRARY, recurrent._LIBRARY = kept
+            for module in modules:
+                module._LIBRARY = library
 
     return once
 

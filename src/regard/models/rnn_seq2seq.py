@@ -18,7 +18,7 @@ follows the recurrence. It does not depend on the choices, so their sum stays ex
 
 s_0 = tanh(W C + b), or C itself, or 0. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training
 runs it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step,
-and only what depends on earlier steps is computed inside the loop.
+and only what depends on earlier steps is computed inside the loop; for the most common one a native kernel is the loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from regard.core.weights import AttentionType
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendOutput, make_frontend
 from regard.layers.recurrent import RecurrentEncoder, StepwiseStack, make_stack, run, state_width
-from regard.layers.scores import ScoreMaker, make_score
+from regard.layers.scores import Additive, ScoreMaker, make_score
 from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.encoder import masked_mean, with_fusion
@@ -50,6 +50,7 @@ from regard.models.rnn_choices import Choices, SummedAttention, after
 from regard.models.rnn_features import add_features, split_features
 from regard.models.rnn_settings import RnnSettings
 from regard.models.rnn_state import RnnState
+from regard.models.rnn_whole import run_whole, runs_whole
 
 __all__ = ["DecoderStates", "RnnSeq2Seq", "RnnSettings", "RnnState"]
 
@@ -240,7 +241,11 @@ class RnnSeq2Seq(Model):
     def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
         """Reads one token of K hypotheses, or T tokens of one. Returns the results of the recurrence and the State after it."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
-        if self.settings.runs_stepwise:
+        if look is None and self.settings.runs_stepwise and self._runs_whole(embedded_NTI, state):
+            states_NTD, contexts_NTE = run_whole(self.decoder, cast(Additive, self.score), embedded_NTI, state)
+            outputs = DecoderStates(states_NTD, AttentionOutput(contexts_NTE.unsqueeze(1)))
+            hidden_LNX, fed_ND = states_NTD[:, -1].unsqueeze(0), state.fed_BKD.flatten(0, 1)
+        elif self.settings.runs_stepwise:
             outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
         else:
             if self.settings.every_step:
@@ -263,6 +268,9 @@ class RnnSeq2Seq(Model):
             hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
             fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
         )
+
+    def _runs_whole(self, embedded_NTI: Tensor, state: RnnState) -> bool:
+        return runs_whole(self.settings, self.decoder, self.score, embedded_NTI, state)
 
     def with_features(self, states_BRD: Tensor, state: RnnState) -> Tensor:
         """Returns decoder states with the features that they choose, if features are read as a set."""

@@ -69,3 +69,26 @@ struct regard_recurrent {
 
 REGARD_API void regard_recurrent_forward(const regard_recurrent* problem);
 REGARD_API void regard_recurrent_backward(const regard_recurrent* problem);
+
+// The decoder of Bahdanau: a GRU whose input has a context vector, found by additive attention with the state before the step. All
+// arrays are contiguous. Forward and backward need all pointers of their own group, and those of the groups before.
+struct regard_bahdanau {
+  int64_t rows, steps, num_keys, width, memory_width, score_width;
+  const float* input;                       // (rows, steps, 3 * width): the gates' share of the other inputs and the bias of W
+  const float* context_weight;              // (3 * width, memory_width): the columns of W for the context
+  const float *recurrent, *recurrent_bias;  // (3 * width, width), (3 * width): U and its bias
+  const float *query_weight, *v;            // (score_width, width), (score_width)
+  const float *key, *value;                 // (rows, num_keys, score_width), prepared, and (rows, num_keys, memory_width)
+  const float* first;                       // (rows, width)
+  const uint8_t* allow;                     // (rows, num_keys)
+  // forward
+  float *states, *contexts, *weights;  // (rows, steps, width), (rows, steps, memory_width), (rows, steps, num_keys)
+  float* kept;                         // (rows, steps, 5 * width + score_width), both rounded up to a multiple of 16
+  // backward
+  const float *states_gradient, *contexts_gradient;
+  float *input_gradient, *context_weight_gradient, *recurrent_gradient, *recurrent_bias_gradient, *query_weight_gradient;
+  float *v_gradient, *key_gradient, *value_gradient, *first_gradient;
+};
+
+REGARD_API void regard_bahdanau_forward(const regard_bahdanau* problem);
+REGARD_API void regard_bahdanau_backward(const regard_bahdanau* problem);

@@ -518,15 +518,6 @@ static void few_forward(const regard_additive& p, const Sizes& s) {
   });
 }
 
-INLINE float inner_product(const float* x, const float* y, int64_t size) {
-  Vec sum = same(0);
-  int64_t i = 0;
-  for (; i + LANES <= size; i += LANES) sum += load(x + i) * load(y + i);
-  float all = total(sum);
-  for (; i < size; i++) all += x[i] * y[i];
-  return all;
-}
-
 // Adds to the gradients of the keys and values of a lead, and to those of the query and v in `own`.
 static void single_backward(const regard_additive& p, const Sizes& s, const Single& own, int64_t lead, int64_t row) {
   const int64_t at = lead * p.num_queries + row;

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.native.library import AdditiveProblem
-from regard.native.threads import library_on_torch_threads
+from regard.native.calls import library_on_torch_threads, on_cpu_in_float32
 
 # Q queries  K keys  A width of the hidden layer  V width of the values; … leading axes, which broadcast
 
@@ -19,8 +19,7 @@ _LIBRARY = library_on_torch_threads()
 
 def fits(query: Tensor, key: Tensor, v: Tensor, value: Tensor) -> bool:
     """Whether the kernels compute this: float32 on the CPU, and nothing is empty."""
-    tensors = (query, key, v, value)
-    return _LIBRARY is not None and all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 for x in tensors)
+    return _LIBRARY is not None and on_cpu_in_float32(query, key, v, value)
 
 
 def additive_attention(

@@ -16,17 +16,25 @@ struct Recurrent {
   void (*backward)(const regard_recurrent& problem);
 };
 
+struct Bahdanau {
+  void (*forward)(const regard_bahdanau& problem);
+  void (*backward)(const regard_bahdanau& problem);
+};
+
 namespace portable {
 extern const Additive additive_kernels;
 extern const Recurrent recurrent_kernels;
+extern const Bahdanau bahdanau_kernels;
 }
 namespace avx2 {
 extern const Additive additive_kernels;
 extern const Recurrent recurrent_kernels;
+extern const Bahdanau bahdanau_kernels;
 }
 namespace avx512 {
 extern const Additive additive_kernels;
 extern const Recurrent recurrent_kernels;
+extern const Bahdanau bahdanau_kernels;
 }
 
 }  // namespace regard

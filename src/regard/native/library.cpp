@@ -11,6 +11,7 @@ struct Named {
   const char* name;
   const Additive* additive;
   const Recurrent* recurrent;
+  const Bahdanau* bahdanau;
 };
 
 #ifdef REGARD_HAS_X86
@@ -26,11 +27,11 @@ bool has_avx512() {
 Named find(const char* name) {
   auto asked = [name](const char* one) { return name == nullptr || std::strcmp(name, one) == 0; };
 #ifdef REGARD_HAS_X86
-  if (asked("avx512") && has_avx512()) return {"avx512", &avx512::additive_kernels, &avx512::recurrent_kernels};
-  if (asked("avx2") && has_avx2()) return {"avx2", &avx2::additive_kernels, &avx2::recurrent_kernels};
+  if (asked("avx512") && has_avx512()) return {"avx512", &avx512::additive_kernels, &avx512::recurrent_kernels, &avx512::bahdanau_kernels};
+  if (asked("avx2") && has_avx2()) return {"avx2", &avx2::additive_kernels, &avx2::recurrent_kernels, &avx2::bahdanau_kernels};
 #endif
-  if (asked("portable")) return {"portable", &portable::additive_kernels, &portable::recurrent_kernels};
-  return {name, nullptr, nullptr};
+  if (asked("portable")) return {"portable", &portable::additive_kernels, &portable::recurrent_kernels, &portable::bahdanau_kernels};
+  return {name, nullptr, nullptr, nullptr};
 }
 
 Named chosen = find(nullptr);
@@ -57,3 +58,5 @@ void regard_additive_forward(const regard_additive* problem) { regard::chosen.ad
 void regard_additive_backward(const regard_additive* problem) { regard::chosen.additive->backward(*problem); }
 void regard_recurrent_forward(const regard_recurrent* problem) { regard::chosen.recurrent->forward(*problem); }
 void regard_recurrent_backward(const regard_recurrent* problem) { regard::chosen.recurrent->backward(*problem); }
+void regard_bahdanau_forward(const regard_bahdanau* problem) { regard::chosen.bahdanau->forward(*problem); }
+void regard_bahdanau_backward(const regard_bahdanau* problem) { regard::chosen.bahdanau->backward(*problem); }

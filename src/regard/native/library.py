@@ -65,6 +65,20 @@ class RecurrentProblem(ctypes.Structure):
     )
 
 
+class BahdanauProblem(ctypes.Structure):
+    """`regard_bahdanau` of abi.h; pointers are addresses, 0 for none."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "steps", "num_keys", "width", "memory_width", "score_width")),
+        *((name, ctypes.c_void_p) for name in ("input", "context_weight", "recurrent", "recurrent_bias", "query_weight", "v")),
+        *((name, ctypes.c_void_p) for name in ("key", "value", "first", "allow", "states", "contexts", "weights", "kept")),
+        *((name, ctypes.c_void_p) for name in ("states_gradient", "contexts_gradient", "input_gradient")),
+        *((name, ctypes.c_void_p) for name in ("context_weight_gradient", "recurrent_gradient", "recurrent_bias_gradient")),
+        *((name, ctypes.c_void_p) for name in ("query_weight_gradient", "v_gradient", "key_gradient", "value_gradient")),
+        ("first_gradient", ctypes.c_void_p),
+    )
+
+
 def library() -> ctypes.CDLL | None:
     """Returns the functions of the native library, or None if torch has to serve."""
     return load().functions
@@ -103,7 +117,7 @@ def declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.regard_threads.restype = ctypes.c_int
     functions.regard_use_team.argtypes = (ctypes.c_void_p,)
     functions.regard_use_team.restype = None
-    for kind, problem in (("additive", AdditiveProblem), ("recurrent", RecurrentProblem)):
+    for kind, problem in (("additive", AdditiveProblem), ("recurrent", RecurrentProblem), ("bahdanau", BahdanauProblem)):
         for direction in ("forward", "backward"):
             function = getattr(functions, f"regard_{kind}_{direction}")
             function.argtypes = (ctypes.POINTER(problem),)

@@ -4,6 +4,15 @@
 
 namespace regard::ISA {
 
+INLINE float inner_product(const float* x, const float* y, int64_t size) {
+  Vec sum = same(0);
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) sum += load(x + i) * load(y + i);
+  float all = total(sum);
+  for (; i < size; i++) all += x[i] * y[i];
+  return all;
+}
+
 // A matrix whose entry (row, column) is at[row * rows + column * columns].
 struct View {
   const float* at;

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from regard.native.calls import call, library_on_torch_threads, on_cpu_in_float32
 from regard.native.library import RecurrentProblem
-from regard.native.threads import library_on_torch_threads
 
 # N rows  T steps  I input width  W width  D directions  G width of all gates
 
@@ -20,25 +20,22 @@ MODES = {"GRU": 0, "RNN_TANH": 1, "RNN_RELU": 2, "RNN_SIGMOID": 3}
 """The kinds of cells, with their numbers in abi.h."""
 
 _PARTS = (5, 2, 2, 2)
+_INPUTS = ("input", "weight", "recurrent", "bias", "recurrent_bias", "first", "lengths")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """W, U and the bias of each, for one direction or stacked for two: (D, G, I), (D, G, W), (D, G), (D, G)."""
+    """W, U and the bias of each, stacked for one direction or two."""
 
     input_DGI: Tensor
     recurrent_DGW: Tensor
     bias_DG: Tensor
     recurrent_bias_DG: Tensor
 
-    def all(self) -> tuple[Tensor, ...]:
-        """Returns the four tensors."""
-        return self.input_DGI, self.recurrent_DGW, self.bias_DG, self.recurrent_bias_DG
-
 
 def fits(*tensors: Tensor) -> bool:
     """Whether the kernels compute this: float32 on the CPU, and nothing is empty."""
-    return _LIBRARY is not None and all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 for x in tensors)
+    return _LIBRARY is not None and on_cpu_in_float32(*tensors)
 
 
 def run_layer(mode: str, x_NTI: Tensor, weights: Weights, first_DNW: Tensor, lengths_N: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -46,7 +43,8 @@ def run_layer(mode: str, x_NTI: Tensor, weights: Weights, first_DNW: Tensor, len
 
     mode: one of `MODES`. lengths_N: the second direction reads each row reversed within its length.
     """
-    arguments = (MODES[mode], x_NTI, *weights.all(), first_DNW, lengths_N)
+    w = weights
+    arguments = (MODES[mode], x_NTI, w.input_DGI, w.recurrent_DGW, w.bias_DG, w.recurrent_bias_DG, first_DNW, lengths_N)
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and type(x_NTI) is Tensor:
         states_NTDW, last_DNW, _ = _compute(*arguments)  # the operator would import torch's compiler
     else:
@@ -55,12 +53,20 @@ def run_layer(mode: str, x_NTI: Tensor, weights: Weights, first_DNW: Tensor, len
 
 
 def _compute(
-    mode: int, x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+    mode: int,
+    x: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    recurrent_bias: Tensor,
+    first: Tensor,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the states, the last states and what the backward pass needs."""
     states, last, kept = _empty(mode, x, recurrent, first)
-    inputs = _inputs(x, weight, recurrent, bias, recurrent_bias, first, lengths)
-    _run("regard_recurrent_forward", mode, inputs, states=states, last=last, kept=kept)
+    inputs = _named(x, weight, recurrent, bias, recurrent_bias, first, lengths)
+    problem = RecurrentProblem(mode, *x.shape, recurrent.shape[-1], len(weight))
+    call("regard_recurrent_forward", problem, {**inputs, "states": states, "last": last, "kept": kept})
     return states, last, kept
 
 
@@ -69,7 +75,14 @@ _forward = torch.library.custom_op("regard::recurrent", _compute, mutates_args=(
 
 @_forward.register_fake
 def _(
-    mode: int, x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+    mode: int,
+    x: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    recurrent_bias: Tensor,
+    first: Tensor,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _empty(mode, x, recurrent, first)
 
@@ -88,16 +101,16 @@ def _backward(
     lengths: Tensor | None,
     kept: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    inputs = _inputs(x, weight, recurrent, bias, recurrent_bias, first, lengths)
-    gradients = {
-        f"{name}_gradient": torch.empty(own.shape)
-        for name, own in inputs.items()
-        if name != "lengths" and own is not None
-    }
+    inputs = _named(x, weight, recurrent, bias, recurrent_bias, first, lengths)
+    d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first = (
+        own.new_empty(own.shape) for own in (x, weight, recurrent, bias, recurrent_bias, first)
+    )
+    found = (d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first)
+    gradients = {f"{name}_gradient": own for name, own in zip(_INPUTS, found, strict=False)}
     upstream = {"states_gradient": states_gradient.contiguous(), "last_gradient": last_gradient.contiguous()}
-    _run("regard_recurrent_backward", mode, inputs, kept=kept, **upstream, **gradients)
-    d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first = gradients.values()
-    return d_x, d_weight, d_recurrent, d_bias, d_recurrent_bias, d_first
+    problem = RecurrentProblem(mode, *x.shape, recurrent.shape[-1], len(weight))
+    call("regard_recurrent_backward", problem, {**inputs, **upstream, **gradients, "kept": kept})
+    return found
 
 
 @_backward.register_fake
@@ -140,7 +153,14 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 
 
 def formula(
-    mode: int, x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
+    mode: int,
+    x: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    recurrent_bias: Tensor,
+    first: Tensor,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The same in torch's own operators, step by step."""
     places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
@@ -149,12 +169,11 @@ def formula(
         order = places
         if direction and lengths is not None:
             order = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
-        known = torch.nn.functional.linear(x, weight[direction], bias[direction])
+        known = F.linear(x, weight[direction], bias[direction])
         known = known.gather(1, order[..., None].expand_as(known))
         state, steps = first[direction], []
         for step in known.unbind(1):
-            hidden = torch.nn.functional.linear(state, recurrent[direction], recurrent_bias[direction])
-            state = _cell(mode, step, hidden, state)
+            state = cell(mode, step, F.linear(state, recurrent[direction], recurrent_bias[direction]), state)
             steps.append(state)
         ordered = torch.stack(steps, dim=1)
         states.append(ordered.gather(1, order[..., None].expand_as(ordered)))  # the order is its own inverse
@@ -162,7 +181,8 @@ def formula(
     return torch.stack(states, dim=2), torch.stack(last)
 
 
-def _cell(mode: int, known: Tensor, hidden: Tensor, state: Tensor) -> Tensor:
+def cell(mode: int, known: Tensor, hidden: Tensor, state: Tensor) -> Tensor:
+    """Returns the next state, given W x + b and U h + b'."""
     if mode == MODES["GRU"]:
         (r, z, n), (hidden_r, hidden_z, hidden_n) = known.chunk(3, dim=-1), hidden.chunk(3, dim=-1)
         z = (z + hidden_z).sigmoid()
@@ -174,30 +194,15 @@ def _cell(mode: int, known: Tensor, hidden: Tensor, state: Tensor) -> Tensor:
 def _empty(mode: int, x: Tensor, recurrent: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns room for the states, the last states and what is kept."""
     (rows, steps), directions, width = x.shape[:2], len(recurrent), recurrent.shape[-1]
-    padded = (width + 15) // 16 * 16
-    kept = x.new_empty(directions, rows, steps, _PARTS[mode], padded)
+    kept = x.new_empty(directions, rows, steps, _PARTS[mode], padded(width))
     return x.new_empty(rows, steps, directions, width), first.new_empty(first.shape), kept
 
 
-def _inputs(
-    x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, recurrent_bias: Tensor, first: Tensor, lengths: Tensor | None
-) -> dict[str, Tensor | None]:
+def padded(width: int) -> int:
+    """Returns the width that the kernels give to a gate."""
+    return (width + 15) // 16 * 16
+
+
+def _named(*tensors: Tensor | None) -> dict[str, Tensor | None]:
     """Returns the inputs by the names of abi.h, contiguous."""
-    names = ("input", "weight", "recurrent", "bias", "recurrent_bias", "first", "lengths")
-    tensors = (x, weight, recurrent, bias, recurrent_bias, first, lengths)
-    return {name: None if own is None else own.contiguous() for name, own in zip(names, tensors, strict=True)}
-
-
-def _run(name: str, mode: int, inputs: dict[str, Tensor | None], **others: Tensor) -> None:
-    """Calls a kernel. It reads addresses only; the caller keeps the tensors alive."""
-    assert _LIBRARY is not None
-    x, weight, recurrent = inputs["input"], inputs["weight"], inputs["recurrent"]
-    assert x is not None
-    assert weight is not None
-    assert recurrent is not None
-    problem = RecurrentProblem(mode, *x.shape, recurrent.shape[-1], len(weight))
-    for field, tensor in (inputs | others).items():
-        if tensor is not None:
-            setattr(problem, field, tensor.data_ptr())
-    _LIBRARY.regard_set_threads(torch.get_num_threads())
-    getattr(_LIBRARY, name)(ctypes.byref(problem))
+    return {name: None if own is None else own.contiguous() for name, own in zip(_INPUTS, tensors, strict=True)}

@@ -1,0 +1,46 @@
+"""Calls of the native library with tensors, on the threads of torch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.native.library import library
+
+
+@functools.cache
+def library_on_torch_threads() -> ctypes.CDLL | None:
+    """Returns the library, whose kernels run on torch's own OpenMP threads: these spin after each call, and a second pool would
+    wait for a processor.
+
+    Without such a library (torch was built otherwise) the kernels keep their own threads.
+    """
+    functions, folder = library(), Path(torch.__file__).parent
+    for path in (*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")):
+        team = ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
+        if functions is not None:
+            functions.regard_use_team(team)
+        break
+    return functions
+
+
+def call(name: str, problem: ctypes.Structure, tensors: Mapping[str, Tensor | None]) -> None:
+    """Calls a kernel with the addresses of contiguous tensors as the fields of these names. The caller keeps the tensors alive."""
+    functions = library_on_torch_threads()
+    assert functions is not None
+    for field, tensor in tensors.items():
+        if tensor is not None:
+            assert tensor.is_contiguous(), field
+            setattr(problem, field, tensor.data_ptr())
+    functions.regard_set_threads(torch.get_num_threads())
+    getattr(functions, name)(ctypes.byref(problem))
+
+
+def on_cpu_in_float32(*tensors: Tensor) -> bool:
+    """Whether the kernels can read these tensors, none of which is empty."""
+    return all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 for x in tensors)
