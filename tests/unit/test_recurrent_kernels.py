@@ -9,6 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.core import masks
 from regard.layers.recurrent import RecurrentEncoder, make_stack, run
+from regard.look import Look, Tap
+from regard.models.contract import Memory
+from regard.models.rnn_seq2seq import RnnSeq2Seq, RnnSettings
+from regard.native import bahdanau as native_bahdanau
 from regard.native import recurrent as native
 from regard.native.flops import COUNTED_KERNELS
 from regard.native.library import library
@@ -189,3 +193,127 @@ def test_operations_are_counted_as_those_of_torch(cell: str, monkeypatch) -> Non
     ours = count()
     monkeypatch.setattr(native, "_LIBRARY", None)
     assert ours == count() > 0
+
+
+# --- Bahdanau's decoder --------------------------------------------------------------------------------------------------------
+
+
+def decoder(width: int, **changes) -> RnnSeq2Seq:
+    torch.manual_seed(4)
+    settings = RnnSettings(width=width, embedding=7, score_width=11, decoder="bahdanau", dropout=0.0, **changes)
+    return RnnSeq2Seq(settings, 10, 13)
+
+
+def memory_inputs(model: RnnSeq2Seq, rows: int, positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    values = torch.randn(rows, positions, model.settings.memory_width, requires_grad=True)
+    return values, torch.randn(rows, model.settings.memory_width, requires_grad=True), 1 + torch.arange(rows) * 5 % positions
+
+
+def logits(model: RnnSeq2Seq, ids: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns a function from values, summaries and lengths to the logits and the last state."""
+
+    def compute(values: Tensor, summary: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        memory = Memory(values, masks.first(lengths, values.shape[1]), summary, axes=(values.shape[1],))
+        state = model.start(memory, ids)
+        return model.decode(ids, memory).logits_BTV, state.hidden_BKLX
+
+    return compute
+
+
+@pytest.fixture
+def whole(monkeypatch) -> list[int]:
+    """The numbers of steps that the kernel of Bahdanau's decoder has computed."""
+    found: list[int] = []
+    original = native_bahdanau.decode
+    monkeypatch.setattr(native_bahdanau, "decode", lambda x, *given: found.append(x.shape[1]) or original(x, *given))
+    return found
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 1, 2), (5, 7, 3, 6), (61, 6, 33, 40), (7, 61, 2, 18)])
+def test_value_and_gradients_of_bahdanau(sizes: tuple[int, ...], instructions: str, whole: list[int]) -> None:
+    rows, steps, positions, width = sizes
+    model, ids = decoder(width), torch.arange(rows * steps).view(rows, steps) % 13
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.split(".")[0] not in ("source_embedding", "encoder"))
+    used = nn.ParameterList(parameter for parameter in model.parameters() if parameter.requires_grad)
+    inputs = memory_inputs(model, rows, positions)
+
+    def compute(*given: Tensor) -> tuple[Tensor, ...]:
+        model.to(given[0].dtype)
+        return logits(model, ids)(*given)
+
+    found = results(compute, used, *inputs)
+    doubles = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    for one, other in zip(found, results(compute, used, *doubles), strict=True):
+        torch.testing.assert_close(one.double(), other, atol=4e-6 * max(1.0, other.abs().max().item()), rtol=1e-5)
+    assert whole == [steps, steps]
+
+
+def test_rows_without_a_key_have_no_context() -> None:
+    model = decoder(6)
+    values, summary, _ = memory_inputs(model, 3, 4)
+    with torch.no_grad():
+        found = logits(model, torch.arange(15).view(3, 5) % 13)(values, summary, torch.tensor([4, 0, 2]))[0]
+        model.double()
+        exact = logits(model, torch.arange(15).view(3, 5) % 13)(values.double(), summary.double(), torch.tensor([4, 0, 2]))[0]
+    torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
+
+
+def test_bahdanau_does_not_depend_on_threads_or_neighbours() -> None:
+    shapes = ((151, 5, 66), (66, 22), (66, 22), (66,), (11, 22), (11,), (151, 6, 11), (151, 6, 22), (151, 22))
+    inputs, allow, threads = (
+        [torch.randn(shape, requires_grad=True) for shape in shapes],
+        torch.rand(151, 6) > 0.3,
+        torch.get_num_threads(),
+    )
+    found = []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            found.append(results(lambda *given: native_bahdanau.decode(*given, allow), nn.Module(), *inputs))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+    alone = native_bahdanau.decode(*(x[70:71] if len(x) == 151 else x for x in inputs), allow[70:71])
+    assert torch.equal(alone[0], found[0][0][70:71])
+    assert torch.equal(alone[1], found[0][1][70:71])
+
+
+def test_a_second_derivative_of_bahdanau_is_that_of_torch() -> None:
+    model, ids = decoder(6), torch.arange(15).view(3, 5)
+    values, summary, lengths = memory_inputs(model, 3, 4)
+
+    def second(values: Tensor, summary: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(
+            logits(model, ids % 13)(values, summary, lengths)[0].square().sum(), values, create_graph=True
+        )
+        return torch.autograd.grad(gradient.square().sum(), model.score.v)[0]
+
+    found = second(values, summary).double()
+    model.double()
+    exact = second(values.detach().double().requires_grad_(), summary.detach().double())
+    torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-4)
+
+
+def test_torch_accepts_the_operators_of_bahdanau() -> None:
+    shapes = ((2, 5, 9), (9, 4), (9, 3), (9,), (6, 3), (6,), (2, 7, 6), (2, 7, 4), (2, 3))
+    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    torch.library.opcheck(torch.ops.regard.bahdanau.default, (*inputs, torch.rand(2, 7) > 0.3))
+
+
+def test_what_the_loop_computes(whole: list[int]) -> None:
+    values_and_more = memory_inputs(decoder(6), 3, 4)
+    ids = torch.arange(15).view(3, 5) % 13
+    for changes in ({"cell": "lstm"}, {"decoder_layers": 2}, {"score": "dot"}, {"attention": "hard"}):
+        logits(decoder(6, **changes), ids)(*values_and_more)
+    model = decoder(6)
+    logits(model, ids[:, :1])(*values_and_more)
+    values, summary, lengths = values_and_more
+    memory = Memory(values, masks.first(lengths, 4), summary, axes=(4,))
+    looked = model.decode(ids, memory, Look((Tap("cross"),)))
+    with torch.autocast("cpu", torch.bfloat16):
+        model.decode(ids, memory)
+    assert not whole
+    torch.testing.assert_close(model.decode(ids, memory).logits_BTV, looked.logits_BTV, atol=1e-6, rtol=1e-5)
+    assert whole == [5]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.native.calls import call, library_on_torch_threads, on_cpu_in_float32
+from regard.native.calls import call, differentiated, library_on_torch_threads, on_cpu_in_float32
 from regard.native.library import BahdanauProblem
 from regard.native.recurrent import MODES, cell, padded
 
@@ -152,10 +152,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _differentiate(ctx: Any, states_gradient: Tensor, contexts_gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     *inputs, allow, contexts, weights, kept = ctx.saved_tensors
-    if torch.is_grad_enabled():  # create_graph=True: by torch's own operators
-        outputs, wanted = formula(*inputs, allow), [x for x in inputs if x.requires_grad]
-        found = iter(torch.autograd.grad(outputs, wanted, (states_gradient, contexts_gradient), create_graph=True))
-        return *(next(found) if x.requires_grad else None for x in inputs), None
+    if torch.is_grad_enabled():  # create_graph=True
+        return *differentiated(lambda *own: formula(*own, allow), inputs, (states_gradient, contexts_gradient)), None
     gradients = torch.ops.regard.bahdanau_backward(states_gradient, contexts_gradient, inputs, allow, contexts, weights, kept)
     return *gradients, None
 

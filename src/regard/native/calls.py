@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,14 @@ def call(name: str, problem: ctypes.Structure, tensors: Mapping[str, Tensor | No
             setattr(problem, field, tensor.data_ptr())
     functions.regard_set_threads(torch.get_num_threads())
     getattr(functions, name)(ctypes.byref(problem))
+
+
+def differentiated(compute: Callable[..., Any], inputs: Sequence[Tensor], upstream: Sequence[Tensor]) -> list[Tensor | None]:
+    """Returns the gradients of the inputs by torch's own operators, so that they can be differentiated again."""
+    own = [x.view_as(x) for x in inputs]  # one input may have been computed from another, whose gradient is none of ours
+    wanted = [x for x in own if x.requires_grad]
+    found = iter(torch.autograd.grad(compute(*own), wanted, upstream, create_graph=True))
+    return [next(found) if x.requires_grad else None for x in own]
 
 
 def on_cpu_in_float32(*tensors: Tensor) -> bool:

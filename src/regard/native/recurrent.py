@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.native.calls import call, library_on_torch_threads, on_cpu_in_float32
+from regard.native.calls import call, differentiated, library_on_torch_threads, on_cpu_in_float32
 from regard.native.library import RecurrentProblem
 
 # N rows  T steps  I input width  W width  D directions  G width of all gates
@@ -140,11 +140,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _differentiate(ctx: Any, states_gradient: Tensor, last_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     *inputs, lengths, kept = ctx.saved_tensors
-    if torch.is_grad_enabled():  # create_graph=True: by torch's own operators
-        outputs = formula(ctx.mode, *inputs, lengths)
-        wanted = [x for x in inputs if x.requires_grad]
-        found = iter(torch.autograd.grad(outputs, wanted, (states_gradient, last_gradient), create_graph=True))
-        return None, *(next(found) if x.requires_grad else None for x in inputs), None
+    if torch.is_grad_enabled():  # create_graph=True
+        upstream = (states_gradient, last_gradient)
+        return None, *differentiated(lambda *own: formula(ctx.mode, *own, lengths), inputs, upstream), None
     gradients = torch.ops.regard.recurrent_backward(ctx.mode, states_gradient, last_gradient, *inputs, lengths, kept)
     return None, *gradients, None
 

@@ -61,7 +61,10 @@ def count(
     model = first_model(training_data, settings, Console(quiet=True), scores, start.transfer, start.parent).to(device).train()
     batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
     baseline = None
-    with FlopCounterMode(display=False, custom_mapping=COUNTED_KERNELS) as counter, sdpa_kernel(SDPBackend.MATH):  # it does not know the fused kernel
+    with (
+        FlopCounterMode(display=False, custom_mapping=COUNTED_KERNELS) as counter,
+        sdpa_kernel(SDPBackend.MATH),
+    ):  # it does not know the fused kernel
         for number in range(COUNTED):
             for part, batch in enumerate(batches(int(number * GOLDEN % 1 * batches.order.epoch_length))):
                 torch.manual_seed(derived_seed(settings.seed, "update", number, part))
