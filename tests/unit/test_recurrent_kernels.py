@@ -195,7 +195,7 @@ def test_operations_are_counted_as_those_of_torch(cell: str, monkeypatch) -> Non
     assert ours == count() > 0
 
 
-# --- Bahdanau's decoder --------------------------------------------------------------------------------------------------------
+# --- Bahdanau's decoder ------------------------------------------------------------------------------------------------------
 
 
 def decoder(width: int, **changes) -> RnnSeq2Seq:

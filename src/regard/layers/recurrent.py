@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from regard.core.linear import linear
 from regard.core.transforms import is_transformed
 from regard.errors import did_you_mean
 from regard.layers.dropout import Dropout
@@ -84,7 +85,7 @@ class SigmoidRNN(nn.RNNBase):
 
 
 def _is_native(stack: nn.RNNBase, x_NTI: Tensor) -> bool:
-    """Whether the native kernels compute this: not LSTMs and single steps, where torch is faster, nor transforms of torch.func."""
+    """Whether the native kernels compute this: not LSTMs or single steps, where torch is faster, nor transforms."""
     if isinstance(stack, nn.LSTM) or x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
         return False
     return native.fits(x_NTI, *stack.parameters()) and not torch.is_autocast_enabled(x_NTI.device.type)
@@ -194,7 +195,7 @@ class StepwiseStack:
             b_G = b_G if separate else b_G + b_U_G
             if number == 0:
                 W_GI, early_GI = W_GI.split((stack.input_size - early, early), dim=1)
-                known_NTG = F.linear(early_NTI, early_GI, b_G)
+                known_NTG = linear(early_NTI, early_GI, b_G)
             else:
                 known_NTG = b_G.expand(N, T, -1)
             if separate:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.linear import linear
 from regard.core.score import Score
 from regard.core.transforms import is_transformed
 from regard.layers.recurrent import GRU, layer_weights
@@ -33,7 +33,7 @@ def run_whole(stack: nn.RNNBase, score: Additive, embedded_NTI: Tensor, state: R
     W_GI, U_GW, b_G, b_U_G = layer_weights(stack, 0)
     context_GE, early_GI = W_GI.split((stack.input_size - embedded_NTI.shape[-1], embedded_NTI.shape[-1]), dim=1)
     return native.decode(
-        F.linear(embedded_NTI, early_GI, b_G),
+        linear(embedded_NTI, early_GI, b_G),
         context_GE,
         U_GW,
         b_U_G,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.native.library import AdditiveProblem
 from regard.native.calls import differentiated, library_on_torch_threads, on_cpu_in_float32
+from regard.native.library import AdditiveProblem
 
 # Q queries  K keys  A width of the hidden layer  V width of the values; … leading axes, which broadcast
 

@@ -31,7 +31,7 @@ def library_on_torch_threads() -> ctypes.CDLL | None:
 
 
 def call(name: str, problem: ctypes.Structure, tensors: Mapping[str, Tensor | None]) -> None:
-    """Calls a kernel with the addresses of contiguous tensors as the fields of these names. The caller keeps the tensors alive."""
+    """Calls a kernel with the addresses of contiguous tensors as these fields. The caller keeps the tensors alive."""
     functions = library_on_torch_threads()
     assert functions is not None
     for field, tensor in tensors.items():
