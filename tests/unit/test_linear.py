@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.core import linear as module
 from regard.core.linear import SMALLEST, Linear, has_faster_products, linear, product
-from regard.losses import projected_loss
+from regard.core.losses import projected_loss
 
 
 @pytest.fixture
