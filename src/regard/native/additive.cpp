@@ -7,6 +7,7 @@
 // The scores exist for TILE queries at a time. The backward pass computes them again, unless the forward pass kept the weights. The queries of a lead are divided into
 // parts, each with sums of its own for the gradients of keys and values; the sums are added in a fixed order. The division
 // depends on the number of queries only: results do not depend on the number of threads, nor on what else is in the batch.
+#define REGARD_WIDE
 #include <cstdlib>
 
 #include "kernels.h"
@@ -627,6 +628,6 @@ static void additive_backward(const regard_additive& p) {
   }
 }
 
-extern const Additive additive_kernels = {additive_forward, additive_backward};
+extern const Kernels kernels = {additive_forward, additive_backward};
 
 }  // namespace regard::ISA

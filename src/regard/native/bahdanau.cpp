@@ -7,6 +7,7 @@
 // threads, nor, except for the gradients of weights, on the other rows.
 //
 // `kept` has one record per row and step: gates, U h of the new state, the state before the step (see gru_forward) and W_q h.
+#define REGARD_WIDE
 #include "kernels.h"
 #include "packed.h"
 

@@ -6,9 +6,9 @@
 
 namespace regard {
 
-struct Additive {
-  void (*forward)(const regard_additive& problem);
-  void (*backward)(const regard_additive& problem);
+struct Kernels {
+  void (*additive_forward)(const regard_additive& problem);
+  void (*additive_backward)(const regard_additive& problem);
 };
 
 struct Recurrent {
@@ -22,17 +22,17 @@ struct Bahdanau {
 };
 
 namespace portable {
-extern const Additive additive_kernels;
+extern const Kernels kernels;
 extern const Recurrent recurrent_kernels;
 extern const Bahdanau bahdanau_kernels;
 }
 namespace avx2 {
-extern const Additive additive_kernels;
+extern const Kernels kernels;
 extern const Recurrent recurrent_kernels;
 extern const Bahdanau bahdanau_kernels;
 }
 namespace avx512 {
-extern const Additive additive_kernels;
+extern const Kernels kernels;
 extern const Recurrent recurrent_kernels;
 extern const Bahdanau bahdanau_kernels;
 }

@@ -6,6 +6,7 @@
 //
 // Inside, every gate has `padded` columns, those beyond the width being zeros. `kept` has one record per row and position: the
 // gates, what else the backward pass needs, and the state before the step.
+#define REGARD_WIDE
 #include "kernels.h"
 #include "packed.h"
 

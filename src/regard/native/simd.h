@@ -1,11 +1,12 @@
-// Vectors of floats from the compiler's own extension: the same source gives AVX-512, AVX2 and portable code.
+// Vectors of eight floats, or sixteen, from the compiler's own extension: the same source gives AVX-512, AVX2 and portable code.
 // Everything is static, so that nothing is shared between instruction sets.
 #pragma once
 #include <cstdint>
 
 namespace regard::ISA {
 
-#ifdef __AVX512F__
+// A file that defines REGARD_WIDE before it includes this one gets as many floats as a register holds; others get eight.
+#if defined(__AVX512F__) && defined(REGARD_WIDE)
 constexpr int64_t LANES = 16;
 #else
 constexpr int64_t LANES = 8;
