@@ -321,3 +321,21 @@ def test_what_the_loop_computes(whole: list[int]) -> None:
     assert not whole
     torch.testing.assert_close(model.decode(ids, memory).logits_BTV, looked.logits_BTV, atol=1e-6, rtol=1e-5)
     assert whole == [5]
+
+
+def test_operations_of_bahdanau_are_counted_as_those_of_the_loop(monkeypatch) -> None:
+    model, ids = decoder(22), torch.arange(15 * 5).view(15, 5) % 13
+    inputs = memory_inputs(model, 15, 6)
+
+    def count(*, backwards: bool) -> int:
+        with FlopCounterMode(display=False, custom_mapping=COUNTED_KERNELS) as counter:
+            found = logits(model, ids)(*inputs)[0]
+            if backwards:
+                found.sum().backward()
+        return counter.get_total_flops()
+
+    ours = [count(backwards=backwards) for backwards in (False, True)]
+    monkeypatch.setattr(native_bahdanau, "_LIBRARY", None)
+    forward, both = (count(backwards=backwards) for backwards in (False, True))
+    assert ours[0] == forward > 0
+    assert abs(ours[1] / both - 1) < 0.02
