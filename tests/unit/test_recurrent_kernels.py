@@ -157,6 +157,9 @@ def test_what_torch_computes(calls: list[str], monkeypatch) -> None:
     stack, lstm, x, zeros = make_stack("gru", 3, 5), make_stack("lstm", 3, 5), torch.randn(4, 6, 3), torch.zeros(1, 4, 5)
     run(lstm, x)
     run(stack, x[:, :1])
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([6, 4, 3, 1]), batch_first=True)
+    assert torch.equal(stack(x)[0][0], nn.utils.rnn.unpack_sequence(stack(packed)[0])[0])
+    stack(x[0], zeros[:, 0])
     with torch.autocast("cpu", torch.bfloat16):
         run(stack, x)
     torch.func.grad(lambda x: run(stack, x)[0].sum())(x)

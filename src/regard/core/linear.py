@@ -62,7 +62,8 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
         return False
     if {x.dtype, weight.dtype} != {torch.float32} or x.device.type != "cpu" or x.numel() * len(weight) < SMALLEST:
         return False
-    return not (is_transformed() or _len_torch_dispatch_stack() or torch.is_autocast_enabled("cpu"))
+    special = is_transformed() or _len_torch_dispatch_stack() or torch.jit.is_tracing()
+    return not (special or torch.is_autocast_enabled("cpu"))
 
 
 class _Linear(torch.autograd.Function):

@@ -51,15 +51,15 @@ def make_stack(cell: Cell, input_width: int, width: int, layers: int = 1, dropou
 class GRU(nn.GRU):
     """torch's GRU; the native kernels compute whole sequences where they fit."""
 
-    def forward(self, x_NTI: Tensor, state_LNW: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return _whole(self, x_NTI, state_LNW) if _is_native(self, x_NTI) else super().forward(x_NTI, state_LNW)
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        return super().forward(input, hx) if hx is None or not _is_native(self, input) else _whole(self, input, hx)
 
 
 class RNN(nn.RNN):
     """torch's plain cells; the native kernels compute whole sequences where they fit."""
 
-    def forward(self, x_NTI: Tensor, state_LNW: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return _whole(self, x_NTI, state_LNW) if _is_native(self, x_NTI) else super().forward(x_NTI, state_LNW)
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        return super().forward(input, hx) if hx is None or not _is_native(self, input) else _whole(self, input, hx)
 
 
 class SigmoidRNN(nn.RNNBase):
@@ -84,9 +84,11 @@ class SigmoidRNN(nn.RNNBase):
         return x_NTI, torch.stack(last)
 
 
-def _is_native(stack: nn.RNNBase, x_NTI: Tensor) -> bool:
+def _is_native(stack: nn.RNNBase, x_NTI: Any) -> bool:
     """Whether the native kernels compute this: not LSTMs or single steps, where torch is faster, nor transforms."""
-    if isinstance(stack, nn.LSTM) or x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
+    if isinstance(stack, nn.LSTM) or not isinstance(x_NTI, Tensor) or x_NTI.dim() != 3:
+        return False
+    if x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
         return False
     return native.fits(x_NTI, *stack.parameters()) and not torch.is_autocast_enabled(x_NTI.device.type)
 
