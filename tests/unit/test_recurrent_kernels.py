@@ -266,6 +266,17 @@ def test_rows_without_a_key_have_no_context() -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("allowed", [1, 2, 4])
+def test_nan_in_a_key_is_not_lost(allowed: int) -> None:
+    model = decoder(6)
+    values, summary, lengths = memory_inputs(model, 3, 4)
+    with torch.no_grad():
+        values[1, allowed - 1, 2] = torch.nan
+        found = logits(model, torch.arange(15).view(3, 5) % 13)(values, summary, torch.tensor([4, allowed, 2]))[0]
+    assert found.isnan().flatten(1).any(1).tolist() == [False, True, False]
+    assert found[1].isnan().all()
+
+
 def test_bahdanau_does_not_depend_on_threads_or_neighbours() -> None:
     shapes = ((151, 5, 66), (66, 22), (66, 22), (66,), (11, 22), (11,), (151, 6, 11), (151, 6, 22), (151, 22))
     inputs, allow, threads = (

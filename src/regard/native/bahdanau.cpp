@@ -92,6 +92,7 @@ struct Block {
 void attend(const regard_bahdanau& p, const Sizes& s, const Block& b, int64_t row, const float* query, float* weights, float* context) {
   const uint8_t* allow = p.allow + row * p.num_keys;
   const float nothing = -__builtin_inff();
+  bool any = false;
   Vec most = same(nothing), sum = same(0);
   for (int64_t j = 0; j < s.keys; j++) b.scores[j] = nothing;
   for (int64_t j = 0; j < p.num_keys; j++) {
@@ -100,11 +101,12 @@ void attend(const regard_bahdanau& p, const Sizes& s, const Block& b, int64_t ro
     Vec score = same(0);
     for (int64_t a = 0; a < s.scores; a += LANES) score += load(b.v + a) * hyperbolic_tangent(load(query + a) + load(key + a));
     b.scores[j] = total(score);
+    any = true;
   }
   for (int64_t j = 0; j < s.keys; j += LANES) most = larger(most, load(b.scores + j));
   clear(context, p.memory_width);
-  const float peak = largest(most);
-  if (peak == nothing) return clear(weights, p.num_keys);
+  if (!any) return clear(weights, p.num_keys);
+  const float peak = largest(most);  // −∞ perhaps if a score is NaN; the sum is then NaN
   for (int64_t j = 0; j < s.keys; j += LANES) {
     const Vec y = exponential(load(b.scores + j) - peak);
     store(b.scores + j, y);
