@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.data.dictionary import pronunciations
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
+from regard.native.flops import COUNTED_KERNELS
 from regard.training.data import in_memory
 from regard.training.learner import Learner
 from regard.training.loop import Update, train
@@ -81,7 +82,7 @@ def training_pace(num_updates: int = 200) -> tuple[float, float]:
     began = time.perf_counter()
     num_targets = train_once()
     seconds = time.perf_counter() - began
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=COUNTED_KERNELS) as counter:
         train_once()
     return num_targets / seconds, counter.get_total_flops() / num_targets
 

@@ -21,7 +21,10 @@ import torch
 import torch.nn.functional as F
 from dated import write_result
 
+from regard.core import linear
 from regard.native import additive as native
+from regard.native import bahdanau as native_bahdanau
+from regard.native import recurrent
 from regard.native.library import report
 
 THREADS = 2
@@ -32,6 +35,25 @@ def timed(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
+
+
+def without_kernels(run: Callable[[], object]) -> Callable[[], None]:
+    """Returns a function that runs the same on torch alone."""
+
+    def once() -> None:
+        modules = (native, native_bahdanau, recurrent)
+        library = native._LIBRARY
+        faster, linear.has_faster_products = linear.has_faster_products, lambda: False
+        for module in modules:
+            module._LIBRARY = None
+        try:
+            run()
+        finally:
+            linear.has_faster_products = faster
+            for module in modules:
+                module._LIBRARY = library
+
+    return once
 
 
 def compare(runs: dict[str, Callable[[], object]], rounds: int) -> list[str]:
@@ -85,16 +107,9 @@ def additive(length: int, rounds: int) -> list[str]:
 def bahdanau(rounds: int) -> list[str]:
     from recurrent import CASES, make_runs
 
-    runs, library = make_runs(CASES["bahdanau, gru"]), native._LIBRARY
-
-    def without_kernels():
-        native._LIBRARY = None
-        try:
-            runs["ours"]()
-        finally:
-            native._LIBRARY = library
-
-    return compare({"ours": runs["ours"], "ours, no kernels": without_kernels, "plain loop": runs["plain loop"]}, rounds)
+    runs = make_runs(CASES["bahdanau, gru"])
+    ours = runs["ours"]
+    return compare({"ours": ours, "ours, no kernels": without_kernels(ours), "plain loop": runs["plain loop"]}, rounds)
 
 
 def demo(rounds: int) -> list[str]:
@@ -103,21 +118,14 @@ def demo(rounds: int) -> list[str]:
     from regard.training.learner import Learner
     from regard.training.loop import train
 
-    training_data, library = in_memory("cmudict", pronunciations("train"), [], SETTINGS.data), native._LIBRARY
+    training_data = in_memory("cmudict", pronunciations("train"), [], SETTINGS.data)
     model, settings = build(SETTINGS.model, *map(len, training_data.codecs)), replace(SETTINGS.train, steps=12)
     batches = training_data.batches(settings, subword_dropout=0.0, seed=1)
 
     def once():
         train(Learner(model, settings), batches, settings, seed=1, callbacks=TokenCounter())
 
-    def without_kernels():
-        native._LIBRARY = None
-        try:
-            once()
-        finally:
-            native._LIBRARY = library
-
-    return compare({"demo, 12 updates": once, "demo without kernels": without_kernels}, rounds)
+    return compare({"demo, 12 updates": once, "demo without kernels": without_kernels(once)}, rounds)
 
 
 LINES: dict[str, Callable[[int], list[str]]] = {

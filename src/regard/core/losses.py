@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.core import masks
+from regard.core.linear import product
 from regard.errors import UserError
 
 __all__ = [
@@ -132,20 +133,21 @@ class _ProjectedLoss(torch.autograd.Function):
         V = len(weight_VD)
         needs_grad = any(ctx.needs_input_grad)
         d_states_ND, d_weight_VD, d_bias_V = torch.empty_like(states_ND), torch.zeros_like(weight_VD), torch.zeros_like(bias_V)
+        multiply = product if needs_grad else F.linear
         mean_D, mean = weight_VD.mean(0), bias_V.mean()
         loss = states_ND.new_zeros(())
         rows = max(1, MAX_LOGITS // V)
         for first in range(0, len(states_ND), rows):
             x_ND, y_N1 = states_ND[first : first + rows], targets_N[first : first + rows, None]
-            z_NV = torch.addmm(bias_V, x_ND, weight_VD.t())
+            z_NV = multiply(x_ND, weight_VD, bias_V)
             p_NV = z_NV.softmax(-1)
             lse_N1 = z_NV.amax(-1, keepdim=True) - p_NV.amax(-1, keepdim=True).log()
             loss += (lse_N1 - (1 - smoothing) * z_NV.gather(1, y_N1)).sum() - smoothing * (x_ND @ mean_D + mean).sum()
             if needs_grad:
                 p_NV.scatter_add_(1, y_N1, p_NV.new_full(y_N1.shape, smoothing - 1))
                 p_NV.sub_(smoothing / V)
-                torch.mm(p_NV, weight_VD, out=d_states_ND[first : first + rows])
-                torch.addmm(d_weight_VD, p_NV.t(), x_ND, out=d_weight_VD)
+                d_states_ND[first : first + rows] = multiply(p_NV, weight_VD.t())
+                d_weight_VD += multiply(p_NV.t(), x_ND.t())
                 d_bias_V += p_NV.sum(0)
         if needs_grad:
             ctx.save_for_backward(d_states_ND, d_weight_VD, d_bias_V)

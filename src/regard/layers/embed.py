@@ -6,9 +6,9 @@ import math
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.linear import Linear, linear
 from regard.core.positions import Layout, fourier, num_positions, one_hot, raw_index, sinusoidal
 from regard.errors import UserError, did_you_mean
 
@@ -114,14 +114,14 @@ class Output(nn.Module):
 
     def __init__(self, width: int, vocab: int, *, tied: int | None = None) -> None:
         super().__init__()
-        linear = nn.Linear(width, vocab)
+        linear = Linear(width, vocab)
         self.weight = linear.weight if tied is None else None
         self.bias = linear.bias if tied is None else nn.Parameter(torch.zeros(vocab))
-        self.project = nn.Linear(width, tied, bias=False) if tied not in (None, width) else None
+        self.project = Linear(width, tied, bias=False) if tied not in (None, width) else None
 
     def forward(self, x: Tensor, embedding_VD: Tensor) -> Tensor:
         """Returns the logits (..., V). embedding_VD: the token embedding; only used if the layer is tied."""
-        return F.linear(*self.parts(x, embedding_VD))
+        return linear(*self.parts(x, embedding_VD))
 
     def parts(self, x: Tensor, embedding_VD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns (x, W, b), so that x Wᵀ + b are the logits."""

@@ -15,8 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from regard.core.linear import linear
+from regard.core.transforms import is_transformed
 from regard.errors import did_you_mean
 from regard.layers.dropout import Dropout
+from regard.native import recurrent as native
 
 # N rows: a batch B, or hypotheses  S, T length  I input width  W width of h  X width of a state: W, or 2W for an LSTM  L layers
 # G width of all gates together: W, 3W (GRU) or 4W (LSTM)
@@ -38,11 +41,25 @@ def make_stack(cell: Cell, input_width: int, width: int, layers: int = 1, dropou
     if cell == "lstm":
         return nn.LSTM(input_width, width, layers, batch_first=True, dropout=dropout)
     if cell == "gru":
-        return nn.GRU(input_width, width, layers, batch_first=True, dropout=dropout)
+        return GRU(input_width, width, layers, batch_first=True, dropout=dropout)
     if cell == "rnn_sigmoid":
         return SigmoidRNN(input_width, width, layers, dropout)
     nonlinearity = cell.removeprefix("rnn_")
-    return nn.RNN(input_width, width, layers, nonlinearity=nonlinearity, batch_first=True, dropout=dropout)
+    return RNN(input_width, width, layers, nonlinearity=nonlinearity, batch_first=True, dropout=dropout)
+
+
+class GRU(nn.GRU):
+    """torch's GRU; the native kernels compute whole sequences where they fit."""
+
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        return super().forward(input, hx) if hx is None or not _is_native(self, input) else _whole(self, input, hx)
+
+
+class RNN(nn.RNN):
+    """torch's plain cells; the native kernels compute whole sequences where they fit."""
+
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        return super().forward(input, hx) if hx is None or not _is_native(self, input) else _whole(self, input, hx)
 
 
 class SigmoidRNN(nn.RNNBase):
@@ -52,6 +69,8 @@ class SigmoidRNN(nn.RNNBase):
         super().__init__("RNN_TANH", input_width, width, layers, batch_first=True, dropout=dropout)
 
     def forward(self, x_NTI: Tensor, state_LNW: Tensor) -> tuple[Tensor, Tensor]:
+        if _is_native(self, x_NTI):
+            return _whole(self, x_NTI, state_LNW)
         last = []
         for number, h_NW in enumerate(state_LNW):
             W_WI, U_WW, b_W, b_U = layer_weights(self, number)
@@ -63,6 +82,31 @@ class SigmoidRNN(nn.RNNBase):
             x_NTI = torch.stack(states, dim=1)
             last.append(h_NW)
         return x_NTI, torch.stack(last)
+
+
+def _is_native(stack: nn.RNNBase, x_NTI: Any) -> bool:
+    """Whether the native kernels compute this: not LSTMs or single steps, where torch is faster, nor transforms."""
+    if isinstance(stack, nn.LSTM) or not isinstance(x_NTI, Tensor) or x_NTI.dim() != 3:
+        return False
+    if x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
+        return False
+    return native.fits(x_NTI, *stack.parameters()) and not torch.is_autocast_enabled(x_NTI.device.type)
+
+
+def _mode(stack: nn.RNNBase) -> str:
+    return "RNN_SIGMOID" if isinstance(stack, SigmoidRNN) else stack.mode
+
+
+def _whole(stack: nn.RNNBase, x_NTI: Tensor, state_LNW: Tensor) -> tuple[Tensor, Tensor]:
+    """Runs all layers over whole sequences on the native kernels."""
+    last = []
+    for number, state_NW in enumerate(state_LNW):
+        x_NTI = F.dropout(x_NTI, stack.dropout, stack.training and number > 0)
+        weights = native.Weights(*(one.unsqueeze(0) for one in layer_weights(stack, number)))
+        states_NT1W, last_1NW = native.run_layer(_mode(stack), x_NTI, weights, state_NW.unsqueeze(0), None)
+        x_NTI = states_NT1W.squeeze(2)
+        last.append(last_1NW)
+    return x_NTI, torch.cat(last)
 
 
 def layer_weights(stack: nn.RNNBase, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -153,7 +197,7 @@ class StepwiseStack:
             b_G = b_G if separate else b_G + b_U_G
             if number == 0:
                 W_GI, early_GI = W_GI.split((stack.input_size - early, early), dim=1)
-                known_NTG = F.linear(early_NTI, early_GI, b_G)
+                known_NTG = linear(early_NTI, early_GI, b_G)
             else:
                 known_NTG = b_G.expand(N, T, -1)
             if separate:
@@ -304,15 +348,27 @@ class RecurrentEncoder(nn.Module):
         for number, forwards in enumerate(_stacks(self.forwards)):
             if number:
                 x_BSI = self.dropout(x_BSI)
-            ahead_BSW, _ = run(forwards, x_BSI)
             if self.backwards is None:
-                x_BSI, ends = ahead_BSW, ahead_BSW[rows_B, last_B]
+                x_BSI, _ = run(forwards, x_BSI)
+                ends = x_BSI[rows_B, last_B]
                 continue
-            backwards = _stacks(self.backwards)[number]
-            back_BSW, _ = run(backwards, reverse_rows(x_BSI, lengths_B))
-            ends = torch.cat((ahead_BSW[rows_B, last_B], back_BSW[rows_B, last_B]), dim=-1)
-            x_BSI = torch.cat((ahead_BSW, reverse_rows(back_BSW, lengths_B)), dim=-1)
+            x_BSI = _both_directions(forwards, _stacks(self.backwards)[number], x_BSI, lengths_B)
+            ahead_BW, back_BW = x_BSI[rows_B, last_B], x_BSI[:, 0]
+            width = forwards.hidden_size
+            ends = torch.cat((ahead_BW[:, :width], back_BW[:, width:]), dim=-1)
         return x_BSI, ends
+
+
+def _both_directions(forwards: nn.RNNBase, backwards: nn.RNNBase, x_BSI: Tensor, lengths_B: Tensor) -> Tensor:
+    """Returns the states of both directions (B, S, 2W), the second of which reads each row reversed within its length."""
+    stacks = (forwards, backwards)
+    hooked = any(stack._forward_hooks or stack._forward_pre_hooks for stack in stacks)
+    if hooked or not all(_is_native(stack, x_BSI) for stack in stacks):
+        ahead_BSW, back_BSW = run(forwards, x_BSI)[0], run(backwards, reverse_rows(x_BSI, lengths_B))[0]
+        return torch.cat((ahead_BSW, reverse_rows(back_BSW, lengths_B)), dim=-1)
+    weights = native.Weights(*map(torch.stack, zip(*(layer_weights(stack, 0) for stack in stacks), strict=True)))
+    zeros_2BW = x_BSI.new_zeros(2, len(x_BSI), forwards.hidden_size)
+    return native.run_layer(_mode(forwards), x_BSI, weights, zeros_2BW, lengths_B)[0].flatten(2)
 
 
 def _stacks(modules: nn.ModuleList) -> list[nn.RNNBase]:

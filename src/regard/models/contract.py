@@ -16,11 +16,11 @@ from dataclasses import Field, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.contracts import OWN, Specials, Traits
 from regard.core import masks
+from regard.core.linear import linear
 from regard.core.losses import projected_loss, smoothed_loss, target_log_probs
 from regard.core.precision import log_softmax
 from regard.core.source import Source
@@ -181,7 +181,7 @@ class Projected(Decoded):
     @cached_property
     def logits_BTV(self) -> Tensor:
         """states · weightᵀ + bias."""
-        return F.linear(self.states_BTD, self.weight_VD, self.bias_V)
+        return linear(self.states_BTD, self.weight_VD, self.bias_V)
 
     def distribution(self) -> Tensor:
         return log_softmax(self.logits_BTV)

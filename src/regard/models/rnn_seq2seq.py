@@ -18,7 +18,7 @@ follows the recurrence. It does not depend on the choices, so their sum stays ex
 
 s_0 = tanh(W C + b), or C itself, or 0. If the recurrence does not depend on c_t (fixed; Luong without input feeding), training
 runs it over the whole sequence on torch's fused kernel and attends for all steps at once. The other decoders run step by step,
-and only what depends on earlier steps is computed inside the loop.
+and only what depends on earlier steps is computed inside the loop; for the most common one a native kernel is the loop.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.devices import default_generator
+from regard.core.linear import Linear
 from regard.core.mechanism import Mechanism
 from regard.core.score import Score
 from regard.core.source import Source
@@ -41,7 +42,7 @@ from regard.core.weights import AttentionType
 from regard.layers.dropout import Dropout
 from regard.layers.frontends import GRIDS, Frontend, FrontendOutput, make_frontend
 from regard.layers.recurrent import RecurrentEncoder, StepwiseStack, make_stack, run, state_width
-from regard.layers.scores import ScoreMaker, make_score
+from regard.layers.scores import Additive, ScoreMaker, make_score
 from regard.look import Look
 from regard.models.contract import Memory, Model, Projected, State, Step
 from regard.models.encoder import masked_mean, with_fusion
@@ -50,6 +51,7 @@ from regard.models.rnn_choices import Choices, SummedAttention, after
 from regard.models.rnn_features import add_features, split_features
 from regard.models.rnn_settings import RnnSettings
 from regard.models.rnn_state import RnnState
+from regard.models.rnn_whole import run_whole, runs_whole
 
 __all__ = ["DecoderStates", "RnnSeq2Seq", "RnnSettings", "RnnState"]
 
@@ -120,8 +122,8 @@ class RnnSeq2Seq(Model):
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         self.num_features = auxiliary
         if settings.features == "set":
-            self.feature_query = nn.Linear(width, settings.embedding)
-            self.feature_value = nn.Linear(settings.embedding, width, bias=False)
+            self.feature_query = Linear(width, settings.embedding)
+            self.feature_value = Linear(settings.embedding, width, bias=False)
         if not grid or settings.row_encoder:
             self.encoder = RecurrentEncoder(
                 cell,
@@ -132,19 +134,19 @@ class RnnSeq2Seq(Model):
                 bidirectional=settings.bidirectional,
             )
         if settings.bridge == "learned":
-            self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
+            self.bridge = Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
         extra = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
         self.decoder = make_stack(cell, extra + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = _score(settings, settings.score, scores, width, memory_width)
         plain = settings.decoder == "bahdanau" or settings.readout == "plain"
         if settings.decoder == "luong" and not plain:
-            self.combine = nn.Linear(memory_width + width, width)
-        self.output = nn.Linear(width + memory_width if plain else width, target_vocab)
+            self.combine = Linear(memory_width + width, width)
+        self.output = Linear(width + memory_width if plain else width, target_vocab)
         if settings.attention == "monotone":
-            self.jump = nn.Linear(width + memory_width, settings.jumps + 1)
+            self.jump = Linear(width + memory_width, settings.jumps + 1)
         if settings.copy:
-            self.gate = nn.Linear(width + memory_width, 1)
+            self.gate = Linear(width + memory_width, 1)
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:
@@ -240,7 +242,11 @@ class RnnSeq2Seq(Model):
     def _recur(self, ids_BKT: Tensor, state: RnnState, look: Look | None) -> tuple[DecoderStates, RnnState]:
         """Reads one token of K hypotheses, or T tokens of one. Returns the results of the recurrence and the State after it."""
         embedded_NTI = self.dropout(self.target_embedding(ids_BKT)).flatten(0, 1)
-        if self.settings.runs_stepwise:
+        if look is None and self.settings.runs_stepwise and self._runs_whole(embedded_NTI, state):
+            states_NTD, contexts_NTE = run_whole(self.decoder, cast(Additive, self.score), embedded_NTI, state)
+            outputs = DecoderStates(states_NTD, AttentionOutput(contexts_NTE.unsqueeze(1)))
+            hidden_LNX, fed_ND = states_NTD[:, -1].unsqueeze(0), state.fed_BKD.flatten(0, 1)
+        elif self.settings.runs_stepwise:
             outputs, hidden_LNX, fed_ND = self._loop(embedded_NTI, state, look)
         else:
             if self.settings.every_step:
@@ -263,6 +269,9 @@ class RnnSeq2Seq(Model):
             hidden_BKLX=hidden_LNX.transpose(0, 1).unflatten(0, ids_BKT.shape[:2]),
             fed_BKD=fed_ND.unflatten(0, ids_BKT.shape[:2]),
         )
+
+    def _runs_whole(self, embedded_NTI: Tensor, state: RnnState) -> bool:
+        return runs_whole(self.settings, self.decoder, self.score, embedded_NTI, state)
 
     def with_features(self, states_BRD: Tensor, state: RnnState) -> Tensor:
         """Returns decoder states with the features that they choose, if features are read as a set."""

@@ -5,11 +5,11 @@
 #define REGARD_API extern "C" __attribute__((visibility("default")))
 
 // A change of any signature below gets the next number; library.py refuses a library with another one.
-constexpr int REGARD_ABI = 2;
+constexpr int REGARD_ABI = 3;
 
 REGARD_API int regard_abi();
 
-// The instruction set in use: "avx2" or "portable".
+// The instruction set in use: "avx512", "avx2" or "portable".
 REGARD_API const char* regard_instruction_set();
 
 // Chooses an instruction set by name. Returns 0, or -1 if this processor or this build does not have it.
@@ -47,3 +47,48 @@ struct regard_additive {
 
 REGARD_API void regard_additive_forward(const regard_additive* problem);
 REGARD_API void regard_additive_backward(const regard_additive* problem);
+
+// A recurrent layer over whole sequences, in one direction or in both. All arrays are contiguous. Forward and backward need all
+// pointers of their own group, and those of the first one.
+struct regard_recurrent {
+  int64_t cell;  // 0 GRU with the gates in torch's order, 1 tanh, 2 ReLU, 3 sigmoid
+  int64_t rows, steps, input_width, width, directions;
+  const float* input;                   // (rows, steps, input_width)
+  const float *weight, *recurrent;      // (directions, gates * width, input_width) and (…, width): W and U
+  const float *bias, *recurrent_bias;   // (directions, gates * width)
+  const float* first;                   // (directions, rows, width): before the first step
+  const int64_t* lengths;               // (rows): direction 1 reads that many positions in reverse, then the others; null: none
+  // forward
+  float* states;  // (rows, steps, directions, width)
+  float* last;    // (directions, rows, width)
+  float* kept;    // (directions, rows, steps, parts, width rounded up to 16) for backward; a GRU has 5 parts, others 2
+  // backward
+  const float *states_gradient, *last_gradient;
+  float *input_gradient, *weight_gradient, *recurrent_gradient, *bias_gradient, *recurrent_bias_gradient, *first_gradient;
+};
+
+REGARD_API void regard_recurrent_forward(const regard_recurrent* problem);
+REGARD_API void regard_recurrent_backward(const regard_recurrent* problem);
+
+// The decoder of Bahdanau: a GRU whose input has a context vector, found by additive attention with the state before the step. All
+// arrays are contiguous. Forward and backward need all pointers of their own group, and those of the groups before.
+struct regard_bahdanau {
+  int64_t rows, steps, num_keys, width, memory_width, score_width;
+  const float* input;                       // (rows, steps, 3 * width): the gates' share of the other inputs and the bias of W
+  const float* context_weight;              // (3 * width, memory_width): the columns of W for the context
+  const float *recurrent, *recurrent_bias;  // (3 * width, width), (3 * width): U and its bias
+  const float *query_weight, *v;            // (score_width, width), (score_width)
+  const float *key, *value;                 // (rows, num_keys, score_width), prepared, and (rows, num_keys, memory_width)
+  const float* first;                       // (rows, width)
+  const uint8_t* allow;                     // (rows, num_keys)
+  // forward
+  float *states, *contexts, *weights;  // (rows, steps, width), (rows, steps, memory_width), (rows, steps, num_keys)
+  float* kept;                         // (rows, steps, 5 * width + score_width), both rounded up to a multiple of 16
+  // backward
+  const float *states_gradient, *contexts_gradient;
+  float *input_gradient, *context_weight_gradient, *recurrent_gradient, *recurrent_bias_gradient, *query_weight_gradient;
+  float *v_gradient, *key_gradient, *value_gradient, *first_gradient;
+};
+
+REGARD_API void regard_bahdanau_forward(const regard_bahdanau* problem);
+REGARD_API void regard_bahdanau_backward(const regard_bahdanau* problem);

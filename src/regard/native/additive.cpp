@@ -7,6 +7,7 @@
 // The scores exist for TILE queries at a time. The backward pass computes them again, unless the forward pass kept the weights. The queries of a lead are divided into
 // parts, each with sums of its own for the gradients of keys and values; the sums are added in a fixed order. The division
 // depends on the number of queries only: results do not depend on the number of threads, nor on what else is in the batch.
+#define REGARD_WIDE
 #include <cstdlib>
 
 #include "kernels.h"
@@ -17,7 +18,7 @@ namespace regard::ISA {
 namespace {
 
 constexpr int64_t TILE = 12;      // queries: two groups of product_rows<6>
-constexpr int64_t BLOCK = 16;     // keys
+constexpr int64_t BLOCK = 2 * LANES;  // keys
 constexpr int64_t PART = 96;      // queries of a part, at least
 constexpr int64_t MOST_PARTS = 8;
 constexpr int64_t WAVE = 16;      // parts that have sums at a time
@@ -256,7 +257,8 @@ INLINE void drop_row(const regard_additive& p, int64_t lead, int64_t row, float*
   base = mixed(base ^ static_cast<uint32_t>(p.seed >> 32) ^ mixed(static_cast<uint32_t>(at >> 32)));
   const uint32_t limit = static_cast<uint32_t>(static_cast<double>(p.dropout) * 4294967296.0);
   const Vec scale = same(1.0f / (1.0f - p.dropout));
-  Bits place = Bits{0, 1, 2, 3, 4, 5, 6, 7};
+  Bits place;
+  for (int64_t lane = 0; lane < LANES; lane++) place[lane] = static_cast<uint32_t>(lane);
   for (int64_t j = 0; j < size; j += LANES, place += LANES) {
     Bits bits = place * 0x9e3779b1u + base;
     bits = (bits ^ (bits >> 16)) * 0x7feb352du;
@@ -515,15 +517,6 @@ static void few_forward(const regard_additive& p, const Sizes& s) {
       }
     }
   });
-}
-
-INLINE float inner_product(const float* x, const float* y, int64_t size) {
-  Vec sum = same(0);
-  int64_t i = 0;
-  for (; i + LANES <= size; i += LANES) sum += load(x + i) * load(y + i);
-  float all = total(sum);
-  for (; i < size; i++) all += x[i] * y[i];
-  return all;
 }
 
 // Adds to the gradients of the keys and values of a lead, and to those of the query and v in `own`.

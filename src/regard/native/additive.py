@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.native.library import AdditiveProblem, library
+from regard.native.calls import differentiated, library_on_torch_threads, on_cpu_in_float32
+from regard.native.library import AdditiveProblem
 
 # Q queries  K keys  A width of the hidden layer  V width of the values; … leading axes, which broadcast
 
-_LIBRARY = library()
-
-
-def _share_threads_with_torch() -> None:
-    """Runs the kernels on torch's own OpenMP threads, which spin after each call; a second pool would wait for a processor.
-
-    Without such a library (torch was built otherwise) the kernels keep their own threads.
-    """
-    folder = Path(torch.__file__).parent
-    for path in (*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")):
-        team = ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
-        if _LIBRARY is not None:
-            _LIBRARY.regard_use_team(team)
-        return
-
-
-_share_threads_with_torch()
+_LIBRARY = library_on_torch_threads()
 
 
 def fits(query: Tensor, key: Tensor, v: Tensor, value: Tensor) -> bool:
     """Whether the kernels compute this: float32 on the CPU, and nothing is empty."""
-    tensors = (query, key, v, value)
-    return _LIBRARY is not None and all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 for x in tensors)
+    return _LIBRARY is not None and on_cpu_in_float32(query, key, v, value)
 
 
 def additive_attention(
@@ -152,21 +135,23 @@ def _differentiate(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | Non
     return *gradients, None, None, None, None
 
 
-def _differentiable(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+def _differentiable(ctx: Any, gradient: Tensor) -> list[Tensor | None]:
     """Computes the gradients by torch's own operators, for `create_graph=True`."""
-    query, key, v, value, allow = ctx.saved_tensors[:5]
+    *inputs, allow = ctx.saved_tensors[:5]
     if ctx.dropout:
         raise RuntimeError(
             "additive attention with dropout has no second derivative in the native kernels; "
             "use no dropout, or set REGARD_NATIVE=0 in the environment to compute with torch"
         )
-    scores = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ v
-    if allow is not None:
-        scores = scores.masked_fill(~allow, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1) if allow is None else scores.softmax(-1).masked_fill(~allow, 0.0)
-    inputs = [x for x in (query, key, v, value) if x.requires_grad]
-    found = iter(torch.autograd.grad(weights @ value, inputs, gradient, create_graph=True))
-    return tuple(next(found) if x.requires_grad else torch.zeros_like(x) for x in (query, key, v, value))
+
+    def formula(query: Tensor, key: Tensor, v: Tensor, value: Tensor) -> Tensor:
+        scores = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ v
+        if allow is not None:
+            scores = scores.masked_fill(~allow, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1) if allow is None else scores.softmax(-1).masked_fill(~allow, 0.0)
+        return weights @ value
+
+    return differentiated(formula, inputs, [gradient])
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

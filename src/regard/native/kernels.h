@@ -11,11 +11,30 @@ struct Kernels {
   void (*additive_backward)(const regard_additive& problem);
 };
 
+struct Recurrent {
+  void (*forward)(const regard_recurrent& problem);
+  void (*backward)(const regard_recurrent& problem);
+};
+
+struct Bahdanau {
+  void (*forward)(const regard_bahdanau& problem);
+  void (*backward)(const regard_bahdanau& problem);
+};
+
 namespace portable {
 extern const Kernels kernels;
+extern const Recurrent recurrent_kernels;
+extern const Bahdanau bahdanau_kernels;
 }
 namespace avx2 {
 extern const Kernels kernels;
+extern const Recurrent recurrent_kernels;
+extern const Bahdanau bahdanau_kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+extern const Recurrent recurrent_kernels;
+extern const Bahdanau bahdanau_kernels;
 }
 
 }  // namespace regard

@@ -1,6 +1,6 @@
 """Loads the native library and says whether it is there. It needs neither torch nor numpy.
 
-The environment variable REGARD_NATIVE switches it off (0) or chooses an instruction set (avx2, portable).
+The environment variable REGARD_NATIVE switches it off (0) or chooses an instruction set (avx512, avx2, portable).
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from pathlib import Path
 
 from regard.errors import UserError
 
-ABI = 2
+ABI = 3
 """The number of the interface below, as `REGARD_ABI` in abi.h."""
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "regard_native.so"
 SOURCES = FOLDER / "CMakeLists.txt"
-CHOICES = ("0", "1", "avx2", "portable")
+CHOICES = ("0", "1", "avx512", "avx2", "portable")
 
-COST = "without it, additive attention over long inputs takes about twenty times as long; results are the same"
+COST = (
+    "without it, additive attention over long inputs takes about twenty times as long, and recurrent models train at about "
+    "half the speed; results are the same"
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Loaded:
 
     @property
     def instruction_set(self) -> str:
-        """The instruction set in use: avx2 or portable."""
+        """The instruction set in use: avx512, avx2 or portable."""
         return "" if self.functions is None else str(self.functions.regard_instruction_set().decode())
 
 
@@ -50,6 +53,32 @@ class AdditiveProblem(ctypes.Structure):
         ("dropout", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("context", "weights", "log_sum", "context_gradient")),
         *((name, ctypes.c_void_p) for name in ("query_gradient", "key_gradient", "value_gradient", "v_gradient")),
+    )
+
+
+class RecurrentProblem(ctypes.Structure):
+    """`regard_recurrent` of abi.h; pointers are addresses, 0 for none."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("cell", "rows", "steps", "input_width", "width", "directions")),
+        *((name, ctypes.c_void_p) for name in ("input", "weight", "recurrent", "bias", "recurrent_bias", "first", "lengths")),
+        *((name, ctypes.c_void_p) for name in ("states", "last", "kept", "states_gradient", "last_gradient")),
+        *((name, ctypes.c_void_p) for name in ("input_gradient", "weight_gradient", "recurrent_gradient")),
+        *((name, ctypes.c_void_p) for name in ("bias_gradient", "recurrent_bias_gradient", "first_gradient")),
+    )
+
+
+class BahdanauProblem(ctypes.Structure):
+    """`regard_bahdanau` of abi.h; pointers are addresses, 0 for none."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "steps", "num_keys", "width", "memory_width", "score_width")),
+        *((name, ctypes.c_void_p) for name in ("input", "context_weight", "recurrent", "recurrent_bias", "query_weight", "v")),
+        *((name, ctypes.c_void_p) for name in ("key", "value", "first", "allow", "states", "contexts", "weights", "kept")),
+        *((name, ctypes.c_void_p) for name in ("states_gradient", "contexts_gradient", "input_gradient")),
+        *((name, ctypes.c_void_p) for name in ("context_weight_gradient", "recurrent_gradient", "recurrent_bias_gradient")),
+        *((name, ctypes.c_void_p) for name in ("query_weight_gradient", "v_gradient", "key_gradient", "value_gradient")),
+        ("first_gradient", ctypes.c_void_p),
     )
 
 
@@ -91,9 +120,11 @@ def declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.regard_threads.restype = ctypes.c_int
     functions.regard_use_team.argtypes = (ctypes.c_void_p,)
     functions.regard_use_team.restype = None
-    for function in (functions.regard_additive_forward, functions.regard_additive_backward):
-        function.argtypes = (ctypes.POINTER(AdditiveProblem),)
-        function.restype = None
+    for kind, problem in (("additive", AdditiveProblem), ("recurrent", RecurrentProblem), ("bahdanau", BahdanauProblem)):
+        for direction in ("forward", "backward"):
+            function = getattr(functions, f"regard_{kind}_{direction}")
+            function.argtypes = (ctypes.POINTER(problem),)
+            function.restype = None
     return functions
 
 

@@ -4,6 +4,15 @@
 
 namespace regard::ISA {
 
+INLINE float inner_product(const float* x, const float* y, int64_t size) {
+  Vec sum = same(0);
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) sum += load(x + i) * load(y + i);
+  float all = total(sum);
+  for (; i < size; i++) all += x[i] * y[i];
+  return all;
+}
+
 // A matrix whose entry (row, column) is at[row * rows + column * columns].
 struct View {
   const float* at;
@@ -28,7 +37,7 @@ INLINE void product_rows(float* out, int64_t out_row, View a, const float* b, in
     for (int part = 0; part < 2; part++) store(out + row * out_row + part * LANES, sum[row][part]);
 }
 
-// out (rows, columns) = a (rows, depth) · b (depth, columns), or += if ADD. `columns` is a multiple of 16.
+// out (rows, columns) = a (rows, depth) · b (depth, columns), or += if ADD. `columns` is a multiple of 2 * LANES.
 template <bool ADD>
 static void product(float* out, int64_t out_row, View a, const float* b, int64_t b_row, int64_t rows, int64_t columns,
                     int64_t depth) {

@@ -18,6 +18,7 @@ from regard.core.devices import settings_restored
 from regard.data.seeds import derived_seed
 from regard.errors import UserError
 from regard.layers.scores import ScoreMaker
+from regard.native.flops import COUNTED_KERNELS
 from regard.training.data import TrainingData
 from regard.training.minutes import GOLDEN
 from regard.training.objective import batch_loss
@@ -60,7 +61,10 @@ def count(
     model = first_model(training_data, settings, Console(quiet=True), scores, start.transfer, start.parent).to(device).train()
     batches = training_data.batches(settings.train, settings.data.subword_dropout, settings.seed, settings.data.augment)
     baseline = None
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it does not know the fused kernel
+    with (
+        FlopCounterMode(display=False, custom_mapping=COUNTED_KERNELS) as counter,
+        sdpa_kernel(SDPBackend.MATH),
+    ):  # it does not know the fused kernel
         for number in range(COUNTED):
             for part, batch in enumerate(batches(int(number * GOLDEN % 1 * batches.order.epoch_length))):
                 torch.manual_seed(derived_seed(settings.seed, "update", number, part))
