@@ -10,6 +10,9 @@ from typing import Any, Literal, TypedDict, cast
 
 from regard.errors import UserError, shown
 
+EngineName = Literal["auto", "native", "torch"]
+"""auto takes the steps of searches natively where the native engine serves, native always; torch takes them all by torch."""
+
 MAX_HYPOTHESES = 1000
 """The largest beam or number of samples per sentence. Each hypothesis has its own state."""
 MAX_LENGTH = 100_000

@@ -117,7 +117,7 @@ class SharedBatch:
     """
 
     def __init__(self, engine: TorchEngine, options: SearchOptions, look: Look | None) -> None:
-        self.engine, self.options, self.look = engine, options, look
+        self.engine, self.options, self.look = engine.stepping(look), options, look
         self.waiting: list[Request] = []
         self.suspects: deque[list[Request]] = deque()
         self.reported: dict[int, int] = {}

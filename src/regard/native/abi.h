@@ -5,7 +5,7 @@
 #define REGARD_API extern "C" __attribute__((visibility("default")))
 
 // A change of any signature below gets the next number; library.py refuses a library with another one.
-constexpr int REGARD_ABI = 2;
+constexpr int REGARD_ABI = 3;
 
 REGARD_API int regard_abi();
 

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "engine_kernels.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -22,10 +23,21 @@ const Kernels* find(const char* name) {
   return std::strcmp(name, "portable") == 0 ? &portable::kernels : nullptr;
 }
 
+const EngineKernels* find_engine(const Kernels* kernels) {
+#ifdef REGARD_HAS_AVX2
+  if (kernels == &avx2::kernels) return &avx2::engine_kernels;
+#endif
+  return kernels == nullptr ? nullptr : &portable::engine_kernels;
+}
+
 const char* chosen_name = has_avx2() ? "avx2" : "portable";
 const Kernels* chosen = find(chosen_name);
+const EngineKernels* chosen_engine = find_engine(chosen);
 
 }  // namespace
+
+const EngineKernels& engine_kernels() { return *chosen_engine; }
+
 }  // namespace regard
 
 int regard_abi() { return REGARD_ABI; }
@@ -36,6 +48,7 @@ int regard_choose(const char* name) {
   const regard::Kernels* found = regard::find(name);
   if (found == nullptr) return -1;
   regard::chosen = found;
+  regard::chosen_engine = regard::find_engine(found);
   regard::chosen_name = std::strcmp(name, "avx2") == 0 ? "avx2" : "portable";
   return 0;
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 
-ABI = 2
+ABI = 3
 """The number of the interface below, as `REGARD_ABI` in abi.h."""
 
 FOLDER = Path(__file__).parent

@@ -1,9 +1,10 @@
-"""The engine that runs a torch model."""
+"""The engine that runs a torch model: by torch alone, or with native steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import get_args
 
 from regard.contracts import SourceRow, Specials
 from regard.core.source import Source
@@ -11,13 +12,45 @@ from regard.data.batch import source_batch
 from regard.data.sources import SourceCodec
 from regard.data.tokenizers.contract import TextCodec
 from regard.decoding.torch_engine import TorchEngine
+from regard.errors import UserError, did_you_mean, shown
 from regard.models.contract import Seq2Seq
 from regard.models.evaluation import device_of
+from regard.models.native_steps import NativeCopy
+from regard.models.native_weights import beyond_native
+from regard.native.library import load
+from regard.options import EngineName
 
 
-def engine_of(model: Seq2Seq, source: SourceCodec, target: TextCodec) -> TorchEngine:
-    """Returns the engine that runs a torch model, wherever it is, with the special tokens of its vocabularies."""
-    return TorchEngine(model, partial(batch_for, model, source.specials), target.specials)
+def engine_of(model: Seq2Seq, source: SourceCodec, target: TextCodec, name: EngineName = "torch") -> TorchEngine:
+    """Returns the engine that runs a torch model, wherever it is, with the special tokens of its vocabularies.
+
+    Raises UserError if the native engine is asked for and cannot run the model.
+    """
+    check_engine(name)
+    if name == "native":
+        check_native(model)
+    native = None if name == "torch" else NativeCopy().of
+    return TorchEngine(model, partial(batch_for, model, source.specials), target.specials, native)
+
+
+def check_engine(name: str) -> None:
+    """Raises UserError unless this is the name of an engine."""
+    if name not in (names := list(get_args(EngineName))):
+        raise UserError(f"engine is {shown(name)}, expected one of {', '.join(names)}{did_you_mean(str(name), names)}")
+
+
+def check_native(model: Seq2Seq) -> None:
+    """Raises UserError with all reasons if the native engine cannot run a model."""
+    if reasons := beyond_native(model):
+        raise UserError(f"the native engine cannot run this model: {'; '.join(reasons)}. Use the engine auto or torch")
+
+
+def describe_engine(engine: TorchEngine) -> str:
+    """Returns which engine takes the steps of searches, and why."""
+    if engine.native is None:
+        return "torch, as asked for"
+    reasons = beyond_native(engine.model)
+    return f"torch: {'; '.join(reasons)}" if reasons else f"native, with {load().instruction_set} instructions"
 
 
 def batch_for(model: Seq2Seq, specials: Specials, rows: Sequence[SourceRow]) -> Source:
