@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import get_args
 
 from regard.contracts import SourceRow, Specials
 from regard.core.source import Source
@@ -12,13 +11,13 @@ from regard.data.batch import source_batch
 from regard.data.sources import SourceCodec
 from regard.data.tokenizers.contract import TextCodec
 from regard.decoding.torch_engine import TorchEngine
-from regard.errors import UserError, did_you_mean, shown
+from regard.errors import UserError
 from regard.models.contract import Seq2Seq
 from regard.models.evaluation import device_of
 from regard.models.native_steps import NativeCopy
 from regard.models.native_weights import beyond_native
 from regard.native.library import load
-from regard.options import EngineName
+from regard.options import EngineName, engine_name
 
 
 def engine_of(model: Seq2Seq, source: SourceCodec, target: TextCodec, name: EngineName = "torch") -> TorchEngine:
@@ -26,17 +25,10 @@ def engine_of(model: Seq2Seq, source: SourceCodec, target: TextCodec, name: Engi
 
     Raises UserError if the native engine is asked for and cannot run the model.
     """
-    check_engine(name)
-    if name == "native":
+    if engine_name(name) == "native":
         check_native(model)
     native = None if name == "torch" else NativeCopy().of
     return TorchEngine(model, partial(batch_for, model, source.specials), target.specials, native)
-
-
-def check_engine(name: str) -> None:
-    """Raises UserError unless this is the name of an engine."""
-    if name not in (names := list(get_args(EngineName))):
-        raise UserError(f"engine is {shown(name)}, expected one of {', '.join(names)}{did_you_mean(str(name), names)}")
 
 
 def check_native(model: Seq2Seq) -> None:
