@@ -95,10 +95,12 @@ static void product(const Packed& matrix, const Product& p, int64_t row, int64_t
       for (int64_t r = row; r < end; r += 6) product_tile<6, 1>(matrix, p, r, number);
     row = end;
   }
-  switch (row_end - row) {
-    case 5: return product_rows_of<5, 1>(matrix, p, row, panel, panel_end);
+  switch (row_end - row) {  // tiles of five rows, and of three rows and two panels, would not fit the registers
+    case 5:
+      product_rows_of<4, 1>(matrix, p, row, panel, panel_end);
+      return product_rows_of<1, 4>(matrix, p, row + 4, panel, panel_end);
     case 4: return product_rows_of<4, 1>(matrix, p, row, panel, panel_end);
-    case 3: return product_rows_of<3, 2>(matrix, p, row, panel, panel_end);
+    case 3: return product_rows_of<3, 1>(matrix, p, row, panel, panel_end);
     case 2: return product_rows_of<2, 2>(matrix, p, row, panel, panel_end);
     case 1: return product_rows_of<1, 4>(matrix, p, row, panel, panel_end);
   }

@@ -12,6 +12,8 @@
 #include "abi.h"
 #include "pool.h"
 
+void test_engine();  // engine_test.cpp
+
 namespace {
 
 void check(bool holds, const char* what) {
@@ -138,6 +140,10 @@ int main() {
       test_additive(13, 17, 9, 19, true, 0, spread);
       test_additive(101, 33, 8, 16, false, 0.25f, spread);
       test_additive(211, 5, 3, 2, true, 0, spread);
+    }
+    for (int threads : {1, 2}) {
+      regard_set_threads(threads);
+      test_engine();
     }
     std::printf("%s: all tests passed\n", name);
   }
