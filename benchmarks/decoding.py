@@ -1,4 +1,5 @@
-"""Speed of decoding: regard with native steps and with torch's, Hugging Face's `generate` and CTranslate2, with the same weights and the same sentences.
+"""Speed of decoding: regard with native steps and with torch's, Hugging Face's `generate` and CTranslate2, with the same
+weights and the same sentences.
 
     python benchmarks/decoding.py MODEL SENTENCES REFERENCES [sentences]
 

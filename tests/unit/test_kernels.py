@@ -16,7 +16,7 @@ from regard.native.library import library
 pytestmark = pytest.mark.skipif(library() is None, reason="the native library is not built: make native")
 
 
-@pytest.fixture(params=["avx2", "portable"])
+@pytest.fixture(params=["avx512", "avx2", "portable"])
 def instructions(request):
     chosen = library().regard_instruction_set()
     if library().regard_choose(request.param.encode()):

@@ -32,7 +32,7 @@ def test_it_can_be_switched_off(fresh):
 
 def test_a_mistyped_choice(fresh):
     fresh.setenv("REGARD_NATIVE", "yes")
-    with pytest.raises(UserError, match="REGARD_NATIVE is 'yes', expected one of 0, 1, avx2, portable"):
+    with pytest.raises(UserError, match="REGARD_NATIVE is 'yes', expected one of 0, 1, avx512, avx2, portable"):
         load()
 
 

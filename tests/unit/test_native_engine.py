@@ -33,7 +33,7 @@ from regard.models.build import build
 from regard.models.contract import Model, Seq2Seq
 from regard.models.native_steps import NativeCopy, NativeSteps
 from regard.models.native_weights import beyond_native
-from regard.models.transformer import TransformerSettings
+from regard.models.transformer import Transformer, TransformerSettings
 from regard.native import engine
 from regard.native.library import library, load
 from regard.pipeline.engines import check_native, engine_of
@@ -106,11 +106,13 @@ def test_activations(activation):
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
 
 
-def wide_model() -> Model:
+def wide_model() -> Transformer:
     """A model whose products are divided among threads, and whose sizes leave tails."""
     torch.manual_seed(4)
     sizes = TransformerSettings(width=90, heads=3, feed_forward=331, encoder_layers=2, decoder_layers=2, activation="gelu")
-    return build(sizes, SOURCE_VOCAB, 1003).eval()
+    model = build(sizes, SOURCE_VOCAB, 1003).eval()
+    assert isinstance(model, Transformer)
+    return model
 
 
 def test_no_bit_depends_on_the_batch_or_on_threads():
@@ -142,18 +144,21 @@ def test_no_bit_depends_on_the_batch_or_on_threads():
         torch.set_num_threads(threads)
 
 
-def test_portable_code_gives_the_same_but_for_rounding():
+def test_instruction_sets_give_the_same():
     functions, best = library(), load().instruction_set
     assert functions is not None
+    found = {}
     try:
-        found = []
-        for name in ("portable", best):
-            assert functions.regard_choose(name.encode()) == 0
-            found.append(list(logits_of(NativeSteps(wide_model()), (5, 3, 8))))
+        for name in ("portable", "avx2", "avx512"):
+            if functions.regard_choose(name.encode()) == 0:
+                found[name] = list(logits_of(NativeSteps(wide_model()), (5, 3, 8)))
     finally:
         functions.regard_choose(best.encode())
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    if "avx512" in found:
+        assert all(map(torch.equal, found["avx512"], found["avx2"]))  # wider registers, the same order
+    for steps in found.values():
+        for one, other in zip(steps, found["portable"], strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 # --- States ------------------------------------------------------------------------------------------------------------------
@@ -271,6 +276,16 @@ def test_joining_a_running_search_changes_no_bit():
     assert together == alone_outputs(native, requests)
 
 
+def test_a_search_takes_native_steps(monkeypatch):
+    taken = []
+    read = NativeSteps._read
+    monkeypatch.setattr(NativeSteps, "_read", lambda *given, **named: taken.append(given) or read(*given, **named))
+    for number, one in enumerate(NAMED_ENGINES):
+        taken.clear()
+        run(one, make_requests([[5, 6]], max_length=4))
+        assert bool(taken) == bool(number)
+
+
 # --- taps --------------------------------------------------------------------------------------------------------------------
 
 EVERYTHING = Look(taps=(Tap("encoder"), Tap("decoder", what="posterior"), Tap("cross"), Tap("cross", layer=-1, head=1)))
@@ -386,7 +401,7 @@ def test_load_takes_an_engine(tmp_path):
         found, expected = native("aba", beam=beam, max_length=9), by_torch("aba", beam=beam, max_length=9)
         assert found.ids == expected.ids
         assert found.log_prob == pytest.approx(expected.log_prob, abs=1e-5)
-    with pytest.raises(UserError, match='engine is .naitve., expected one of auto, native, torch; did you mean "native"'):
+    with pytest.raises(UserError, match=r'engine is .naitve., expected one of auto, native, torch; did you mean "native"'):
         regard.load(tmp_path / "model", engine="naitve")  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ constexpr int REGARD_ABI = 3;
 
 REGARD_API int regard_abi();
 
-// The instruction set in use: "avx2" or "portable".
+// The instruction set in use: "avx512", "avx2" or "portable".
 REGARD_API const char* regard_instruction_set();
 
 // Chooses an instruction set by name. Returns 0, or -1 if this processor or this build does not have it.

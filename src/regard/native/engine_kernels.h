@@ -70,6 +70,9 @@ extern const EngineKernels engine_kernels;
 namespace avx2 {
 extern const EngineKernels engine_kernels;
 }
+namespace avx512 {
+extern const EngineKernels engine_kernels;
+}
 
 // Those of the instruction set in use.
 const EngineKernels& engine_kernels();

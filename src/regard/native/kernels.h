@@ -17,5 +17,8 @@ extern const Kernels kernels;
 namespace avx2 {
 extern const Kernels kernels;
 }
+namespace avx512 {
+extern const Kernels kernels;
+}
 
 }  // namespace regard

@@ -8,48 +8,55 @@
 namespace regard {
 namespace {
 
-bool has_avx2() {
-#ifdef REGARD_HAS_AVX2
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
+// An instruction set that this build has. is_there: whether this processor has it, too.
+struct InstructionSet {
+  const char* name;
+  const Kernels* kernels;
+  const EngineKernels* engine;
+  bool (*is_there)();
+};
+
+#ifdef REGARD_HAS_AVX
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
 #endif
+
+// The best one first.
+const InstructionSet SETS[] = {
+#ifdef REGARD_HAS_AVX
+    {"avx512", &avx512::kernels, &avx512::engine_kernels, has_avx512},
+    {"avx2", &avx2::kernels, &avx2::engine_kernels, has_avx2},
+#endif
+    {"portable", &portable::kernels, &portable::engine_kernels, [] { return true; }},
+};
+
+// Returns the set of this name, or the best one that this processor has; null if there is none.
+const InstructionSet* find(const char* name) {
+  for (const InstructionSet& set : SETS)
+    if ((name == nullptr || std::strcmp(name, set.name) == 0) && set.is_there()) return &set;
+  return nullptr;
 }
 
-const Kernels* find(const char* name) {
-#ifdef REGARD_HAS_AVX2
-  if (std::strcmp(name, "avx2") == 0 && has_avx2()) return &avx2::kernels;
-#endif
-  return std::strcmp(name, "portable") == 0 ? &portable::kernels : nullptr;
-}
-
-const EngineKernels* find_engine(const Kernels* kernels) {
-#ifdef REGARD_HAS_AVX2
-  if (kernels == &avx2::kernels) return &avx2::engine_kernels;
-#endif
-  return kernels == nullptr ? nullptr : &portable::engine_kernels;
-}
-
-const char* chosen_name = has_avx2() ? "avx2" : "portable";
-const Kernels* chosen = find(chosen_name);
-const EngineKernels* chosen_engine = find_engine(chosen);
+const InstructionSet* chosen = find(nullptr);
 
 }  // namespace
 
-const EngineKernels& engine_kernels() { return *chosen_engine; }
+const EngineKernels& engine_kernels() { return *chosen->engine; }
 
 }  // namespace regard
 
 int regard_abi() { return REGARD_ABI; }
 
-const char* regard_instruction_set() { return regard::chosen_name; }
+const char* regard_instruction_set() { return regard::chosen->name; }
 
 int regard_choose(const char* name) {
-  const regard::Kernels* found = regard::find(name);
+  const regard::InstructionSet* found = regard::find(name);
   if (found == nullptr) return -1;
   regard::chosen = found;
-  regard::chosen_engine = regard::find_engine(found);
-  regard::chosen_name = std::strcmp(name, "avx2") == 0 ? "avx2" : "portable";
   return 0;
 }
 
@@ -57,5 +64,5 @@ void regard_set_threads(int threads) { regard::set_threads(threads); }
 void regard_use_team(void* run) { regard::use_team(reinterpret_cast<regard::Team>(run)); }
 int regard_threads() { return regard::threads(); }
 
-void regard_additive_forward(const regard_additive* problem) { regard::chosen->additive_forward(*problem); }
-void regard_additive_backward(const regard_additive* problem) { regard::chosen->additive_backward(*problem); }
+void regard_additive_forward(const regard_additive* problem) { regard::chosen->kernels->additive_forward(*problem); }
+void regard_additive_backward(const regard_additive* problem) { regard::chosen->kernels->additive_backward(*problem); }

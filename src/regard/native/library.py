@@ -1,6 +1,6 @@
 """Loads the native library and says whether it is there. It needs neither torch nor numpy.
 
-The environment variable REGARD_NATIVE switches it off (0) or chooses an instruction set (avx2, portable).
+The environment variable REGARD_NATIVE switches it off (0) or chooses an instruction set (avx512, avx2, portable).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ABI = 3
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "regard_native.so"
 SOURCES = FOLDER / "CMakeLists.txt"
-CHOICES = ("0", "1", "avx2", "portable")
+CHOICES = ("0", "1", "avx512", "avx2", "portable")
 
 COST = "without it, additive attention over long inputs takes about twenty times as long; results are the same"
 
@@ -33,7 +33,7 @@ class Loaded:
 
     @property
     def instruction_set(self) -> str:
-        """The instruction set in use: avx2 or portable."""
+        """The instruction set in use: avx512, avx2 or portable."""
         return "" if self.functions is None else str(self.functions.regard_instruction_set().decode())
 
 

@@ -127,7 +127,7 @@ void test_additive(int64_t queries, int64_t keys, int64_t width, int64_t value_w
 }  // namespace
 
 int main() {
-  for (const char* name : {"portable", "avx2"}) {
+  for (const char* name : {"portable", "avx2", "avx512"}) {
     if (regard_choose(name) != 0) continue;
     test_pool();
     test_callers();
