@@ -81,7 +81,9 @@ class TorchSearch:
                 events.append(Event(request.id, error=reason))
             else:
                 key = (request.options, request.look)
-                self._batches.setdefault(key, SharedBatch(self._engine, *key)).waiting.append(request)
+                if key not in self._batches:
+                    self._batches[key] = SharedBatch(self._engine, *key)
+                self._batches[key].waiting.append(request)
         for key, batch in list(self._batches.items()):
             if cancelled:
                 events += [Event(id, error=CANCELLED) for id in batch.drop(cancelled)]
