@@ -1,4 +1,5 @@
-"""Speed of decoding: regard, Hugging Face's `generate` and CTranslate2, with the same weights and the same sentences.
+"""Speed of decoding: regard with native steps and with torch's, Hugging Face's `generate` and CTranslate2, with the same
+weights and the same sentences.
 
     python benchmarks/decoding.py MODEL SENTENCES REFERENCES [sentences]
 
@@ -39,7 +40,7 @@ from regard.data.lines import read_lines
 from regard.decoding import schedule
 from regard.decoding.torch_search import BATCH_HYPOTHESES
 from regard.models.transformer import Transformer, TransformerSettings
-from regard.options import SearchOptions
+from regard.options import EngineName, SearchOptions
 from regard.pipeline import Translator
 
 Ids = list[int]
@@ -55,9 +56,9 @@ BATCH = 64
 EOS, PAD, SOS, UNK = OWN.eos, OWN.pad, OWN.start, OWN.unk
 
 
-def ours(saved: Saved) -> System:
+def ours(saved: Saved, engine: EngineName) -> System:
     keep_freed_memory()  # as `regard translate` does
-    translator = Translator.of_model(saved.model, saved.source, saved.target)
+    translator = Translator.of_model(saved.model, saved.source, saved.target, engine=engine)
 
     def run(sources: Sequence[Ids], beam: int) -> list[Ids]:
         options = SearchOptions(beam=beam, max_length=MAX_LENGTH, length_penalty=0.0)
@@ -301,7 +302,8 @@ def bleu(saved: Saved, written: Sequence[Ids], references: Sequence[str]) -> flo
 
 
 SYSTEMS: dict[str, Callable[[Saved, int, Path], System]] = {
-    "regard": lambda saved, threads, folder: ours(saved),
+    "regard": lambda saved, threads, folder: ours(saved, "native"),
+    "regard, torch engine": lambda saved, threads, folder: ours(saved, "torch"),
     "Hugging Face generate": lambda saved, threads, folder: hugging_face(saved),
     "CTranslate2 float32": lambda saved, threads, folder: ctranslate2_system(saved, "float32", threads, folder),
     "CTranslate2 int8": lambda saved, threads, folder: ctranslate2_system(saved, "int8", threads, folder),

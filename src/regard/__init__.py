@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from regard.look import Edit, Kind, Look, Seen, Summary, Tap, What
     from regard.markup import transfer_markup
     from regard.models.contract import Decoded, Memory, Model, ModelSettings, Projected, State, Step
-    from regard.options import SearchKeywords, SearchOptions
+    from regard.options import EngineName, SearchKeywords, SearchOptions
     from regard.pipeline.translator import Translator, save
     from regard.results import Alternative, AttentionMap, Encoded, Partial, Refused, Result, Scored
     from regard.training.distill import distill
@@ -259,6 +259,7 @@ def load(
     update: int | None = None,
     device: str | torch.device = "auto",
     scores: Mapping[str, ScoreMaker] | None = None,
+    engine: EngineName = "auto",
 ) -> Translator:
     """Loads a model folder and returns a `Translator`.
 
@@ -275,6 +276,8 @@ def load(
     update: for a run folder, the number of updates of the checkpoint; by default, the last one.
     device: "auto", "cpu", "cuda", "cuda:1", "mps" or a torch.device.
     scores: your own score functions, {"name": Class}; required if the model was trained with one.
+    engine: what takes the steps of searches: "native" (C++), "torch", or "auto": native where it serves. Outputs are the same,
+    but for ties, and so are attention, scores and alignments, which torch computes. `Translator.engine_report` says which one.
 
     >>> model = regard.load("model")  # a model that spells words, written by `regard train`
     >>> model("cab").text
@@ -287,15 +290,15 @@ def load(
 
     folders = [member for one in ([path] if isinstance(path, str | Path) else path) for member in members_of(Path(one))]
     if len(folders) != 1 or not isinstance(path, str | Path):
-        return Translator.ensemble([load(one, update=update, device=device, scores=scores) for one in folders])
+        return Translator.ensemble([load(one, update=update, device=device, scores=scores, engine=engine) for one in folders])
     folder, chosen = folders[0], choose_device(device)
     if update is not None or (folder / "run.yaml").is_file() or (folder / "checkpoints").is_dir():
         from regard.training.checkpoint import load_checkpoint
 
-        translator = Translator.of_saved(load_checkpoint(folder, update, scores))
+        translator = Translator.of_saved(load_checkpoint(folder, update, scores), engine=engine)
     else:
         saved, head = open_any(folder, scores)
-        translator = Translator.of_saved(saved, alignment_head=head)
+        translator = Translator.of_saved(saved, alignment_head=head, engine=engine)
     translator.model.to(chosen)
     return translator
 

@@ -6,9 +6,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast, get_args
 
-from regard.errors import UserError, shown
+from regard.errors import UserError, did_you_mean, shown
+
+EngineName = Literal["auto", "native", "torch"]
+"""auto takes the steps of searches natively where the native engine serves, native always; torch takes them all by torch."""
+
+
+def engine_name(given: object) -> EngineName:
+    """Returns the name of an engine. Raises UserError if there is none of this name."""
+    names: tuple[EngineName, ...] = get_args(EngineName)
+    for name in names:
+        if name == given:
+            return name
+    raise UserError(f"engine is {shown(given)}, expected one of {', '.join(names)}{did_you_mean(str(given), list(names))}")
+
 
 MAX_HYPOTHESES = 1000
 """The largest beam or number of samples per sentence. Each hypothesis has its own state."""

@@ -129,7 +129,7 @@ def test_closing_frees_the_memory_while_requests_run_or_arrive() -> None:
         def declines(self, request: Request) -> str | None:
             search.close()  # another thread does it just then
 
-    search = Closing(model, search._engine.collate, 2, 3).open()
+    search = Closing(model, search._engine.collate, search._engine.specials).open()
     search.submit(make_requests([[4, 5]])[0])
     assert search.events() == []
     assert_nothing_is_left(search)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.layers.scores import ScoreMaker
+    from regard.options import EngineName
     from regard.pipeline import Translator
 
 Model = Annotated[Path, typer.Argument(help="Model folder.")]
@@ -96,6 +97,23 @@ MaxRatio = Annotated[
 MaxSource = Annotated[int, typer.Option(min=1, max=100_000, help="Split texts with more tokens than this into sentences.")]
 
 
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="What takes the steps of the search: native (C++), torch, or auto: native where it serves.",
+    ),
+]
+
+
+def check_engine(name: str) -> "EngineName":
+    """Returns the name of an engine as it was typed. Raises UserError if there is none of this name."""
+    from regard.options import engine_name
+
+    return engine_name(name)
+
+
 def check_search(given: dict[str, Any]) -> dict[str, Any]:
     """Checks search options as typed, before a model is loaded, and returns them with length_penalty as a number.
 
@@ -117,16 +135,17 @@ def open_model(
     max_source: int | None = None,
     listed_in: Path | None = None,
     others: Sequence[Path] | None = None,
+    engine: "EngineName" = "auto",
 ) -> "Translator":
     """Loads a model. listed_in: a file that lists pictures or sounds; their paths are relative to its folder. others: further
-    models of an ensemble."""
+    models of an ensemble. engine: as in `regard.load`."""
     from dataclasses import replace
 
     import regard
 
     prepare_device(device, threads)
     folders = [folder, *others] if others else folder
-    translator = regard.load(folders, device=device, scores=load_score(score))
+    translator = regard.load(folders, device=device, scores=load_score(score), engine=engine)
     if listed_in is not None:
         translator = translator.at(listed_in.parent)
     return translator if max_source is None else replace(translator, reader=replace(translator.reader, max_source=max_source))

@@ -14,6 +14,7 @@ from regard.cli.lines import Lines, is_pipe, lines_of
 from regard.cli.options import (
     Beam,
     Device,
+    EngineOption,
     From,
     LengthPenalty,
     MaxLength,
@@ -24,6 +25,7 @@ from regard.cli.options import (
     Score,
     Threads,
     With,
+    check_engine,
     check_search,
     describe_unknown,
     open_model,
@@ -180,6 +182,7 @@ def translate(
     score: Score = None,
     device: Device = "auto",
     threads: Threads = None,
+    engine: EngineOption = "auto",
 ) -> None:
     """Translate files, or standard input, line by line. An empty line stays empty.
 
@@ -214,7 +217,7 @@ def translate(
     for file in files or ():
         if not file.exists():
             raise UserError(f"{file}: no such file")  # before torch is imported, so that a mistyped name is reported at once
-    load = partial(open_model, model, score, device, threads, max_source, others=with_)
+    load = partial(open_model, model, score, device, threads, max_source, others=with_, engine=check_engine(engine))
     if out is not None:
         check_bulk(files, stream=stream, json=json, align=align, n_best=n_best)
         translate_files(files or [], out, load, search, split_columns(from_), ray, threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -48,23 +49,42 @@ MOST_LONGER = 16
 NAN_WEIGHTS = "this model computed attention weights of nan; its parameters are damaged or too large"
 
 
+class Native(Seq2Seq, Protocol):
+    """Native steps of a torch model."""
+
+    def serves(self, look: Look | None) -> bool:
+        """Returns whether they capture and change what a Look requests."""
+        ...
+
+
+FindNative = Callable[[Seq2Seq], Native | None]
+"""Returns the native steps of a model with its present weights, or None if there are none."""
+
+
 @dataclass(frozen=True)
 class TorchEngine:
     """Searches with a torch model.
 
     collate: returns encoded sources as one padded batch, on the device of the model.
     specials: the special tokens of the outputs.
+    native: finds the native steps of the model, which searches then take where they serve.
     """
 
     model: Seq2Seq
     collate: Callable[[Sequence[SourceRow]], Source]
     specials: Specials
+    native: FindNative | None = field(default=None, compare=False)
     _measured: dict[str, Sizes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return device_of(self.model)
+
+    def stepping(self, look: Look | None) -> TorchEngine:
+        """Returns the engine that takes the steps of a search with this Look: natively, where native steps serve."""
+        native = None if self.native is None else self.native(self.model)
+        return self if native is None or not native.serves(look) else replace(self, model=native)
 
     def evaluating(self) -> TorchEngine:
         """Returns this engine with its model in evaluation mode, whatever the mode of the model, which stays as it is."""

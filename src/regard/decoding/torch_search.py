@@ -81,7 +81,9 @@ class TorchSearch:
                 events.append(Event(request.id, error=reason))
             else:
                 key = (request.options, request.look)
-                self._batches.setdefault(key, SharedBatch(self._engine, *key)).waiting.append(request)
+                if key not in self._batches:
+                    self._batches[key] = SharedBatch(self._engine, *key)
+                self._batches[key].waiting.append(request)
         for key, batch in list(self._batches.items()):
             if cancelled:
                 events += [Event(id, error=CANCELLED) for id in batch.drop(cancelled)]
@@ -117,7 +119,7 @@ class SharedBatch:
     """
 
     def __init__(self, engine: TorchEngine, options: SearchOptions, look: Look | None) -> None:
-        self.engine, self.options, self.look = engine, options, look
+        self.engine, self.options, self.look = engine.stepping(look), options, look
         self.waiting: list[Request] = []
         self.suspects: deque[list[Request]] = deque()
         self.reported: dict[int, int] = {}

@@ -65,12 +65,12 @@ class TokenEmbedding(nn.Module):
     def _with_positions(self, tokens: Tensor, positions: Tensor) -> Tensor:
         if self.encoding in IN_ATTENTION:
             return tokens
-        vectors = self._position_vectors(positions, tokens.dtype)
+        vectors = self.position_vectors(positions, tokens.dtype)
         if not self.appended:
             return tokens + vectors
         return torch.cat((tokens, vectors.expand(*tokens.shape[:-1], self.appended)), dim=-1)
 
-    def _position_vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    def position_vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         width = self.appended or self.width
         if self.learned is not None:
             vectors: Tensor = self.learned(positions)

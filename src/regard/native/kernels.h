@@ -36,5 +36,8 @@ extern const Kernels kernels;
 extern const Recurrent recurrent_kernels;
 extern const Bahdanau bahdanau_kernels;
 }
+namespace avx512 {
+extern const Kernels kernels;
+}
 
 }  // namespace regard

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "engine_kernels.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -13,6 +14,7 @@ struct InstructionSet {
   const Kernels* kernels;
   const Recurrent* recurrent;
   const Bahdanau* bahdanau;
+  const EngineKernels* engine;
   bool (*is_there)();
 };
 
@@ -28,10 +30,11 @@ bool has_avx512() {
 // The best one first.
 const InstructionSet SETS[] = {
 #ifdef REGARD_HAS_AVX
-    {"avx512", &avx512::kernels, &avx512::recurrent_kernels, &avx512::bahdanau_kernels, has_avx512},
-    {"avx2", &avx2::kernels, &avx2::recurrent_kernels, &avx2::bahdanau_kernels, has_avx2},
+    {"avx512", &avx512::kernels, &avx512::recurrent_kernels, &avx512::bahdanau_kernels, &avx512::engine_kernels, has_avx512},
+    {"avx2", &avx2::kernels, &avx2::recurrent_kernels, &avx2::bahdanau_kernels, &avx2::engine_kernels, has_avx2},
 #endif
-    {"portable", &portable::kernels, &portable::recurrent_kernels, &portable::bahdanau_kernels, [] { return true; }},
+    {"portable", &portable::kernels, &portable::recurrent_kernels, &portable::bahdanau_kernels, &portable::engine_kernels,
+     [] { return true; }},
 };
 
 // Returns the set of this name, or the best one that this processor has; null if there is none.
@@ -44,6 +47,9 @@ const InstructionSet* find(const char* name) {
 const InstructionSet* chosen = find(nullptr);
 
 }  // namespace
+
+const EngineKernels& engine_kernels() { return *chosen->engine; }
+
 }  // namespace regard
 
 int regard_abi() { return REGARD_ABI; }

@@ -28,12 +28,12 @@ from regard.languages import Languages
 from regard.look import Edit, Kind, Look, Tap
 from regard.models.contract import Model, ModelSettings, Seq2Seq
 from regard.models.ensemble import Ensemble
-from regard.options import SearchKeywords
+from regard.options import EngineName, SearchKeywords
 from regard.pipeline.alignment import Aligner
 from regard.pipeline.assembly import Assembly
 from regard.pipeline.attention import maps
 from regard.pipeline.encoding import encode_all
-from regard.pipeline.engines import engine_of
+from regard.pipeline.engines import describe_engine, engine_of
 from regard.pipeline.scoring import label_probabilities, score_each
 from regard.pipeline.streaming import stream
 from regard.pipeline.translating import Outcome, ProgressCallback, in_order
@@ -85,12 +85,14 @@ class Translator:
         max_source: int = MAX_SOURCE,
         alignment_head: AlignmentHead | None = None,
         training: Mapping[str, Any] | None = None,
+        engine: EngineName = "torch",
     ) -> Translator:
         """Returns a Translator that runs a torch model.
 
         source, target: encode the sources and the outputs.
         max_source: the maximum number of tokens translated in one go.
         alignment_head, training: fields of the Translator.
+        engine: as in `regard.load`.
 
         >>> model = regard.load("model")
         >>> again = regard.Translator.of_model(model.model, model.source, model.target)
@@ -99,19 +101,26 @@ class Translator:
         """
         if model.traits.mask and isinstance(source, Codec):
             source = BlankCodec.of(source)
-        reader, engine = Reader(source, target, model.traits, max_source), engine_of(model, source, target)
-        return cls(reader, engine, alignment_head or AlignmentHead(), training or {})
+        reader, runs = Reader(source, target, model.traits, max_source), engine_of(model, source, target, engine)
+        return cls(reader, runs, alignment_head or AlignmentHead(), training or {})
 
     @classmethod
     def of_saved(
-        cls, saved: Saved, *, alignment_head: AlignmentHead | None = None, training: Mapping[str, Any] | None = None
+        cls,
+        saved: Saved,
+        *,
+        alignment_head: AlignmentHead | None = None,
+        training: Mapping[str, Any] | None = None,
+        engine: EngineName = "torch",
     ) -> Translator:
         """Returns a Translator that runs a model as a folder holds it; `regard.load` calls it.
 
-        alignment_head, training: fields of the Translator.
+        alignment_head, training: fields of the Translator.  engine: as in `regard.load`.
         """
         facts = saved.training if training is None else training
-        translator = cls.of_model(saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts)
+        translator = cls.of_model(
+            saved.model, saved.source, saved.target, alignment_head=alignment_head, training=facts, engine=engine
+        )
         return replace(
             translator, card=saved.card, alignment_facts=saved.alignment, curves=saved.curves, languages=saved.all_languages
         )
@@ -165,6 +174,15 @@ class Translator:
         if not isinstance(self.engine, TorchEngine):
             raise UserError("this model is not run by torch, so its inside cannot be shown; load it with the torch engine")
         return self.engine
+
+    @property
+    def engine_report(self) -> str:
+        """Which engine takes the steps of searches, native or torch, and why.
+
+        >>> regard.load("model", engine="torch").engine_report
+        'torch, as asked for'
+        """
+        return describe_engine(self.torch_engine)
 
     @property
     def model(self) -> Model:
@@ -358,8 +376,10 @@ class Translator:
         """Returns worker processes for this model, which are not started yet; None if this process cannot use them: with one
         thread, on a GPU, or while other threads run. An engine that is not torch uses its own threads."""
         number = torch.get_num_threads()
-        on_cpu = isinstance(self.engine, TorchEngine) and self.engine.device.type == "cpu"
-        return Workers(self.engine, number) if on_cpu and number > 1 and can_fork() else None
+        if not isinstance(self.engine, TorchEngine) or self.engine.device.type != "cpu" or number == 1 or not can_fork():
+            return None
+        self.engine.stepping(None)  # packs the weights for native steps, which the workers then share
+        return Workers(self.engine, number)
 
     def answer_all(self, plans: Sequence[Plan], *, progress: ProgressCallback | None = None) -> list[Result]:
         """Runs sources that were read before, and returns their results. Raises UserError if one of them has none."""

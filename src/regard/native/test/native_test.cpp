@@ -12,6 +12,8 @@
 #include "abi.h"
 #include "pool.h"
 
+void test_engine();  // engine_test.cpp
+
 namespace {
 
 void check(bool holds, const char* what) {
@@ -211,6 +213,10 @@ int main() {
     test_bahdanau(1, 1, 1, 1, 1, 1);
     test_bahdanau(53, 5, 9, 17, 33, 19);
     test_bahdanau(7, 3, 17, 32, 16, 16);
+    for (int threads : {1, 2}) {
+      regard_set_threads(threads);
+      test_engine();
+    }
     std::printf("%s: all tests passed\n", name);
   }
 }
