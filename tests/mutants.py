@@ -9,6 +9,7 @@ Each run is a fork of this process, which has imported torch and all other libra
 
 import ast
 import compileall
+import gc
 import importlib
 import os
 import re
@@ -28,9 +29,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARIES = """
 torch torch.func torch._dynamo numpy hypothesis.strategies hypothesis.extra.numpy typer.testing rich.progress pydantic
-tokenizers safetensors.torch ruamel.yaml rapidfuzz PIL.Image
+tokenizers safetensors.torch ruamel.yaml rapidfuzz PIL.Image matplotlib.figure matplotlib.backends.backend_agg
+matplotlib.backends.backend_svg anyio.pytest_plugin pytest_cov.plugin xdist.plugin xdist.looponfail
 """
-"""Imported once, for all forks."""
+"""Imported once, for all forks; also the plugins of pytest, whose assertions would be rewritten in each."""
 SECONDS = 600
 """A run that takes longer is ended, and counts as one that could not run."""
 IDS = re.compile(r"# SPEC((?: A\d+\.\d+)+)")
@@ -92,7 +94,7 @@ def run_tests(mutant: dict[str, str] | None, tests: list[str], folder: Path) -> 
         with (folder / "output").open("w") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-        imported = "ignore::pytest.PytestAssertRewriteWarning"  # hypothesis cannot be rewritten any more
+        imported = "ignore::pytest.PytestAssertRewriteWarning"  # plugins cannot be rewritten any more
         first = ["-x"] if mutant else []
         code = int(pytest.main(["-q", *first, "-p", "no:cacheprovider", "-W", imported, *tests], plugins=[Report(folder)]))
     except BaseException:
@@ -121,6 +123,7 @@ def outcomes(runs: list[tuple[dict[str, str] | None, list[str]]], processes: int
     """Yields what came of each run of tests, in the order in which they end."""
     for library in LIBRARIES.split():
         importlib.import_module(library)
+    gc.freeze()  # forks need not look through all objects of the libraries
     compileall.compile_dir(ROOT / "src", quiet=1)  # so that each copy compiles the changed file alone
     waiting, running = runs[::-1], {}
     while waiting or running:

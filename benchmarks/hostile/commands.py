@@ -113,13 +113,13 @@ SHARES = {
     "check": 1,
     "cost": 1,
     "doctor": 0.2,
-    "plan": 0.3,
-    "compare": 0.3,
-    "convert": 2,
-    "serve": 2,
-    "keys add": 0.5,
-    "keys list": 0.3,
-    "keys remove": 0.5,
+    "plan": 0.2,
+    "compare": 0.2,
+    "convert": 1,
+    "serve": 1,
+    "keys add": 0.3,
+    "keys list": 0.2,
+    "keys remove": 0.3,
 }
 MOST_CELLS = 2
 """A comparison trains so many cells; the others get an error as their result, as if they could not be trained."""
