@@ -109,7 +109,7 @@ def run_tests(mutant: dict[str, str] | None, tests: list[str], folder: Path) -> 
 class Outcome:
     """What came of the tests with one mutant, or without any.
 
-    code: pytest's exit code: 0 if all tests passed, 1 if one failed, another if they could not run.
+    code: pytest's exit code: 0 if all tests passed.  failed: the tests that failed.
     """
 
     mutant: dict[str, str] | None
@@ -161,11 +161,11 @@ def main(ids: list[str]) -> None:
     for outcome in outcomes(list(chosen)):
         mutant = outcome.mutant
         assert mutant
-        if outcome.code not in (0, 1):
+        if outcome.code and not outcome.failed:
             sys.exit(f"{mutant['id']}: the tests could not run:\n{outcome.output}")
-        word = "caught " if outcome.code else "ESCAPED"
+        word = "caught " if outcome.failed else "ESCAPED"
         print(f"{mutant['id']:<6} {word} {mutant['file']}: {' '.join(mutant['new'].split())}", flush=True)
-        if not outcome.code:
+        if not outcome.failed:
             survivors.append(mutant["id"])
     if survivors:
         sys.exit(f"not caught: {' '.join(survivors)}")
