@@ -14,7 +14,7 @@ import torch
 
 import regard
 from regard.comparing import contenders as table
-from regard.comparing.cell import Cell, LengthGroup, Timings, _timings, groups_of, memory, share_aligned
+from regard.comparing.cell import Cell, LengthGroup, Timings, _timings, final_loss, groups_of, memory, share_aligned
 from regard.comparing.compare import Budget, Plan, _keep, _task
 from regard.comparing.recipes import SENTENCES, STRINGS
 from regard.comparing.report import Comparison, Row
@@ -182,6 +182,14 @@ def test_other_seeds_make_the_updates_of_the_first(tmp_path: Path) -> None:
     second = _task(plan, one, 2, tmp_path)
     assert second
     assert (second.order.minutes, second.order.changes) == (None, {"seed": 2, "train.steps": 77})
+    counted = _task(make_plan(Budget("operations", 1e9)), one, 3, tmp_path / "other")
+    assert counted
+    assert (counted.order.minutes, counted.order.operations, counted.order.changes) == (None, 1e9, {"seed": 3})
+
+
+def test_the_loss_of_a_run_is_that_of_its_last_tenth() -> None:
+    assert final_loss([9.0] * 18 + [1.0, 2.0]) == 1.5
+    assert final_loss([9.0, 4.0, 3.0]) == 3.0
 
 
 def test_a_folder_holds_one_comparison(tmp_path: Path) -> None:
