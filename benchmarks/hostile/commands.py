@@ -9,6 +9,8 @@ import os
 import shutil
 import sys
 import unicodedata
+from collections.abc import Sequence
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -41,7 +43,17 @@ NAMES = (
     ),
     *("pairs.tsv", "texts.txt", "pipe", "a" * 300, "x" * 5000, "~", "x.html", "x.svg", "x.npz", "x.png", "x.pdf", "X.HTML"),
     *(".html", "model/x.html", "pairs.tsv/x.html", "x.py:Y", "score.py:Mine", "score.py:", ":", "broken.py:X", "gold.txt"),
-    *("file\nname.html", "\x1b[31m.svg", "é.html", "C:\\x.html", "http://localhost/x", "*.tsv", "pairs.tsv.gz", "run.yaml"),
+    *(
+        "file\nname.html",
+        "\x1b[31m.svg",
+        "é.html",
+        "C:\\x.html",
+        "http://localhost/x",
+        "*.tsv",
+        "pairs.tsv.gz",
+        "run.yaml",
+        "known.db",
+    ),
 )
 SETTINGS = (
     *("model.width=0", "model.width=-8", "model.width=9999999999", "model.width=x", "model.kind=none", "nothing", "=", "a=b=c"),
@@ -77,6 +89,13 @@ BASE: dict[str, list[str]] = {
     "check": ["--template"],
     "cost": ["--lengths", "4", "--threads", "1", "--seconds", "1", "--memory", "0.1"],
     "doctor": [],
+    "plan": ["train.tsv", "--threads", "1", *SMALL],
+    "compare": ["train.tsv", "--only", "luong-dot", "--updates", "1", "--side-by-side", "1"],
+    "convert": ["model", "converted"],
+    "serve": ["model", "--port", "0", "--languages", "en,de", "--threads", "1"],
+    "keys add": ["somebody"],
+    "keys list": ["--file", "known.db"],
+    "keys remove": ["known", "--file", "known.db"],
 }
 """The arguments that every case starts from. The demo gets a device that does not exist, or it would train for minutes."""
 SHARES = {
@@ -94,7 +113,16 @@ SHARES = {
     "check": 1,
     "cost": 1,
     "doctor": 0.2,
+    "plan": 0.2,
+    "compare": 0.2,
+    "convert": 1,
+    "serve": 1,
+    "keys add": 0.3,
+    "keys list": 0.2,
+    "keys remove": 0.3,
 }
+MOST_CELLS = 2
+"""A comparison trains so many cells; the others get an error as their result, as if they could not be trained."""
 
 
 class Done(NamedTuple):
@@ -193,11 +221,44 @@ def check_written(path: Path) -> None:
 
 def options_of(command: str) -> list[Any]:
     """Returns the options of a command as the program defines them, so that new options take part."""
+    return [one for one in commands()[command].params if one.opts[0].startswith("--")]
+
+
+def commands() -> dict[str, Any]:
+    """Returns all commands by name; those of a group as "keys add"."""
     import typer
 
     from regard.cli.main import app
 
-    return [one for one in typer.main.get_command(app).commands[command].params if one.opts[0].startswith("--")]  # type: ignore[attr-defined]
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {one}": part for one, part in inner.items()} if inner else {name: command}
+    return found
+
+
+def shorten_commands() -> None:
+    """Makes commands end soon that would measure for ten seconds, start processes, or serve until a signal."""
+    import regard.serving.run
+    import regard.training.plan
+    from regard.comparing.crew import Crew
+
+    regard.training.plan.SECONDS = 0.1
+    regard.serving.run.run = lambda web, bound: bound.close()
+    Crew.run = _train_here  # type: ignore[method-assign]
+
+
+def _train_here(crew: Any, tasks: Sequence[Any]) -> None:
+    from regard.comparing.cell import Cell, train_cell
+    from regard.training.member import Events
+
+    for number, task in enumerate(tasks):
+        if number < MOST_CELLS:
+            with open(os.devnull, "w") as nowhere:
+                train_cell(task, Events(nowhere))
+        else:
+            cell = Cell(task.contender, task.seed, "left out")
+            task.result.write_text(json.dumps(asdict(cell)))
 
 
 class Commands(Area):
@@ -218,6 +279,8 @@ class Commands(Area):
         import regard.inspection.render
         import regard.inspection.report
         import regard.training.run  # noqa: F401
+
+        shorten_commands()
 
     def prepare(self, root: Path) -> None:
         write_workplace(root)
@@ -275,9 +338,9 @@ class Commands(Area):
         os.mkfifo(inside / "pipe")
         before = files_in(folder)
         with contextlib.chdir(inside):
-            done = run_command([command, *arguments], bytes.fromhex(stdin))
+            done = run_command([*command.split(), *arguments], bytes.fromhex(stdin))
         new = files_in(folder) - before
-        if done.code and command not in ("train",):
+        if done.code and command not in ("train", "compare"):
             require(not new, f"left behind: {sorted(new)}; {done.err}")
         for name in new:
             require(not Path(name).name.startswith("."), f"left behind: {name}")
@@ -294,12 +357,15 @@ def _no_constant(name: str) -> None:
 
 
 def write_workplace(root: Path) -> None:
+    from regard.serving import keys
+
     folder = root / "workplace"
     folder.mkdir(parents=True)
     (folder / "pairs.tsv").write_text("walk twice\tWALK WALK\njump left\tLEFT JUMP\n")
     (folder / "texts.txt").write_text("walk twice\n\njump left and run\n")
     (folder / "gold.txt").write_text("0-0 1p1\n0-1\n")
     (folder / "train.tsv").write_text("".join(f"{letter}b\tX {letter.upper()}\n" for letter in "acdefghij"))
+    keys.add(folder / "known.db", "known")
     (folder / "broken.py").write_text("1/0")
     (folder / "run.yaml").write_text("data:\n  files: [train.tsv]\ntrain:\n  steps: 1\n")
     (folder / "score.py").write_text("class Mine:\n    name = 'mine'\n")

@@ -133,3 +133,27 @@ def test_processes_need_micro_batches_of_their_own() -> None:
 def test_updates_stay_as_large_when_they_are_shared_out() -> None:
     shared = shared_out(TrainSettings(batch_tokens=700, accumulate=1, learning_rate=7e-3), 3)
     assert shared == TrainSettings(batch_tokens=233, accumulate=3, learning_rate=7e-3)
+    assert shared_out(TrainSettings(batch_tokens=700, accumulate=2), 4) == TrainSettings(batch_tokens=350, accumulate=4)
+
+
+def test_sums_over_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss, stop and gradients of the other process are added by hand; it uses a parameter that this one does not use."""
+    both, other, none = (torch.nn.Parameter(torch.zeros(size)) for size in (2, 1, 3))
+    both.grad = torch.tensor([1.0, 2.0])
+    theirs = torch.tensor([2.5, 1.0, 1.0, 1.0, 0.0, 10.0, 20.0, 3.0, 0.0, 0.0, 0.0])
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums.add_(theirs))
+    assert Ranks(0, 2).add_up([both, other, none], 1.5, False) == (4.0, True)
+    assert both.grad.tolist() == [11.0, 22.0]
+    assert other.grad is not None
+    assert other.grad.tolist() == [3.0]
+    assert none.grad is None
+
+
+def test_processes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.training.ranks.num_cores", lambda: 8)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert Ranks(0, 4).share("cpu", None) == ("cpu", 2)
+    assert Ranks(0, 4).share("cpu", 3) == ("cpu", 3)
+    assert Ranks().share("cpu", None) == ("cpu", None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # the other two run on another machine
+    assert Ranks(0, 4).share("cpu", None) == ("cpu", 4)

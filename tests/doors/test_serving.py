@@ -299,6 +299,22 @@ def test_limits_of_time_queue_and_memory() -> None:
         assert re.search(r"may need [\d,.]+ MB with a beam of 10, but the limit is 0.06 MB", large.json["error"])
 
 
+def test_a_search_that_fails_refuses_its_requests_and_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(timeout: float) -> None:
+        raise RuntimeError("the weights are gone")
+
+    with serving() as server:
+        ((model,), runner) = server.service.directory.pairs.values(), server.service.runner
+        monkeypatch.setattr(model.lane.search, "events", fail)
+        failed = server.post("/translate", GIVEN)
+        assert (failed.status, failed.json) == (500, {"error": "the search failed; the log of the server says why"})
+        assert "the weights are gone" in caplog.text
+        assert (runner.nbytes, runner.num_running, runner.num_waiting, runner._rows) == (0, 0, 0, 0)
+        assert server.translate("cat") == {"translatedText": "katze"}
+
+
 # --- safety ------------------------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +464,11 @@ def test_two_models_and_a_pivot() -> None:
             "/translate", {**GIVEN, "q": ["The dog and the cat", "Der Hund und die Katze"], "source": "auto", "target": "fr"}
         )
         assert [found["language"] for found in detected.json["detectedLanguage"]] == ["en", "de"]
+        options = server.service.options(server.service.directory.route("en", "fr"), alternatives=3)
+        assert [one.search.num_hypotheses for one in options] == [1, 4]  # only the last model writes alternatives
+        both = server.post("/detect", {"q": "hand in arm"}).json
+        assert sum(found["confidence"] for found in both) == pytest.approx(100, abs=1)
+        assert len(both) > 1
     with serving(languages=[]) as server:
         assert server.post("/translate", {"q": "cat", "source": "src", "target": "tgt"}).json == {"translatedText": "katze"}
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,7 +20,7 @@ import pytest
 import regard
 from regard.bulk import on_ray
 from regard.bulk import shards as bulk
-from regard.bulk.formats import format_of_shard
+from regard.bulk.formats import Row, format_of_shard
 from regard.cli.bulk import check_bulk
 from regard.core.devices import settings_restored
 from regard.data.columns import Columns
@@ -149,12 +150,14 @@ def test_rows_without_a_translation_are_counted_and_kept(translator: Translator,
     for file in (folder / "in").iterdir():
         file.unlink()
     (folder / "in" / "a.txt").write_text(f"cab\n{long}\nad\n")
+    (folder / "in" / "b.txt").write_text(f"{long}\n{long}\n")
     (folder / "in" / "d.jsonl").write_text("".join(json.dumps({"text": word}) + "\n" for word in ("cab", long, "ad")))
     rows = pa.table({"text": ["cab", long, "ad"]})
     pa.parquet.write_table(rows, folder / "in" / "e.parquet")
     done = run(translator, folder)
-    assert [(one.rows, one.refused) for one in done] == [(3, 1)] * 3
+    assert [(one.rows, one.refused) for one in done] == [(3, 1), (2, 2), (3, 1), (3, 1)]
     assert done[0].reason.startswith("a.txt:2: ")
+    assert done[1].reason.startswith("b.txt:1: ")  # the first of several
     expected = [one.text for one in translator.translate(["cab", long, "ad"], **SEARCH) if isinstance(one, Result)]
     assert expected[0] != expected[1]
     assert written(folder / "out" / "a.txt") == [expected[0], "", expected[1]]
@@ -189,6 +192,17 @@ def test_columns_are_chosen_by_name(translator: Translator, tmp_path: Path) -> N
     (tmp_path / "a.jsonl").write_text('{"x": "cab", "y": "ad"}\n')
     rows = list(format_of_shard(tmp_path / "a.jsonl").rows(tmp_path / "a.jsonl", translator.reader, ["y", "x"]))
     assert rows[0].source == ("ad", "cab")
+    (tmp_path / "b.jsonl").write_text('{"id": 1, "a": {"b": {"en": "cab"}, "c": "x"}}\n')
+    (row,) = format_of_shard(tmp_path / "b.jsonl").rows(tmp_path / "b.jsonl", translator.reader, ["a.b.en"])
+    assert row.source == "cab"
+
+
+def test_a_translation_with_line_breaks_stays_one_line(translator: Translator, tmp_path: Path) -> None:
+    row, outcome = Row("cab"), replace(translator("cab"), text="A\nB\u2028C\r\n")
+    with format_of_shard(tmp_path / "a.txt").writer(tmp_path / "a.txt") as put:
+        put(row, outcome)
+        put(row, outcome)
+    assert (tmp_path / "a.txt").read_bytes() == b"A B C\n" * 2
 
 
 def test_folders_that_cannot_work_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 import regard
 from regard.comparing import contenders as table
-from regard.comparing.cell import Cell, LengthGroup, Timings, _timings, groups_of, memory, share_aligned
+from regard.comparing.cell import Cell, LengthGroup, Timings, _timings, final_loss, groups_of, memory, share_aligned
 from regard.comparing.compare import Budget, Plan, _keep, _task
 from regard.comparing.recipes import SENTENCES, STRINGS
 from regard.comparing.report import Comparison, Row
@@ -183,6 +183,14 @@ def test_other_seeds_make_the_updates_of_the_first(tmp_path: Path) -> None:
     second = _task(plan, one, 2, tmp_path)
     assert second
     assert (second.order.minutes, second.order.changes) == (None, {"seed": 2, "train.steps": 77})
+    counted = _task(make_plan(Budget("operations", 1e9)), one, 3, tmp_path / "other")
+    assert counted
+    assert (counted.order.minutes, counted.order.operations, counted.order.changes) == (None, 1e9, {"seed": 3})
+
+
+def test_the_loss_of_a_run_is_that_of_its_last_tenth() -> None:
+    assert final_loss([9.0] * 18 + [1.0, 2.0]) == 1.5
+    assert final_loss([9.0, 4.0, 3.0]) == 3.0
 
 
 def test_a_folder_holds_one_comparison(tmp_path: Path) -> None:
@@ -221,9 +229,11 @@ def test_what_is_not_of_a_comparison_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_interruption_does_not_count_as_time() -> None:
-    updates = [(n + 1, 1.0, 10, 100.0 + 0.5 * n + (3000 if n > 4 else 0)) for n in range(9)]
+    """The time and the tokens of an update end with it: the first has no time, and that of the sixth does not count."""
+    updates = [(n + 1, 1.0, 10 + n, 100.0 + 0.5 * n + (3000 if n > 4 else 0)) for n in range(9)]
     timings = _timings(updates, 5)
-    assert timings == Timings(pytest.approx(4.5), pytest.approx(20.0), 5, torch.get_num_threads())
+    per_second = (11 + 12 + 13 + 14 + 16 + 17 + 18) / 3.5
+    assert timings == Timings(pytest.approx(4.5), pytest.approx(per_second), 5, torch.get_num_threads())
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux can forget the peak of earlier tests")

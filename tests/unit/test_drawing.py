@@ -14,7 +14,7 @@ import torch
 
 import regard
 from regard.errors import UserError
-from regard.inspection.figures import Panels, arrows_figure, intervals_figure
+from regard.inspection.figures import Panels, arrows_figure, intervals_figure, number_format
 from regard.results import AttentionMap, Result
 
 pytest.importorskip("matplotlib")
@@ -142,6 +142,31 @@ def test_a_large_map_is_an_image() -> None:
     assert len(svg.document.getElementsByTagName("image")) >= 1
     assert len(drawing._repr_svg_()) < 100_000
     assert {"0", "50"} <= set(svg.texts())
+
+
+def test_positions_are_counted_where_there_is_room() -> None:
+    texts = Svg(regard.draw([[1.0]], numbers=False)).texts()
+    assert texts.count("0") == 2  # and no −0.5
+    assert not any(text.startswith("−") for text in texts)
+    low = Svg(regard.draw(np.ones((3, 100)), scale=(0.5, 0.6))).texts()  # rows that are too low for three numbers
+    assert {"0", "20", "80"} <= set(low)
+    assert not {"1", "2"} & set(low)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "written"),
+    [
+        ([0.5, -0.004, 0.0], ["0.50", "0.00", "0.00"]),
+        ([0.05, -0.004], ["0.050", "−0.004"]),
+        ([0.0042, 0.0003], ["0.0042", "0.0003"]),
+        ([-2.13e-5, 4e-7], ["−2.1e−05", "4.0e−07"]),
+        ([123.4, -50.6], ["123", "−51"]),
+        ([12.34, -5.06], ["12.3", "−5.1"]),
+        ([3.0, -2.0, 0.0], ["3", "−2", "0"]),
+    ],
+)
+def test_numbers_have_the_digits_that_they_need(numbers: list[float], written: list[str]) -> None:
+    assert [number_format(np.array(numbers))(number) for number in numbers] == written
 
 
 def test_no_label_is_cut(tmp_path: Path) -> None:
@@ -274,6 +299,10 @@ def test_labels_of_arrows_cover_neither_the_numbers_of_the_axes_nor_each_other()
     assert len(labels) == 7
     assert not any(label.overlaps(tick) for label in labels for tick in ticks)
     assert not any(one.overlaps(other) for one, other in combinations(labels, 2))
+    tips = axes.transData.transform(keys)
+    assert not any(label.contains(*tip) for label in labels for tip in tips)
+    # a label that had to move far is connected with its arrow
+    assert len(axes.lines) > 3
 
 
 def curve_points(svg: Svg, number: int) -> list[tuple[float, float]]:

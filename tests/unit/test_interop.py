@@ -3,23 +3,28 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import foreign
+import numpy as np
 import pytest
 import torch
 from foreign import saved
 
 import regard
 from regard.checkpoint.folder import Saved, save
+from regard.contracts import Array, Specials
 from regard.errors import UserError
 from regard.interop import ctranslate2, fairseq, marian, proof
 from regard.interop.convert import convert, open_model, write_model
 from regard.interop.exports import obstacles
 from regard.interop.formats import FORMATS
-from regard.interop.names import Names
-from regard.interop.proof import Ours, prove
+from regard.interop.names import Names, check_complete
+from regard.interop.proof import Ours, Proof, prove
+from regard.interop.vocabularies import read_merges, text_codec
 from regard.models.build import build
 from regard.models.rnn_seq2seq import RnnSettings
 from regard.pipeline import Translator
@@ -56,6 +61,18 @@ def test_tables_forget_and_invent_no_weight(names: Names, tie: str, norm_order: 
         names.to_ours(theirs | {"else.where": torch.zeros(2)})
     with pytest.raises(UserError, match=r"1 weight: decoder\.layers\.0\.extra"):
         names.to_theirs(weights | {"decoder.layers.0.extra": torch.zeros(2)})
+
+
+def test_copies_of_a_weight_agree_and_shapes_fit() -> None:
+    names, weight = Names({"first": "one", "second": "one"}), torch.randn(2, 3)
+    assert torch.equal(names.to_ours({"first.weight": weight, "second.weight": weight.clone()})["one.weight"], weight)
+    with pytest.raises(UserError, match=r"second\.weight and first\.weight differ, expected two copies of one tensor"):
+        names.to_ours({"first.weight": weight, "second.weight": weight + 1})
+    check_complete({"a": (2, 3)}, {"a": weight})
+    with pytest.raises(
+        UserError, match=r"1 missing weight: b; 1 unknown weight: c; a has the shape \(2, 3\), expected \(3, 2\)$"
+    ):
+        check_complete({"a": (3, 2), "b": (1,)}, {"a": weight, "c": weight})
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -172,6 +189,50 @@ def test_the_proof_runs_once_and_is_kept_by_the_contents(tmp_path: Path, cache: 
     (tmp_path / "out" / "config.json").write_bytes((tmp_path / "out" / "config.json").read_bytes() + b" ")
     with pytest.raises(TypeError):
         regard.load(tmp_path / "out")
+
+
+def test_a_proof_refuses_other_outputs_and_numbers_that_are_none() -> None:
+    given = saved()
+
+    class Other(Ours):
+        """A peer that writes another first token for one source."""
+
+        def greedy(self, sources: Sequence[Sequence[int]], most: int) -> list[list[int]]:
+            first, *others = super().greedy(sources, most)
+            return [[first[0] + 1 if first[0] + 1 < len(given.target) else first[0] - 1, *first[1:]], *others]
+
+    class Broken(Ours):
+        """A peer one of whose numbers is NaN."""
+
+        def forced(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Array]:
+            arrays = [array.copy() for array in super().forced(sources, targets)]
+            arrays[2][1] = np.nan
+            return arrays
+
+    assert prove(given, Ours(given)).ties == 0
+    with pytest.raises(UserError, match="the greedy output of source 1 of the probe set differs at token 1"):
+        prove(given, Other(given))
+    with pytest.raises(UserError, match=r"the conversion is wrong: source 3 of the probe set, position 2: .* nan with"):
+        prove(given, Broken(given))
+
+
+def test_a_proof_of_another_version_does_not_count() -> None:
+    made = Proof("peer", 1, 2, 0.0, 1)
+    proof.keep("a" * 8, made)
+    assert proof.kept("a" * 8) == made
+    proof.keep("a" * 8, replace(made, regard="0.0.0"))
+    assert proof.kept("a" * 8) is None
+
+
+def test_vocabularies_without_pieces(tmp_path: Path) -> None:
+    specials, names = Specials(pad=1, unk=3, start=2, eos=2, never=(1,)), ["a", "<pad>", "</s>", "<unk>"]
+    assert text_codec(tmp_path, "target", [*names, "b"], specials).pieces("ab") == ("a", "b")
+    assert text_codec(tmp_path, "target", [*names, "bc"], specials).pieces("a bc") == ("a", "bc")
+    (tmp_path / "bpe.codes").write_text("#version: 0.2\na b\n\nab c</w>\n")
+    assert read_merges(tmp_path / "bpe.codes") == [("a", "b"), ("ab", "c</w>")]
+    (tmp_path / "bpe.codes").write_text("#version: 0.2\na b\na b c\n")
+    with pytest.raises(UserError, match=r"bpe\.codes, line 3: expected two symbols"):
+        read_merges(tmp_path / "bpe.codes")
 
 
 def test_a_converted_model_becomes_a_folder_of_ours(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_lines_are_wrapped_without_losing_words(words: list[str], lines: int) ->
     found = wrapped(" ".join(words), lines)
     assert " ".join(found).split() == words
     assert len(found) == max(1, min(lines, len(words)))
+    assert wrapped("a bbbbbb cc", 2) == ["a bbbbbb", "cc"]  # about equally long: 8 and 2 letters, not 1 and 9
 
 
 def test_downloads_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,14 @@ def test_rates_refill_and_do_not_mix_clients(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(rates, "MOST_CLIENTS", 3)
     for client in range(50):
         counted.check(str(client))
-    assert len(counted._left) == 3
+    assert list(counted._left) == ["47", "48", "49"]  # who asked last is remembered
+    idle = Rates(6)
+    idle.check("a")
+    now[0] += 1e6
+    for _ in range(6):  # not more than a minute's requests at once
+        idle.check("a")
+    with pytest.raises(Refusal):
+        idle.check("a")
 
 
 def test_addresses_that_count_as_one_client() -> None:
@@ -203,6 +211,8 @@ def test_routes_and_codes() -> None:
         ["zh-Hans"],
     ]
     assert [direct.code(given) for given in ("EN", " de ", "fr_FR", "zh-hans")] == ["en", "de", "fr", "zh-Hans"]
+    chinese = Directory.of([Pair("pb", "zt"), Pair("zh", "pb")])
+    assert [chinese.code(given) for given in ("pt-BR", "zh_Hant", "zh-CN", "zh-SG")] == ["pb", "zt", "zh", "zh"]
     with pytest.raises(Refusal, match=r"^zz is not supported$"):
         direct.code("zz")
     with pytest.raises(UserError, match="two models translate from en to de"):

@@ -151,14 +151,13 @@ def measure(trained: Trained, task: CellTask, before: int) -> Cell:
     sizes = sizes if any(sizes) else [len(one.reference_tokens[0]) for one in found]
     groups = groups_of(texts, references, sizes, task.measured, target.pieces)
     losses = list(_updates(RunFolder.for_model(task.order.out)))
-    last = [loss for _, loss, _, _ in losses[-max(1, len(losses) // 10) :]]
     origin = TASKS[task.task].origin if task.task else None
     return Cell(
         task.contender,
         task.seed,
         updates=len(losses),
         parameters=num_parameters(trained.saved.model),
-        training_loss=statistics.fmean(last),
+        training_loss=final_loss([loss for _, loss, _, _ in losses]),
         measures=tuple(measures(texts, references, target.pieces)),
         by_length=groups,
         aligned=aligned(trained, found[:MOST_ALIGNED], origin) if origin else None,
@@ -166,6 +165,11 @@ def measure(trained: Trained, task: CellTask, before: int) -> Cell:
         signature=trained.signature,
         timings=_timings(losses, memory() - before),
     )
+
+
+def final_loss(losses: Sequence[float]) -> float:
+    """Returns the mean loss over the last tenth of the updates, at least one."""
+    return statistics.fmean(losses[-max(1, len(losses) // 10) :])
 
 
 def groups_of(

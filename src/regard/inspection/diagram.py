@@ -147,9 +147,7 @@ def _draw_stack(axes: Any, stack: Stack, font: Font) -> None:
         _rectangle(axes, corner, (WIDTH + 0.48, high - low), COLOURS["layer"], "#b9c0c8", f"layer {part.module}", zorder=0)
         if part.copies > 1:
             times = f"{part.copies} ×"
-            axes.text(
-                corner[0] - 0.08, (low + high) / 2, times, ha="right", va="center", color=INK, **(font | {"fontsize": 12})
-            )
+            axes.text(corner[0] - 0.08, high - 0.2, times, ha="right", va="center", color=INK, **(font | {"fontsize": 12}))
     for number, box in enumerate(stack.boxes):
         _draw_box(axes, box, font)
         if number:

@@ -127,21 +127,28 @@ def _map(
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
-    _ticks(axes.xaxis, panels.columns, wide, font | {"rotation": 0 if upright else 90})
-    _ticks(axes.yaxis, panels.rows, high, font)
+    _ticks(axes.xaxis, panels.columns, wide, cell, font | {"rotation": 0 if upright else 90})
+    _ticks(axes.yaxis, panels.rows, high, cell, font)
     if panels.numbers:
         _write_numbers(axes, values_RC, mesh, panels, cell)
     return mesh
 
 
-def _ticks(axis: Any, labels: Sequence[str], number: int, font: dict[str, Any]) -> None:
-    """Labels every position, or without labels some positions by their index."""
+def _ticks(axis: Any, labels: Sequence[str], number: int, cell: float, font: dict[str, Any]) -> None:
+    """Labels every position, or without labels as many positions by their index as there is room for. cell: its size in
+    inches."""
     from matplotlib.ticker import MaxNLocator
 
     if labels:
         axis.set_ticks(range(number), labels, **font)
+        return
+    room = max(1, min(10, int(number * cell / 0.2)))
+    if number <= room:
+        axis.set_ticks(range(number))
+    elif room < 3:
+        axis.set_ticks([0])
     else:
-        axis.set_major_locator(MaxNLocator(min(10, number), integer=True))
+        axis.set_major_locator(MaxNLocator(room, integer=True))
 
 
 def _write_numbers(axes: Any, values_RC: Any, mesh: Any, panels: Panels, cell: float) -> None:
@@ -164,13 +171,22 @@ def _ink(mesh: Any, value: float) -> str:
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
+STYLES = ((0.001, ".1e"), (0.01, ".4f"), (0.1, ".3f"), (10, ".2f"), (100, ".1f"))
+"""(limit, format) of numbers that are smaller."""
+
+
 def number_format(values: Array) -> Any:
-    """Returns a function that writes numbers like these: whole ones without, others with two decimals or three digits."""
-    if np.all(values == np.round(values)):
-        return lambda value: f"{value:.0f}".replace("-", "−")
+    """Returns a function that writes numbers like these: whole ones without decimals, others with two decimals or three digits,
+    and if all are below 0.1, with two digits of the largest. What is rounded to 0 has no sign."""
     largest = float(np.abs(values).max(initial=0.0))
-    decimals = 2 if largest < 10 else 1 if largest < 100 else 0
-    return lambda value: f"{value:.{decimals}f}".replace("-", "−")
+    whole = np.all(values == np.round(values))
+    style = ".0f" if whole else next((style for limit, style in STYLES if largest < limit), ".0f")
+
+    def write(value: float) -> str:
+        text = format(value, style)
+        return text.replace("-", "−") if float(text) else format(0.0, style)
+
+    return write
 
 
 def lines_figure(panels: Panels) -> Any:
@@ -348,7 +364,7 @@ def arrows_figure(queries_N2: Array, keys_N2: Array, panels: Panels) -> Any:
         query = queries_N2[number]
         if query.any():
             axes.axline((0, 0), (-query[1], query[0]), color=GREY, linewidth=0.8, linestyle=(0, (4, 4)), zorder=1)
-        written: list[tuple[float, float, float]] = []
+        written = [(share * x, share * y, 0.03 * reach) for x, y in (query, *keys_N2) for share in (0.6, 0.8, 1.0)]
         _write_at_tip(axes, query, names[number], INK, reach, written, font | {"weight": "bold"})
         for column, key in enumerate(keys_N2):
             score = float(panels.values_PRC[0, number, column])
@@ -375,8 +391,11 @@ def _arrow(axes: Any, tip: Array, colour: str, width: float, gid: str) -> None:
 def _write_at_tip(
     axes: Any, tip: Array, text: str, colour: str, reach: float, written: list[tuple[float, float, float]], font: dict[str, Any]
 ) -> None:
-    """Writes a label beyond the tip of an arrow, moved up or down until it overlaps no other, and inside the panel, because the
-    numbers of the axes are outside. written: (x, y, width)."""
+    """Writes a label beyond the tip of an arrow, moved up or down until it covers no other and no arrow, and inside the panel,
+    because the numbers of the axes are outside. A label that had to move far is connected with its tip.
+
+    written: (x, y, width) of what must not be covered.
+    """
     wide, high = 2 * reach * 0.024 * cell_len(text), 2 * reach * 0.052  # a label of 10 points in a panel of 3.6 inches
     length = float(np.hypot(*tip)) or 1.0
     direction = tip / length
@@ -390,6 +409,8 @@ def _write_at_tip(
     while any(abs(x - other) < (wide + width) / 2 and abs(y - height) < high for other, height, width in written):
         y += step / 4
     written.append((x, y, wide))
+    if abs(y - tip[1]) > 1.5 * high:
+        axes.plot([tip[0], x], [tip[1], y], color=colour, linewidth=0.5, alpha=0.6, zorder=0.5)
     paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
     axes.text(x, y, text, ha="center", va="center", color=colour, bbox=paper, **font)
 
@@ -409,7 +430,9 @@ def curves_figure(curves: Sequence[Curve], panels: Panels, *, log_x: bool, log_y
 
     Up to seven curves have a legend; more are coloured in their order, from dark to light, with the first and the last named.
     """
-    figure = _figure((7.0, 3.6), panels)
+    longest = LETTER * max(map(cell_len, panels.rows), default=0)
+    upright = longest * len(panels.rows) < 6
+    figure = _figure((7.0, 3.6 + (0 if upright else longest)), panels)
     axes = figure.add_subplot()
     font = font_of((*panels.labels(), *(curve.name for curve in curves)), 10)
     many = len(curves) > len(CURVES)
@@ -425,8 +448,7 @@ def curves_figure(curves: Sequence[Curve], panels: Panels, *, log_x: bool, log_y
     if panels.scale[0] < panels.scale[1]:
         axes.set_ylim(*panels.scale)
     if panels.rows:
-        longest = max(map(cell_len, panels.rows)) * 0.086
-        axes.set_xticks(range(len(panels.rows)), panels.rows, rotation=0 if longest * len(panels.rows) < 6 else 90, **font)
+        axes.set_xticks(range(len(panels.rows)), panels.rows, rotation=0 if upright else 90, **font)
     elif log_x and len(points := np.unique(np.concatenate([curve.xs for curve in curves]))) <= 12:
         axes.set_xticks(points, [f"{point:g}" for point in points])
         axes.set_xticks([], minor=True)

@@ -195,7 +195,8 @@ def _difference(saved: Saved, our_TV: Array, their: Array, target: Ids, number: 
 def _normalised(log_probs_TV: Array) -> Array:
     """Returns log-probabilities whose probabilities sum to 1, in float64."""
     log_probs_TV = log_probs_TV.astype(np.float64)
-    total: Array = log_probs_TV - np.logaddexp.reduce(log_probs_TV, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # numbers that are none are reported by `_difference`
+        total: Array = log_probs_TV - np.logaddexp.reduce(log_probs_TV, axis=1, keepdims=True)
     return total
 
 
