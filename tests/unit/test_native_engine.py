@@ -183,6 +183,23 @@ def test_states_that_share_caches_do_not_disturb_each_other():
     assert torch.equal(go_on(state, (6, 7, 8)), expected[6, 7, 8])
 
 
+def test_new_sentences_take_the_rows_of_others():
+    native, sources = make_pair(NAME)[1], ((3, 4, 2), (5, 6))
+
+    def begin(*lengths: int):
+        ids = torch.tensor([[4 + length] for length in lengths])
+        return native.step(ids, native.start(native.encode(make_source(*lengths)))).state
+
+    def go_on(state) -> Tensor:
+        return native.step(torch.full((len(state.lengths_B), 1), 7), state).logits_BKV
+
+    old, new = (go_on(begin(*lengths)) for lengths in sources)
+    found = go_on(begin(*sources[0]).put(torch.tensor([2, 0]), begin(*sources[1])))
+    assert torch.equal(found, torch.stack((new[1], old[1], new[0])))
+    with pytest.raises(IndexError, match="there is no sentence 3"):
+        begin(*sources[0]).put(torch.tensor([3]), begin(5))
+
+
 def test_a_spent_state_and_wrong_indices():
     native = make_pair(NAME)[1]
     state = native.start(native.encode(make_source(3, 4)))

@@ -185,6 +185,14 @@ class NativeState:
             raise ValueError("cannot join States with different numbers of hypotheses")
         return type(self)(engine.Rows.join(all_rows))
 
+    def put(self, rows_N: Tensor, new: Self) -> Self:
+        """Returns these sentences with those in some rows replaced by the sentences of another State, in order."""
+        size = self.rows.sizes()[0]
+        _check_indices("sentence", rows_N, size)
+        order_B = torch.arange(size)
+        order_B[rows_N] = torch.arange(len(rows_N)) + size
+        return self.join(new).keep(order_B)
+
     def copy(self) -> Self:
         """Returns a copy that can be stepped independently of this State."""
         return self.keep(torch.arange(self.rows.sizes()[0]))
