@@ -2,7 +2,8 @@
 
     python benchmarks/serving_flags.py TEXTS MODEL …      TEXTS: a file with one sentence per line; MODEL: folders
 
-Outputs are damaged on purpose, and the share that is flagged is counted; those of the model itself that are flagged are false alarms.
+Outputs are damaged on purpose, and the share that is flagged is counted. Those of the model itself that are flagged are false
+alarms.
 
 - other: the output of the next sentence in the file.
 - dropped: two fifths of the words of an output are removed, at its beginning, in its middle or at its end.
