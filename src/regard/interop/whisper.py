@@ -314,7 +314,8 @@ def _prefix(ids: Mapping[str, int], given: Mapping[str, Any]) -> tuple[int, ...]
 
 
 def hearing(saved: Saved, languages: Languages) -> Saved:
-    """Returns a model with these languages. A Whisper model is told which one it hears by a token: that of its first language.
+    """Returns a model with these languages. The outputs of Whisper start with a token for the language that
+    it hears: the first of these.
 
     Raises UserError if it does not know the language.
     """
