@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from regard.core.transforms import is_transformed
 
@@ -62,7 +61,7 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
         return False
     if {x.dtype, weight.dtype} != {torch.float32} or x.device.type != "cpu" or x.numel() * len(weight) < SMALLEST:
         return False
-    special = is_transformed() or _len_torch_dispatch_stack() or torch.jit.is_tracing()
+    special = is_transformed() or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing()
     return not (special or torch.is_autocast_enabled("cpu"))
 
 
