@@ -269,7 +269,7 @@ def test_rows_without_a_key_have_no_context() -> None:
 @pytest.mark.parametrize("allowed", [1, 2, 4])
 def test_nan_in_a_key_is_not_lost(allowed: int) -> None:
     model = decoder(6)
-    values, summary, lengths = memory_inputs(model, 3, 4)
+    values, summary, _ = memory_inputs(model, 3, 4)
     with torch.no_grad():
         values[1, allowed - 1, 2] = torch.nan
         found = logits(model, torch.arange(15).view(3, 5) % 13)(values, summary, torch.tensor([4, allowed, 2]))[0]
