@@ -21,6 +21,7 @@ def calls(monkeypatch) -> list[tuple[int, ...]]:
 
     def counted(x: Tensor, weight: Tensor, *given: object) -> Tensor:
         found.append((*x.shape, len(weight)))
+        assert all(one.is_contiguous() or one.t().is_contiguous() for one in (x, weight))
         return original(x, weight, *given)
 
     monkeypatch.setattr(module, "has_faster_products", lambda: True)
@@ -43,6 +44,16 @@ def test_value_and_gradients(bias: bool, calls) -> None:
     for one, exact in zip(found, results(x.detach().double().requires_grad_()), strict=True):
         torch.testing.assert_close(one.double(), exact, atol=1e-5, rtol=1e-5)
     assert len(calls) == 3
+
+
+def test_parts_of_a_weight_have_no_gaps(calls) -> None:
+    weight, x = torch.randn(131, 200, requires_grad=True), torch.randn(111, 97, requires_grad=True)
+    y = linear(x, weight[:, 50:147])
+    torch.testing.assert_close(y, x @ weight[:, 50:147].t(), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.autograd.grad(y.sum(), x)[0], weight[:, 50:147].sum(0).expand(111, 97), atol=1e-4, rtol=1e-5
+    )
+    assert len(calls) == 2
 
 
 def test_frozen_weights_get_no_gradient(calls) -> None:
