@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.utils.flop_counter
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from regard.core import linear as module
 from regard.core.linear import SMALLEST, Linear, has_faster_products, linear, product
@@ -20,6 +21,7 @@ def calls(monkeypatch) -> list[tuple[int, ...]]:
 
     def counted(x: Tensor, weight: Tensor, *given: object) -> Tensor:
         found.append((*x.shape, len(weight)))
+        assert all(one.is_contiguous() or one.t().is_contiguous() for one in (x, weight))
         return original(x, weight, *given)
 
     monkeypatch.setattr(module, "has_faster_products", lambda: True)
@@ -41,6 +43,16 @@ def test_value_and_gradients(bias: bool, calls) -> None:
     layer.double()
     for one, exact in zip(found, results(x.detach().double().requires_grad_()), strict=True):
         torch.testing.assert_close(one.double(), exact, atol=1e-5, rtol=1e-5)
+    assert len(calls) == 3
+
+
+def test_parts_of_a_weight_have_no_gaps(calls) -> None:
+    weight, x = torch.randn(131, 200, requires_grad=True), torch.randn(111, 97, requires_grad=True)
+    y = linear(x, weight[:, 50:147])
+    torch.testing.assert_close(y, x @ weight[:, 50:147].t(), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.autograd.grad(y.sum(), x)[0], weight[:, 50:147].sum(0).expand(111, 97), atol=1e-4, rtol=1e-5
+    )
     assert len(calls) == 3
 
 
@@ -76,7 +88,9 @@ def test_the_projected_loss(calls) -> None:
     gradients = torch.autograd.grad(found, inputs)
     assert len(calls) == 3
     doubles = [x.detach().double().requires_grad_() for x in inputs]
-    exact = projected_loss(*doubles, targets, pad=0, smoothing=0.1)
+    exact = cross_entropy(
+        linear(*doubles).flatten(0, 1), targets.flatten(), ignore_index=0, label_smoothing=0.1, reduction="sum"
+    )
     torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-6)
     for one, other in zip(gradients, torch.autograd.grad(exact, doubles), strict=True):
         torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-4)

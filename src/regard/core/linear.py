@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from regard.core.transforms import is_transformed
 
@@ -41,8 +40,13 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Returns x Wᵀ + b for a training step that computes its gradients itself: autograd does not see it. x has two axes."""
     if not _pays(x, weight):
         return F.linear(x, weight, bias)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(_dense(x), _dense(weight), bias, "none", [], "")
     return found
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Returns x without gaps between its rows or columns: with them, oneDNN takes a hundred times as long."""
+    return x if x.is_contiguous() or x.t().is_contiguous() else x.contiguous()
 
 
 @functools.cache
@@ -62,7 +66,7 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
         return False
     if {x.dtype, weight.dtype} != {torch.float32} or x.device.type != "cpu" or x.numel() * len(weight) < SMALLEST:
         return False
-    special = is_transformed() or _len_torch_dispatch_stack() or torch.jit.is_tracing()
+    special = is_transformed() or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing()
     return not (special or torch.is_autocast_enabled("cpu"))
 
 

@@ -34,7 +34,7 @@ struct Weights {
   Weights(int64_t context_depth, int64_t context_columns, int64_t depth, int64_t columns, int64_t query_depth, int64_t query_columns)
       : context{nullptr, context_depth, context_columns}, recurrent{nullptr, depth, columns}, query{nullptr, query_depth, query_columns} {}
   int64_t size() const { return context.size() + recurrent.size() + query.size(); }
-  void place(float* at) {
+  void lay_out(float* at) {
     context.at = at;
     recurrent.at = context.at + context.size();
     query.at = recurrent.at + recurrent.size();
@@ -156,21 +156,21 @@ void run_block(const regard_bahdanau& p, const Sizes& s, const Weights& weights,
   for (int64_t step = 0; step < p.steps; step++) {
     multiply<false>(b.query, b.narrow, {b.h, b.stride, 1}, weights.query, b.rows);
     for (int64_t row = 0; row < b.rows; row++) {
-      const int64_t place = (b.first + row) * p.steps + step;
-      float* query = p.kept + place * s.record + 5 * s.padded;
+      const int64_t slot = (b.first + row) * p.steps + step;
+      float* query = p.kept + slot * s.record + 5 * s.padded;
       copy(query, b.query + row * b.narrow, s.scores);
-      attend(p, s, b, b.first + row, query, p.weights + place * p.num_keys, p.contexts + place * p.memory_width);
+      attend(p, s, b, b.first + row, query, p.weights + slot * p.num_keys, p.contexts + slot * p.memory_width);
     }
     const View contexts = {p.contexts + (b.first * p.steps + step) * p.memory_width, p.steps * p.memory_width, 1};
     multiply<false>(b.input, b.wide, contexts, weights.context, b.rows);
     multiply<false>(b.hidden, b.wide, {b.h, b.stride, 1}, weights.recurrent, b.rows);
     for (int64_t row = 0; row < b.rows; row++) {
-      const int64_t place = (b.first + row) * p.steps + step;
-      float *h = b.h + row * b.stride, *record = p.kept + place * s.record;
-      pad_gates(s.gates, p.input + place * 3 * p.width, record);
+      const int64_t slot = (b.first + row) * p.steps + step;
+      float *h = b.h + row * b.stride, *record = p.kept + slot * s.record;
+      pad_gates(s.gates, p.input + slot * 3 * p.width, record);
       for (int64_t i = 0; i < s.gates.columns(); i += LANES) store(record + i, load(record + i) + load(b.input + row * b.wide + i));
       gru_forward({b.hidden + row * b.wide, biases, biases + s.gates.columns(), record, h, s.padded});
-      copy(p.states + place * p.width, h, p.width);
+      copy(p.states + slot * p.width, h, p.width);
     }
   }
 }
@@ -180,20 +180,20 @@ void run_back(const regard_bahdanau& p, const Sizes& s, const Weights& weights, 
   for (int64_t step = p.steps - 1; step >= 0; step--) {
     const int64_t first = b.first * p.steps + step;
     for (int64_t row = 0; row < b.rows; row++) {
-      const int64_t place = first + row * p.steps;
-      float *h = b.h + row * b.stride, *own = gradients + place * s.gradient;
-      for (int64_t i = 0; i < p.width; i++) h[i] += p.states_gradient[place * p.width + i];
-      gru_backward({p.kept + place * s.record, h, b.hidden + row * b.wide, own, s.padded});
-      for (int64_t gate = 0; gate < 3; gate++) copy(p.input_gradient + (place * 3 + gate) * p.width, own + gate * s.padded, p.width);
-      Block::pad(context_gradients + place * s.memory, p.contexts_gradient + place * p.memory_width, p.memory_width, s.memory);
+      const int64_t slot = first + row * p.steps;
+      float *h = b.h + row * b.stride, *own = gradients + slot * s.gradient;
+      for (int64_t i = 0; i < p.width; i++) h[i] += p.states_gradient[slot * p.width + i];
+      gru_backward({p.kept + slot * s.record, h, b.hidden + row * b.wide, own, s.padded});
+      for (int64_t gate = 0; gate < 3; gate++) copy(p.input_gradient + (slot * 3 + gate) * p.width, own + gate * s.padded, p.width);
+      Block::pad(context_gradients + slot * s.memory, p.contexts_gradient + slot * p.memory_width, p.memory_width, s.memory);
     }
     const View own = {gradients + first * s.gradient, p.steps * s.gradient, 1};
     multiply<true>(context_gradients + first * s.memory, p.steps * s.memory, own, weights.context, b.rows);
     for (int64_t row = 0; row < b.rows; row++) {
-      const int64_t place = first + row * p.steps, of_row = b.first + row;
+      const int64_t slot = first + row * p.steps, of_row = b.first + row;
       const RowSums sums = {all_sums.key + of_row * p.num_keys * s.scores, all_sums.v + of_row * s.scores};
-      attend_backward(p, s, b, of_row, p.kept + place * s.record + 5 * s.padded, p.weights + place * p.num_keys,
-                      context_gradients + place * s.memory, gradients + place * s.gradient + 4 * s.padded, sums);
+      attend_backward(p, s, b, of_row, p.kept + slot * s.record + 5 * s.padded, p.weights + slot * p.num_keys,
+                      context_gradients + slot * s.memory, gradients + slot * s.gradient + 4 * s.padded, sums);
     }
     multiply<true>(b.h, b.stride, {b.hidden, b.wide, 1}, weights.recurrent, b.rows);
     multiply<true>(b.h, b.stride, {own.at + 4 * s.padded, own.rows, 1}, weights.query, b.rows);
@@ -247,7 +247,7 @@ static void bahdanau_forward(const regard_bahdanau& p) {
   const Sizes s(p);
   Weights weights(p.memory_width, s.gates.columns(), p.width, s.gates.columns(), p.width, s.scores);
   const Memory memory(weights.size() + 2 * s.gates.columns());
-  weights.place(memory.at);
+  weights.lay_out(memory.at);
   float* biases = memory.at + weights.size();
   clear(biases, s.gates.columns());  // that of W is part of the input
   pad_gates(s.gates, p.recurrent_bias, biases + s.gates.columns());
@@ -262,7 +262,7 @@ static void bahdanau_backward(const regard_bahdanau& p) {
   Packed contexts = {nullptr, s.positions, p.memory_width}, before = {nullptr, s.positions, p.width};
   const int64_t of_sums = p.rows * (p.num_keys + 1) * s.scores;
   const Memory memory(weights.size() + contexts.size() + before.size() + of_sums + s.positions * (s.gradient + s.memory));
-  weights.place(memory.at);
+  weights.lay_out(memory.at);
   contexts.at = memory.at + weights.size();
   before.at = contexts.at + contexts.size();
   const RowSums sums = {before.at + before.size(), before.at + before.size() + p.rows * p.num_keys * s.scores};

@@ -102,8 +102,8 @@ struct Block {
   }
 };
 
-INLINE int64_t state_at(const regard_recurrent& p, int64_t direction, int64_t place) {
-  return (place * p.directions + direction) * p.width;
+INLINE int64_t state_at(const regard_recurrent& p, int64_t direction, int64_t slot) {
+  return (slot * p.directions + direction) * p.width;
 }
 
 void run_block(const regard_recurrent& p, const Sizes& s, const Packed& recurrent, const float* biases, const Block& b) {
@@ -111,10 +111,10 @@ void run_block(const regard_recurrent& p, const Sizes& s, const Packed& recurren
   for (int64_t step = 0; step < p.steps; step++) {
     multiply<false>(b.hidden, b.wide, {b.h, b.stride, 1}, recurrent, b.rows);
     for (int64_t row = 0; row < b.rows; row++) {
-      const int64_t place = position(p, b.direction, b.first + row, step);
-      float *h = b.h + row * b.stride, *record = p.kept + (b.direction * s.positions + place) * s.record;
+      const int64_t slot = position(p, b.direction, b.first + row, step);
+      float *h = b.h + row * b.stride, *record = p.kept + (b.direction * s.positions + slot) * s.record;
       forward_step(s.cell, {b.hidden + row * b.wide, biases, biases + s.gates.columns(), record, h, s.padded});
-      copy(p.states + state_at(p, b.direction, place), h, p.width);
+      copy(p.states + state_at(p, b.direction, slot), h, p.width);
     }
   }
   b.write(p, p.last);
@@ -124,11 +124,11 @@ void run_back(const regard_recurrent& p, const Sizes& s, const Packed& recurrent
   b.read(p, p.last_gradient);
   for (int64_t step = p.steps - 1; step >= 0; step--) {
     for (int64_t row = 0; row < b.rows; row++) {
-      const int64_t place = position(p, b.direction, b.first + row, step);
+      const int64_t slot = position(p, b.direction, b.first + row, step);
       float* h = b.h + row * b.stride;
-      const float* upstream = p.states_gradient + state_at(p, b.direction, place);
+      const float* upstream = p.states_gradient + state_at(p, b.direction, slot);
       for (int64_t i = 0; i < p.width; i++) h[i] += upstream[i];
-      const int64_t at = b.direction * s.positions + place;
+      const int64_t at = b.direction * s.positions + slot;
       backward_step(s.cell, {p.kept + at * s.record, h, b.hidden + row * b.wide, gradients + at * s.gradient(), s.padded});
     }
     multiply<true>(b.h, b.stride, {b.hidden, b.wide, 1}, recurrent, b.rows);

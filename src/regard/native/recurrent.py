@@ -142,7 +142,7 @@ def _differentiate(ctx: Any, states_gradient: Tensor, last_gradient: Tensor, _: 
     *inputs, lengths, kept = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True
         upstream = (states_gradient, last_gradient)
-        return None, *differentiated(lambda *own: formula(ctx.mode, *own, lengths), inputs, upstream), None
+        return None, *differentiated(lambda *own: formula(ctx.mode, *own, lengths=lengths), inputs, upstream), None
     gradients = torch.ops.regard.recurrent_backward(ctx.mode, states_gradient, last_gradient, *inputs, lengths, kept)
     return None, *gradients, None
 
@@ -161,12 +161,12 @@ def formula(
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The same in torch's own operators, step by step."""
-    places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
     states, last = [], []
     for direction in range(len(weight)):
-        order = places
+        order = positions
         if direction and lengths is not None:
-            order = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
+            order = torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)
         known = F.linear(x, weight[direction], bias[direction])
         known = known.gather(1, order[..., None].expand_as(known))
         state, steps = first[direction], []

@@ -134,13 +134,13 @@ void check_finite(const std::vector<std::vector<float>>& arrays, const char* wha
 
 // Odd sizes, both directions: the sanitizers see every read and write. Saturated cells stay within −1 and 1.
 void test_recurrent(int64_t cell, int64_t rows, int64_t steps, int64_t input_width, int64_t width, float spread) {
-  const int64_t gates = cell == 0 ? 3 : 1, parts = cell == 0 ? 5 : 2, places = rows * steps;
-  const auto input = numbers(places * input_width, spread), weight = numbers(2 * gates * width * input_width, 1),
+  const int64_t gates = cell == 0 ? 3 : 1, parts = cell == 0 ? 5 : 2, slots = rows * steps;
+  const auto input = numbers(slots * input_width, spread), weight = numbers(2 * gates * width * input_width, 1),
              recurrent = numbers(2 * gates * width * width, 0.1f), bias = numbers(2 * gates * width, 1),
-             first = numbers(2 * rows * width, 1), upstream = numbers(2 * places * width, 1);
+             first = numbers(2 * rows * width, 1), upstream = numbers(2 * slots * width, 1);
   std::vector<int64_t> lengths(static_cast<size_t>(rows));
   for (size_t row = 0; row < lengths.size(); row++) lengths[row] = static_cast<int64_t>(row) % (steps + 1);
-  std::vector<float> states(upstream.size()), last(first.size()), kept(static_cast<size_t>(2 * places * parts * padded(width)));
+  std::vector<float> states(upstream.size()), last(first.size()), kept(static_cast<size_t>(2 * slots * parts * padded(width)));
   std::vector<std::vector<float>> gradients = {input, weight, recurrent, bias, bias, first};
   regard_recurrent p{};
   p.cell = cell, p.rows = rows, p.steps = steps, p.input_width = input_width, p.width = width, p.directions = 2;
@@ -158,15 +158,15 @@ void test_recurrent(int64_t cell, int64_t rows, int64_t steps, int64_t input_wid
 
 // Odd sizes, with rows that have no key. Each row of weights sums to 1 or 0.
 void test_bahdanau(int64_t rows, int64_t steps, int64_t keys, int64_t width, int64_t memory, int64_t score) {
-  const int64_t places = rows * steps;
-  const auto input = numbers(places * 3 * width, 1), context_weight = numbers(3 * width * memory, 0.1f),
+  const int64_t slots = rows * steps;
+  const auto input = numbers(slots * 3 * width, 1), context_weight = numbers(3 * width * memory, 0.1f),
              recurrent = numbers(3 * width * width, 0.1f), bias = numbers(3 * width, 1), query = numbers(score * width, 1),
              v = numbers(score, 1), key = numbers(rows * keys * score, 1), value = numbers(rows * keys * memory, 1),
-             first = numbers(rows * width, 1), upstream = numbers(places * width, 1), of_contexts = numbers(places * memory, 1);
+             first = numbers(rows * width, 1), upstream = numbers(slots * width, 1), of_contexts = numbers(slots * memory, 1);
   std::vector<uint8_t> allow(static_cast<size_t>(rows * keys));
   for (size_t i = 0; i < allow.size(); i++) allow[i] = i >= static_cast<size_t>(keys) && i % 3 != 0;
-  std::vector<float> states(upstream.size()), contexts(of_contexts.size()), weights(static_cast<size_t>(places * keys)),
-      kept(static_cast<size_t>(places * (5 * padded(width) + padded(score))));
+  std::vector<float> states(upstream.size()), contexts(of_contexts.size()), weights(static_cast<size_t>(slots * keys)),
+      kept(static_cast<size_t>(slots * (5 * padded(width) + padded(score))));
   std::vector<std::vector<float>> gradients = {input, context_weight, recurrent, bias, query, v, key, value, first};
   regard_bahdanau p{};
   p.rows = rows, p.steps = steps, p.num_keys = keys, p.width = width, p.memory_width = memory, p.score_width = score;
@@ -175,9 +175,9 @@ void test_bahdanau(int64_t rows, int64_t steps, int64_t keys, int64_t width, int
   p.first = first.data(), p.allow = allow.data();
   p.states = states.data(), p.contexts = contexts.data(), p.weights = weights.data(), p.kept = kept.data();
   regard_bahdanau_forward(&p);
-  for (int64_t place = 0; place < places; place++) {
+  for (int64_t slot = 0; slot < slots; slot++) {
     float sum = 0;
-    for (int64_t j = 0; j < keys; j++) sum += weights[static_cast<size_t>(place * keys + j)];
+    for (int64_t j = 0; j < keys; j++) sum += weights[static_cast<size_t>(slot * keys + j)];
     check(std::fabs(sum - 1) < 1e-5f || sum == 0, "a row of weights of Bahdanau's decoder does not sum to 1");
   }
   p.states_gradient = upstream.data(), p.contexts_gradient = of_contexts.data();
