@@ -127,7 +127,10 @@ static void product(const Packed& matrix, const Product& p, int64_t row, int64_t
     product_rows_of<6, PANELS_OF_MORE>(matrix, p, row, end, panel, panel_end);
     row = end;
   }
-  if (row + 4 <= row_end) {  // five are four and one
+#ifdef __AVX512F__
+  if (row + 5 == row_end) return product_rows_of<5, PANELS_OF_MORE>(matrix, p, row, row_end, panel, panel_end);
+#endif
+  if (row + 4 <= row_end) {  // five are four and one where tiles of five do not fit the registers
     product_rows_of<4, PANELS_OF_MORE>(matrix, p, row, row + 4, panel, panel_end);
     row += 4;
   }
