@@ -10,10 +10,11 @@ torch.set_num_threads(1)  # `make test` runs two processes in parallel
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Does not measure the coverage of long trainings and searches: it takes a third of their time, and other tests reach the
-    same lines."""
+    """Does not measure the coverage of long trainings and searches, and of compilations: it takes a third of their time, and
+    other tests reach the same lines."""
     for item in items:
-        if item.get_closest_marker("slow") and item.path.parent.name in ("learn", "laws"):
+        untraced = item.path.parent.name in ("learn", "laws") or item.path.name == "test_compile.py"
+        if untraced and item.get_closest_marker("slow"):
             item.add_marker("no_cover")
 
 
