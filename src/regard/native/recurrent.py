@@ -142,7 +142,7 @@ def _differentiate(ctx: Any, states_gradient: Tensor, last_gradient: Tensor, _: 
     *inputs, lengths, kept = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True
         upstream = (states_gradient, last_gradient)
-        return None, *differentiated(lambda *own: formula(ctx.mode, *own, lengths=lengths), inputs, upstream), None
+        return None, *differentiated(lambda *own: formula(ctx.mode, *(*own, lengths)), inputs, upstream), None
     gradients = torch.ops.regard.recurrent_backward(ctx.mode, states_gradient, last_gradient, *inputs, lengths, kept)
     return None, *gradients, None
 
