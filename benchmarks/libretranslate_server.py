@@ -52,10 +52,10 @@ def main(package: Path, folder: Path, port: str, threads: str) -> None:
     for path in (package, reversed_package(package, folder)):
         packages.install_from_path(path)
     translate.MiniSBDSentencizer = Lines
-    import libretranslate.init
+    from libretranslate import init
     from libretranslate.main import main as serve
 
-    libretranslate.init.check_and_install_models = lambda *given, **named: None
+    init.check_and_install_models = lambda *given, **named: None
     sys.argv = ["libretranslate", "--host", "127.0.0.1", "--port", port, "--disable-files-translation", "--disable-web-ui"]
     serve()
 

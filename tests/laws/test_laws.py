@@ -482,18 +482,20 @@ def test_new_rows_replace_others(name: str, grad: bool) -> None:
         shared, first = model.encode(make_source(5, 11, 3)), targets[:, :1].repeat(3, 1)
         expected = model.step(first, model.start(shared)).logits_BKV
         state, rows = model.start(shared), [(length, 0) for length in (5, 11, 3)]
-        for turn, (number, length, prefix) in enumerate(((1, 10, 0), (0, 2, 9), (2, 5, 1), (1, 3, 0), (0, 11, 0))):
+        for number, length, prefix in ((1, 10, 0), (0, 2, 9), (2, 5, 1), (1, 3, 0), (0, 11, 0)):
             for _ in range(3):
                 step = model.step(targets[0, [position for _, position in rows]][:, None], state)
                 state = step.state
                 rows = [(source, position + 1) for source, position in rows]
             new = model.start(model.encode(make_source(length)), targets[:, :prefix] if prefix else None)
-            state = state.copy() if turn == 3 else state
+            if length == 11:  # the last one; without a copy, the rows are written in place
+                twin, twin_rows = state.copy(), list(rows)
             state, rows[number] = state.put(torch.tensor([number]), new), (length, prefix)
             assert state.lengths_B.tolist() == [position for _, position in rows]
-        step = model.step(targets[0, [position for _, position in rows]][:, None], state)
-        for row, (length, position) in enumerate(rows):
-            torch.testing.assert_close(step.logits_BKV[row, 0], logits_of(length, position))
+        for after, expected_rows in ((twin, twin_rows), (state, rows)):
+            step = model.step(targets[0, [position for _, position in expected_rows]][:, None], after)
+            for row, (length, position) in enumerate(expected_rows):
+                torch.testing.assert_close(step.logits_BKV[row, 0], logits_of(length, position))
         torch.testing.assert_close(model.step(first, model.start(shared)).logits_BKV, expected)
 
 
