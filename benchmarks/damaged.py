@@ -81,7 +81,7 @@ def damaged_package(content: bytes, rng: random.Random) -> bytes:
 
 
 def open_argos(path: Path) -> None:
-    with argos.open_package(path) as opened:
+    with argos.open_package(path) as opened, marian.naming(path):
         opened.model()
 
 

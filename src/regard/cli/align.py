@@ -72,13 +72,14 @@ def align(
     """
     import sys
 
-    from regard.checkpoint.alignment import read_alignment_head, write_alignment_head
+    from regard.checkpoint.alignment import write_alignment_head
     from regard.data.corpus import read_pairs
     from regard.data.lines import read_lines
     from regard.data.source_text import flat
     from regard.data.sources import FileCodec, SourceCodec
     from regard.data.trained import TrainedOn
     from regard.inspection import align
+    from regard.interop.formats import format_of
     from regard.links import parse_pharaoh, pharaoh, symmetrised, turned
 
     if gold and backward:
@@ -87,6 +88,11 @@ def align(
         raise UserError("--symmetrise joins the links of two models; give the model of the opposite direction with --backward")
     if one_based and not gold:
         raise UserError("--one-based says how --gold counts words; give --gold, too")
+    for folder in (model, backward) if gold or backward else ():
+        if folder and format_of(folder):
+            raise UserError(
+                f"{folder} is of another format, which cannot keep an alignment head; regard convert {folder} OUT first"
+            )
     translator = open_model(model, score, device, threads, listed_in=pairs)
     align.alignment_heads(translator)  # raises if the model cannot align texts, before any error about columns
     columns = TrainedOn.from_facts(translator.training).columns(
@@ -100,7 +106,7 @@ def align(
     spelled = [side for side, codec in sides.items() if not isinstance(codec, FileCodec) and codec.has_characters]
     if gold and spelled and pieces is None:
         print(f"regard: --gold is expected to count characters in the {' and '.join(spelled)}; --words: words", file=sys.stderr)
-    head = read_alignment_head(model)
+    head = translator.alignment_head
     aligned = align.align_pairs(translator, texts, None if gold or backward else [head], pieces=pieces)
     if gold:
         lines = list(read_lines(gold))
