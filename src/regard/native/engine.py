@@ -12,7 +12,7 @@ from typing import Any
 from regard.native.library import load
 
 NO_SUCH_TOKEN, NO_MEMORY, TOO_FEW_POSITIONS = -1, -2, -3
-"""What a call reports besides 0."""
+"""The results of a call that are errors; 0 is success."""
 
 
 class Linear(ctypes.Structure):

@@ -55,7 +55,7 @@ struct regard_positions {
   int64_t count;
 };
 
-// What a call reports besides 0.
+// The results of a call that are errors; 0 is success.
 constexpr int REGARD_NO_SUCH_TOKEN = -1, REGARD_NO_MEMORY = -2, REGARD_TOO_FEW_POSITIONS = -3;
 
 struct regard_engine;
