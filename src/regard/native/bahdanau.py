@@ -153,7 +153,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _differentiate(ctx: Any, states_gradient: Tensor, contexts_gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     *inputs, allow, contexts, weights, kept = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True
-        return *differentiated(lambda *own: formula(*(*own, allow)), inputs, (states_gradient, contexts_gradient)), None
+        return *differentiated(formula, inputs, (states_gradient, contexts_gradient), allow), None
     gradients = torch.ops.regard.bahdanau_backward(states_gradient, contexts_gradient, inputs, allow, contexts, weights, kept)
     return *gradients, None
 

@@ -42,11 +42,16 @@ def call(name: str, problem: ctypes.Structure, tensors: Mapping[str, Tensor | No
     getattr(functions, name)(ctypes.byref(problem))
 
 
-def differentiated(compute: Callable[..., Any], inputs: Sequence[Tensor], upstream: Sequence[Tensor]) -> list[Tensor | None]:
-    """Returns the gradients of the inputs by torch's own operators, so that they can be differentiated again."""
+def differentiated(
+    compute: Callable[..., Any], inputs: Sequence[Tensor], upstream: Sequence[Tensor], *others: Any
+) -> list[Tensor | None]:
+    """Returns the gradients of the inputs by torch's own operators, so that they can be differentiated again.
+
+    compute: a function of the inputs and the other arguments.
+    """
     own = [x.view_as(x) for x in inputs]  # one input may have been computed from another, whose gradient is none of ours
     wanted = [x for x in own if x.requires_grad]
-    found = iter(torch.autograd.grad(compute(*own), wanted, upstream, create_graph=True))
+    found = iter(torch.autograd.grad(compute(*own, *others), wanted, upstream, create_graph=True))
     return [next(found) if x.requires_grad else None for x in own]
 
 

@@ -142,7 +142,7 @@ def _differentiate(ctx: Any, states_gradient: Tensor, last_gradient: Tensor, _: 
     *inputs, lengths, kept = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True
         upstream = (states_gradient, last_gradient)
-        return None, *differentiated(lambda *own: formula(ctx.mode, *(*own, lengths)), inputs, upstream), None
+        return None, *differentiated(formula, inputs, upstream, lengths, ctx.mode), None
     gradients = torch.ops.regard.recurrent_backward(ctx.mode, states_gradient, last_gradient, *inputs, lengths, kept)
     return None, *gradients, None
 
@@ -151,7 +151,6 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 
 
 def formula(
-    mode: int,
     x: Tensor,
     weight: Tensor,
     recurrent: Tensor,
@@ -159,6 +158,7 @@ def formula(
     recurrent_bias: Tensor,
     first: Tensor,
     lengths: Tensor | None,
+    mode: int,
 ) -> tuple[Tensor, Tensor]:
     """The same in torch's own operators, step by step."""
     positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
