@@ -128,7 +128,7 @@ class WeightReader:
             token_width=tokens.shape[1],
             position_width=0 if embedding.encoding in IN_ATTENTION else embedding.appended or embedding.width,
             window=-1 if window is None else window,
-            token_scale=math.sqrt(embedding.width),
+            token_scale=math.sqrt(embedding.width) if embedding.scaled else 1.0,
             embedding_norm=self.norm(embedding.norm or nn.Identity()),
             last_norm=self.norm(norm),
         )
