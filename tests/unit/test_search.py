@@ -13,7 +13,7 @@ import torch
 from searching import make_engine, make_requests, outputs, run, run_joining
 from torch import Tensor
 
-from regard.contracts import Event, Hypothesis
+from regard.contracts import Event, Hypothesis, Traits
 from regard.core.largest import largest
 from regard.core.source import Source
 from regard.decoding.constraints import forbid_repeats, forbid_sequence, penalise_repetition
@@ -64,6 +64,8 @@ class TableDecoded(Decoded):
 
 class TableModel:
     """Looks up the next probabilities in the sentence's table, by the tokens of the hypothesis."""
+
+    traits = Traits()
 
     def encode(self, source: Source, look: None = None) -> Memory:
         which = source.values[:, :1, None].float()
