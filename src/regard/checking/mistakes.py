@@ -140,7 +140,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "heads_share_weights": Mistake("all heads use the weights of the first one", "compute scores and a softmax for each head"),
     "wrong_projection": Mistake(
-        "a matrix is used in the place of another one", "queries are x @ W_q, keys x @ W_k, values x @ W_v"
+        "a matrix is used where another one belongs", "queries are x @ W_q, keys x @ W_k, values x @ W_v"
     ),
     "join_view": Mistake(
         "the heads are joined by a reshape alone, which mixes positions: (h, L, d) was read as (L, h·d)",
