@@ -321,6 +321,7 @@ class Sources(Area):
             "picture": (3, 16),
             "video": (3, 16, 4),
             "sound": (8000,),
+            "whisper": (80, 2),
             "frames": numbers,
             "grid": numbers,
             "video_grid": numbers,

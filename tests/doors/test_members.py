@@ -7,7 +7,8 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from commands import Command
@@ -16,12 +17,14 @@ from killed_runs import begin, finish, num_lines
 
 import regard
 from regard.data.dictionary import pronunciations
+from regard.training.members import Member, MembersProgress, Team
+from regard.training.order import Order
 from regard.training.overrides import keys_of
 
 pytestmark = pytest.mark.slow
 
 SETTINGS: dict[str, Any] = {"width": 32, "embedding": 16, "score_width": 16}
-SETTINGS |= {"steps": 60, "checkpoint_every": 7, "validate_every": 30}
+SETTINGS |= {"steps": 120, "checkpoint_every": 7, "validate_every": 60}
 CHANGES = [part for name, value in keys_of(SETTINGS, "train").items() for part in ("--set", f"{name}={value}")]
 COMMAND = ["words.tsv", "--models", "2", *CHANGES]
 WEIGHTS = "model.safetensors"
@@ -107,7 +110,7 @@ def test_interrupted_models_are_saved(workspace: Path, number: signal.Signals) -
     out = f"stopped-{number}"
     command, folder = [*COMMAND, "--out", out], workspace / out
     process = begin(command, workspace)
-    while process.poll() is None and max(updates(folder)) < 10:
+    while process.poll() is None and min(updates(folder)) < 10:
         time.sleep(0.01)
     process.send_signal(number)
     code, output, _ = process.wait()
@@ -119,6 +122,15 @@ def test_interrupted_models_are_saved(workspace: Path, number: signal.Signals) -
     assert saved[-1].name == f"update-{logged[-1]['update']:08}", "the last update is in a checkpoint"
     finish(begin(command, workspace))
     check_members(folder)
+
+
+def test_the_first_error_of_a_model_counts() -> None:
+    """A model that is stopped while it reports an error reports that, too."""
+    member = Member(1, Order(Path("out")))
+    team = Team([member], 1, cast(MembersProgress, SimpleNamespace(show=lambda: None)))
+    for error in ("width is 0", "it was stopped"):
+        team._follow(member, {"error": error})
+    assert (member.error, team.failed) == ("width is 0", member)
 
 
 def test_the_first_error_of_a_model_is_that_of_all(workspace: Path, regard_command: Run) -> None:

@@ -36,6 +36,7 @@ class NotEmpty:
 
     def __init__(self, model: Model) -> None:
         self.model, self.encode, self.start, self.decode = model, model.encode, model.start, model.decode
+        self.traits = model.traits
 
     def step(self, ids_BK: Tensor, state: State, look: Look | None = None) -> Step:
         first_B = state.lengths_B == 0

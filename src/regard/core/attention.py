@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.core import masks
 from regard.core.checks import check_dtype, check_tensor
 from regard.core.mechanism import Mechanism
+from regard.core.precision import is_rounding
 from regard.core.score import Score
 from regard.core.transforms import is_readable, is_transformed, is_vmapped
 from regard.core.weights import SAMPLED, AttentionType
@@ -338,8 +339,7 @@ def _as_additive(query: Tensor, prepared: Tensor, mechanism: Mechanism) -> tuple
 
 def _without_autocast(x: Tensor) -> Tensor:
     """Returns a tensor that autocast has rounded as float32, which the kernel of additive attention computes with."""
-    rounded = torch.is_autocast_enabled(x.device.type)
-    return x.float() if rounded and x.dtype == torch.bfloat16 else x
+    return x.float() if is_rounding(x.device) and x.dtype == torch.bfloat16 else x
 
 
 def _fused_additive(query: Tensor, key: Tensor, v: Tensor, value: Tensor, mechanism: Mechanism) -> Tensor:

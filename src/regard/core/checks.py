@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from regard.core.precision import is_rounding
 from regard.errors import check_whole
 
 
@@ -19,7 +20,7 @@ def check_dtype(name: str, x: Tensor, expected: torch.dtype, owner: str) -> None
 
     owner: subject and verb of the message for what has the expected dtype, e.g. "query has".
     """
-    if x.dtype != expected and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != expected and not is_rounding(x.device):
         raise ValueError(f"{name} has dtype {x.dtype}, but {owner} {expected}; expected the same; write {name}.to({expected})")
 
 

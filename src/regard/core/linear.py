@@ -1,4 +1,4 @@
-"""Linear layers whose products oneDNN computes in training, where that is faster than torch's own choice.
+"""Linear maps whose products oneDNN computes in training, where that is faster than torch's own choice.
 
 torch multiplies matrices in float32 with MKL. On processors that are not Intel's, MKL does without AVX-512 and takes about
 twice as long as oneDNN, which torch contains, too. Results differ by rounding.
@@ -13,19 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.core.transforms import is_transformed
 
 SMALLEST = 1 << 20
 """The fewest multiplications of a product for which a call of oneDNN pays off."""
-
-
-class Linear(nn.Linear):
-    """torch's linear layer, faster in training on some processors."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

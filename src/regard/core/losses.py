@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.core import masks
 from regard.core.linear import product
+from regard.core.precision import exact
 from regard.errors import UserError
 
 __all__ = [
@@ -62,7 +63,7 @@ def projected_loss(
     _check_smoothing(smoothing)
     real_N = targets_BT.flatten().ne(pad).nonzero().squeeze(-1)
     states_ND, targets_N = states_BTD.flatten(0, 1)[real_N], targets_BT.flatten()[real_N]
-    with torch.autocast(states_ND.device.type, enabled=False):
+    with exact(states_ND.device):
         states_ND = states_ND.to(weight_VD.dtype)
         loss: Tensor = _ProjectedLoss.apply(states_ND, weight_VD, bias_V, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return loss

@@ -213,7 +213,7 @@ class Beams:
         for sentence in self.sentences:
             sentence.start += longest - T
         for sentence in new.sentences:
-            sentence.start = longest - new_T
+            sentence.start += longest - new_T
         ids = (self.ids_BKT, T), (new.ids_BKT.expand(-1, K, -1), new_T)
         log_probs = (self.log_probs_BKT, T), (new.log_probs_BKT.expand(-1, K, -1), new_T)
         return Beams(

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.checkpoint.folder import Saved
 from regard.checkpoint.weights import SkipInitialisation
 from regard.contracts import Specials
+from regard.core import masks
 from regard.core.source import Source
 from regard.data.documents import mapping
 from regard.data.tokenizers.pretrained import PretrainedCodec, WordRules
@@ -230,7 +231,7 @@ def _prove(saved: Saved, folder: Path) -> None:
     rng, length = Random(0), min(17, getattr(saved.settings, "max_positions", 17))
     ids_BS = torch.tensor([[rng.randrange(len(saved.source)) for _ in range(length)] for _ in range(4)])
     expected = theirs(input_ids=ids_BS).last_hidden_state
-    found = saved.model.encode(Source(ids_BS, torch.ones_like(ids_BS, dtype=torch.bool))).values_BSE
+    found = saved.model.encode(Source(ids_BS, masks.not_padding(ids_BS, pad=-1))).values_BSE
     difference = float(((found - expected).abs() / expected.abs().clamp(min=1)).max())
     if not difference <= TOLERANCE:
         raise UserError(

@@ -19,7 +19,6 @@ from regard.core.attention import (
     weights_prepared,
 )
 from regard.core.checks import check_dtype, check_tensor
-from regard.core.linear import Linear
 from regard.core.mechanism import Alibi, Mechanism
 from regard.core.positions import LAYOUTS, Layout, alibi_slopes, rotate
 from regard.core.score import Score
@@ -129,10 +128,10 @@ class MultiHeadAttention(nn.Module):
         self.value_width = value_width or self.memory_width
         self.key_dim = key_dim or width // heads
         self.value_dim = (value_dim or self.key_dim) if project_values else self.value_width
-        self.query = Linear(width, heads * self.key_dim, bias=bias)
-        self.key = Linear(self.memory_width, self.kv_heads * self.key_dim, bias=bias) if self.score.by_content else None
-        self.value = Linear(self.value_width, self.kv_heads * self.value_dim, bias=bias) if project_values else None
-        self.output = Linear(heads * self.value_dim, width, bias=bias) if project_output else nn.Identity()
+        self.query = nn.Linear(width, heads * self.key_dim, bias=bias)
+        self.key = nn.Linear(self.memory_width, self.kv_heads * self.key_dim, bias=bias) if self.score.by_content else None
+        self.value = nn.Linear(self.value_width, self.kv_heads * self.value_dim, bias=bias) if project_values else None
+        self.output = nn.Linear(heads * self.value_dim, width, bias=bias) if project_output else nn.Identity()
         self.slopes_H: Tensor | None
         self.register_buffer("slopes_H", alibi_slopes(heads).float() if alibi else None, persistent=False)
 

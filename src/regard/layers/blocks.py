@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from regard.core import masks
 from regard.core.attention import AttentionOutput
-from regard.core.linear import Linear
 from regard.core.positions import Layout
 from regard.core.window import Window, check_window
 from regard.errors import check_flags, check_sizes, did_you_mean, shown
@@ -73,9 +72,9 @@ class SwiGlu(nn.Module):
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
-        self.gate_and_value = Linear(width, 2 * inner, bias=False)
+        self.gate_and_value = nn.Linear(width, 2 * inner, bias=False)
         self.dropout = Dropout(dropout)
-        self.output = Linear(inner, width, bias=False)
+        self.output = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.gate_and_value(x).chunk(2, dim=-1)
@@ -87,7 +86,7 @@ def make_feed_forward(width: int, inner: int, dropout: float, activation: Activa
     """Returns the position-wise block max(0, xW₁+b₁)W₂+b₂ (Vaswani et al. 2017, eq. 2), or one with another activation."""
     if activation == "swiglu":
         return SwiGlu(width, inner, dropout)
-    return nn.Sequential(Linear(width, inner), ACTIVATIONS[activation](), Dropout(dropout), Linear(inner, width))
+    return nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), Dropout(dropout), nn.Linear(inner, width))
 
 
 class ResidualConnection(nn.Module):

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from regard.core.linear import Linear, linear
+from regard.core.linear import linear
 from regard.core.positions import Layout, fourier, num_positions, one_hot, raw_index, sinusoidal
 from regard.errors import UserError, did_you_mean
 
@@ -114,10 +114,10 @@ class Output(nn.Module):
 
     def __init__(self, width: int, vocab: int, *, tied: int | None = None) -> None:
         super().__init__()
-        linear = Linear(width, vocab)
+        linear = nn.Linear(width, vocab)
         self.weight = linear.weight if tied is None else None
         self.bias = linear.bias if tied is None else nn.Parameter(torch.zeros(vocab))
-        self.project = Linear(width, tied, bias=False) if tied not in (None, width) else None
+        self.project = nn.Linear(width, tied, bias=False) if tied not in (None, width) else None
 
     def forward(self, x: Tensor, embedding_VD: Tensor) -> Tensor:
         """Returns the logits (..., V). embedding_VD: the token embedding; only used if the layer is tied."""

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core import masks
-from regard.core.linear import Linear
 from regard.core.positions import sinusoidal, tensor2tensor
 from regard.core.score import Score
 from regard.core.source import Source
@@ -112,7 +111,7 @@ class FrameFrontend(Frontend):
 
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
-        self.project = Linear(features, width)
+        self.project = nn.Linear(features, width)
         self.positions = positions
 
     def forward(self, source: Source, look: Look | None = None) -> FrontendOutput:
@@ -183,9 +182,9 @@ class GridProjection(nn.Module):
     def __init__(self, features: int, width: int, *, positions: bool) -> None:
         super().__init__()
         self.positions = positions
-        self.direct = Linear(features, width, bias=False)
-        self.project = Linear(features, width)
-        self.output = Linear(width, width)
+        self.direct = nn.Linear(features, width, bias=False)
+        self.project = nn.Linear(features, width)
+        self.output = nn.Linear(width, width)
 
     def forward(self, x_BHWF: Tensor, allow_BHW: Tensor) -> FrontendOutput:
         """x_BHWF: may have an axis of time before the rows; so may allow_BHW."""

@@ -17,7 +17,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from regard.core.linear import Linear
 from regard.errors import check_sizes, check_whole, shown
 
 # B batch  L length  D width  V width of the values
@@ -91,7 +90,7 @@ class Dense(nn.Module):
         _check_weights(weights, ("matrix", "scalar"), width, value_width)
         self.length, self.width, self.is_shared = length, width, weights == "scalar"
         sizes = (length, length) if self.is_shared else (length * width, length * value_width)
-        self.linear = Linear(*sizes, bias=bias)
+        self.linear = nn.Linear(*sizes, bias=bias)
 
     def forward(self, x_BLD: Tensor, allow_BL: Tensor | None = None) -> Tensor:
         """Returns (B, L, V). Padding counts as zeros; ignore the output at padding. Raises ValueError for another length."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.core.linear import linear
+from regard.core.precision import is_rounding
 from regard.core.transforms import is_transformed
 from regard.errors import did_you_mean
 from regard.layers.dropout import Dropout
@@ -90,7 +91,7 @@ def _is_native(stack: nn.RNNBase, x_NTI: Any) -> bool:
         return False
     if x_NTI.shape[1] < 2 or is_transformed() or torch.compiler.is_exporting():
         return False
-    return native.fits(x_NTI, *stack.parameters()) and not torch.is_autocast_enabled(x_NTI.device.type)
+    return native.fits(x_NTI, *stack.parameters()) and not is_rounding(x_NTI.device)
 
 
 def _mode(stack: nn.RNNBase) -> str:

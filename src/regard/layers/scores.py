@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.attention import ScaledDot, additive_scores, same_width
-from regard.core.linear import Linear
 from regard.core.positions import num_positions
 from regard.core.score import Score
 from regard.errors import UserError, check_positive, check_sizes, check_whole, did_you_mean, shown
@@ -63,7 +62,7 @@ class General(nn.Module, Score):
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
         check_sizes(query_width=query_width, key_width=key_width)
-        self.weight = Linear(key_width, query_width, bias=False)
+        self.weight = nn.Linear(key_width, query_width, bias=False)
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         prepared: Tensor = self.weight(key)
@@ -92,8 +91,8 @@ class Basic(nn.Module, Score):
     def __init__(self, query_width: int, key_width: int) -> None:
         super().__init__()
         check_sizes(query_width=query_width, key_width=key_width)
-        self.query = Linear(query_width, key_width, bias=False)
-        self.key = Linear(key_width, key_width, bias=False)
+        self.query = nn.Linear(query_width, key_width, bias=False)
+        self.key = nn.Linear(key_width, key_width, bias=False)
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:
         """Returns Qᵀ K h / d, whose dot product with s is the score."""
@@ -123,8 +122,8 @@ class Additive(nn.Module, Score):
         super().__init__()
         check_sizes(query_width=query_width, key_width=key_width, width=width)
         self.numbers_per_pair = width
-        self.query = Linear(query_width, width, bias=False)
-        self.key = Linear(key_width, width, bias=False)
+        self.query = nn.Linear(query_width, width, bias=False)
+        self.key = nn.Linear(key_width, width, bias=False)
         self.v = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
 
     @classmethod
@@ -183,7 +182,7 @@ class Concat(nn.Module, Score):
         check_sizes(query_width=query_width, key_width=key_width, width=width)
         self.numbers_per_pair = width
         self.query_width = query_width
-        self.weight = Linear(query_width + key_width, width, bias=False)
+        self.weight = nn.Linear(query_width + key_width, width, bias=False)
         self.v = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
 
     def prepare(self, key: Tensor, positions: Tensor | None = None) -> Tensor:

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.linear import Linear
 from regard.core.spectrum import STRIDE
 
 # B sources  S frames  s = ⌈S/4⌉ positions  F features of a frame  C channels  D width
@@ -27,7 +26,7 @@ class Subsampling(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(1, channels, 3, stride=2, padding=1)
         self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
-        self.project = Linear(channels * -(-features // STRIDE), width)
+        self.project = nn.Linear(channels * -(-features // STRIDE), width)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, frames_BSF: Tensor, allow_BS: Tensor) -> tuple[Tensor, Tensor]:

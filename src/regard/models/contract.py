@@ -66,6 +66,8 @@ class State(Protocol):
     tensor([1])
     >>> twice.join(twice.copy()).keep(torch.tensor([1])).nbytes == twice.nbytes  # a second sentence enters, the first leaves
     True
+    >>> twice.copy().put(torch.tensor([0]), twice.copy()).nbytes == twice.nbytes  # the second takes the row of the first
+    True
     >>> twice.spend()  # as a step does
     >>> twice.spend()
     Traceback (most recent call last):

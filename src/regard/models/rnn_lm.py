@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.contracts import Traits
-from regard.core.linear import Linear
 from regard.core.source import Source
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import Cell, check_cell, make_stack, run, state_width
@@ -69,7 +68,7 @@ class RnnLm(Model):
         super().__init__(settings)
         self.embedding = nn.Embedding(target_vocab, settings.embedding)
         self.stack = make_stack(settings.cell, settings.embedding, settings.width, settings.layers, settings.dropout)
-        self.output = Linear(settings.width, target_vocab)
+        self.output = nn.Linear(settings.width, target_vocab)
         self.dropout = Dropout(settings.dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:

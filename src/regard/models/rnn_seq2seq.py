@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from regard.core import masks
 from regard.core.attention import AttentionOutput
 from regard.core.devices import default_generator
-from regard.core.linear import Linear
 from regard.core.mechanism import Mechanism
 from regard.core.score import Score
 from regard.core.source import Source
@@ -122,8 +121,8 @@ class RnnSeq2Seq(Model):
         self.target_embedding = nn.Embedding(target_vocab, settings.embedding)
         self.num_features = auxiliary
         if settings.features == "set":
-            self.feature_query = Linear(width, settings.embedding)
-            self.feature_value = Linear(settings.embedding, width, bias=False)
+            self.feature_query = nn.Linear(width, settings.embedding)
+            self.feature_value = nn.Linear(settings.embedding, width, bias=False)
         if not grid or settings.row_encoder:
             self.encoder = RecurrentEncoder(
                 cell,
@@ -134,19 +133,19 @@ class RnnSeq2Seq(Model):
                 bidirectional=settings.bidirectional,
             )
         if settings.bridge == "learned":
-            self.bridge = Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
+            self.bridge = nn.Linear(memory_width, settings.decoder_layers * width * (2 if cell == "lstm" else 1))
         extra = width if settings.input_feeding else memory_width if settings.runs_stepwise or settings.every_step else 0
         self.decoder = make_stack(cell, extra + settings.embedding, width, settings.decoder_layers, dropout)
         if settings.decoder != "fixed":
             self.score = _score(settings, settings.score, scores, width, memory_width)
         plain = settings.decoder == "bahdanau" or settings.readout == "plain"
         if settings.decoder == "luong" and not plain:
-            self.combine = Linear(memory_width + width, width)
-        self.output = Linear(width + memory_width if plain else width, target_vocab)
+            self.combine = nn.Linear(memory_width + width, width)
+        self.output = nn.Linear(width + memory_width if plain else width, target_vocab)
         if settings.attention == "monotone":
-            self.jump = Linear(width + memory_width, settings.jumps + 1)
+            self.jump = nn.Linear(width + memory_width, settings.jumps + 1)
         if settings.copy:
-            self.gate = Linear(width + memory_width, 1)
+            self.gate = nn.Linear(width + memory_width, 1)
         self.dropout = Dropout(dropout)
 
     def encode(self, source: Source, look: Look | None = None) -> Memory:

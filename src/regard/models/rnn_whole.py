@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.linear import linear
+from regard.core.precision import is_rounding
 from regard.core.score import Score
 from regard.core.transforms import is_transformed
 from regard.layers.recurrent import GRU, layer_weights
@@ -23,7 +24,7 @@ def runs_whole(settings: RnnSettings, stack: nn.RNNBase, score: Score, embedded_
         return False
     if not isinstance(stack, GRU) or stack.num_layers > 1 or embedded_NTI.shape[1] < 2:
         return False
-    if is_transformed() or torch.compiler.is_exporting() or torch.is_autocast_enabled(embedded_NTI.device.type):
+    if is_transformed() or torch.compiler.is_exporting() or is_rounding(embedded_NTI.device):
         return False
     return native.fits(embedded_NTI, state.prepared_BSA, state.values_BSE, state.hidden_BKLX, score.v, *stack.parameters())
 

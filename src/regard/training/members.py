@@ -290,7 +290,7 @@ class Team:
                 member.error = f"its process ended unexpectedly (exit code {code}); it may have run out of memory"
         elif "line" in event:
             self.progress.add_line(member, event["line"])
-        else:
+        elif not (member.error and "error" in event):  # a model that is stopped while it reports an error reports another
             for name, value in event.items():
                 setattr(member, name, value)
         if member.error and not self.stopped:
