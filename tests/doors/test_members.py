@@ -126,7 +126,7 @@ def test_interrupted_models_are_saved(workspace: Path, number: signal.Signals) -
 
 def test_the_first_error_of_a_model_counts() -> None:
     """A model that is stopped while it reports an error reports that, too."""
-    member = Member(1, Order(Path("out")))
+    member = Member(1, Order(data=("words.tsv",), out=Path("out")))
     team = Team([member], 1, cast(MembersProgress, SimpleNamespace(show=lambda: None)))
     for error in ("width is 0", "it was stopped"):
         team._follow(member, {"error": error})
