@@ -339,7 +339,8 @@ def test_logarithmic_curves_leave_out_what_is_not_above_zero() -> None:
     svg = Svg(regard.draw({"gradient": [1.0, 1e-3, 0.0, 1e-9]}, scale="log"))
     points = curve_points(svg, 0)
     assert len(points) == 3
-    (_, a), (_, b), (_, c) = points
+    (x0, a), (x1, b), (x3, c) = points
+    assert x3 - x1 == pytest.approx(2 * (x1 - x0), rel=1e-3)
     assert (b - c) == pytest.approx(2 * (a - b), rel=1e-3)
     both = curve_points(Svg(regard.draw({"cost": [1.0, 10.0, 100.0]}, rows=(4, 16, 64), scale="log-log")), 0)
     assert both[1][0] - both[0][0] == pytest.approx(both[2][0] - both[1][0], rel=1e-3)

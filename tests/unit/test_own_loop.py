@@ -60,9 +60,12 @@ def test_a_model_without_data_is_a_module() -> None:
     assert regard.build("rnn", num_tokens=(3, 9), frontend="picture").traits.frontend == "picture"
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one, other = (regard.build("rnn", num_tokens=9, seed=seed, **SMALL) for seed in (3, 3))
+    one, different = (regard.build("rnn", num_tokens=9, seed=seed, **SMALL) for seed in (3, 4))
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(map(torch.equal, one.parameters(), other.parameters()))
+    torch.manual_seed(2)
+    same = regard.build("rnn", num_tokens=9, seed=3, **SMALL)
+    assert all(map(torch.equal, one.parameters(), same.parameters()))
+    assert not all(map(torch.equal, one.parameters(), different.parameters()))
 
 
 def test_mistakes_without_data() -> None:
