@@ -106,6 +106,14 @@ def test_activations(activation):
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
 
 
+def test_embeddings_that_are_not_scaled():
+    torch.manual_seed(1)
+    sizes = TransformerSettings(width=20, heads=2, feed_forward=37, scale_embedding=False)
+    model = build(sizes, SOURCE_VOCAB, TARGET_VOCAB).eval()
+    for found, expected in zip(logits_of(NativeSteps(model), (5, 3, 2)), logits_of(model, (5, 3, 2)), strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
 def wide_model() -> Transformer:
     """A model whose products are divided among threads, and whose sizes leave tails."""
     torch.manual_seed(4)

@@ -86,6 +86,14 @@ def test_the_graph_of_bfloat16_is_that_of_float32(
     assert torch.cosine_similarity(*gradients, dim=0) > 0.999
 
 
+def test_the_projected_loss_is_not_rounded() -> None:
+    states, weight, bias = torch.randn(2, 5, 8), torch.randn(11, 8), torch.randn(11)
+    inputs, targets = (states, weight, bias), torch.arange(1, 11).view(2, 5)
+    exact = regard.losses.projected_loss(*inputs, targets, pad=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(regard.losses.projected_loss(*inputs, targets, pad=0), exact)
+
+
 def losses_with(**settings: Any) -> list[float]:
     losses: list[float] = []
 
